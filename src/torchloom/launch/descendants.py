@@ -1,0 +1,98 @@
+"""Find and end the processes an app left behind, whatever they did to hide."""
+
+import contextlib
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
+AGENT_VARIABLE = "LOOM_AGENT_OF"  # every agent has its app's id under this name
+_PROC = Path("/proc")
+
+
+def of_app(app_id: str) -> set[int]:
+    """Return every process whose environment carries the app's id."""
+    wanted = f"{JOB_VARIABLE}={app_id}".encode()
+    return {pid for pid in _pids() if wanted in _environ(pid)}
+
+
+def below(ancestor: int) -> set[int]:
+    """Return all living descendants of a process, but not other apps' agents and what is theirs.
+
+    With `ancestor` a subreaper this also finds what cleared its environment or made a new session.
+    """
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid in _pids():
+        parent = _parent_if_alive(pid)
+        if parent is not None:
+            children[parent].append(pid)
+    found: set[int] = set()
+    front = list(children[ancestor])
+    while front:
+        pid = front.pop()
+        if not _is_agent(pid):
+            found.add(pid)
+            front.extend(children[pid])
+    return found
+
+
+def remaining(app_id: str, ancestor: int) -> set[int]:
+    """Return what still runs of an app, seen from the subreaper that owns it."""
+    return (of_app(app_id) | below(ancestor)) - {ancestor, os.getpid()}
+
+
+def send(pids: set[int], signum: int) -> None:
+    """Signal each; those already gone are no error."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
+
+
+def kill_all(app_id: str, ancestor: int) -> None:
+    """Kill until nothing is left; new children of the dying are found in the next round."""
+    while left := remaining(app_id, ancestor):
+        send(left, signal.SIGKILL)
+        reap()
+
+
+def reap() -> list[tuple[int, int]]:
+    """Collect every child that has ended, adopted ones too, as (pid, wait status)."""
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, status))
+    return ended
+
+
+def _pids() -> Iterator[int]:
+    if not _PROC.is_dir():
+        return
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _is_agent(pid: int) -> bool:
+    return any(entry.startswith(f"{AGENT_VARIABLE}=".encode()) for entry in _environ(pid))
+
+
+def _parent_if_alive(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(parent)

@@ -1,0 +1,48 @@
+"""The only reader of the process environment: where things live and what the user chose."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"  # where ranks of one host meet; nothing binds to all addresses
+LOCAL_HOST_NAME = "localhost"  # what TorchX puts into TORCHX_RANK0_HOST on one machine
+
+
+def environment() -> Mapping[str, str]:
+    """Return a copy of the environment, for code that is handed a mapping."""
+    return dict(os.environ)
+
+
+def loom_home() -> Path:
+    """Return the folder that holds runs; it may be on a network file system."""
+    return Path(os.environ.get("LOOM_HOME") or Path.home() / ".torchloom").expanduser().absolute()
+
+
+def runs_dir() -> Path:
+    """Return the folder with one folder a run."""
+    return loom_home() / "runs"
+
+
+def runtime_dir() -> Path:
+    """Return the short local folder (0700) for sockets and what must not be on a network disk."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK):
+        return Path(base) / "torchloom"
+    return Path(tempfile.gettempdir()) / f"torchloom-{os.getuid()}"
+
+
+def torchx_home() -> Path:
+    """Return TorchX's own state folder, for programs that ask `specs.TORCHX_HOME`."""
+    return Path(os.environ.get("TORCHX_HOME") or Path.home() / ".torchx")
+
+
+def custom_named_resources() -> str | None:
+    """Return the module that holds the user's own named resources, if one is named."""
+    return os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES") or None
+
+
+def config_file() -> str | None:
+    """Return the one config file the user named; an empty string means none at all."""
+    chosen = os.environ.get("LOOMCONFIG")
+    return chosen if chosen is not None else os.environ.get("TORCHXCONFIG")
