@@ -1,7 +1,6 @@
 """The only reader of the process environment: where things live and what the user chose."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +28,8 @@ def runtime_dir() -> Path:
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK):
         return Path(base) / "torchloom"
+    import tempfile
+
     return Path(tempfile.gettempdir()) / f"torchloom-{os.getuid()}"
 
 
@@ -46,3 +47,13 @@ def config_file() -> str | None:
     """Return the one config file the user named; an empty string means none at all."""
     chosen = os.environ.get("LOOMCONFIG")
     return chosen if chosen is not None else os.environ.get("TORCHXCONFIG")
+
+
+def user_name() -> str:
+    """Return who is asking, as records show it."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return str(os.getuid())

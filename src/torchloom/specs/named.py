@@ -1,0 +1,123 @@
+"""Machine sizes by name: the generic ones, the user's own and those of installed packages."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torchloom.errors import Ambiguous, UserError, shorten
+from torchloom.specs.coerce import coerce_resource
+from torchloom.specs.exceptions import UnknownNamedResource
+from torchloom.specs.metadata_keys import resource_tags
+from torchloom.specs.resources import NULL_RESOURCE, Resource, null_resource
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+Factory = Callable[[], Any]
+
+ENTRY_POINT_GROUPS = ("torchx.named_resources", "torchloom.named_resources")
+
+
+class NamedResources(Mapping[str, Resource]):
+    """A mapping that looks for its content at the first question, and makes a resource a question.
+
+    Names are found in any case, as long as only one fits.
+    """
+
+    def __init__(self, load: Callable[[], Mapping[str, Factory]]) -> None:
+        self._load = load
+        self._loaded: Mapping[str, Factory] | None = None
+
+    @property
+    def _factories(self) -> Mapping[str, Factory]:
+        if self._loaded is None:
+            self._loaded = {**self._load(), "NULL": null_resource, "MISSING": null_resource}
+        return self._loaded
+
+    def __getitem__(self, name: str) -> Resource:
+        found = self._find(name)
+        if len(found) > 1:
+            raise Ambiguous("named resource", name, found)
+        if not found:
+            raise UnknownNamedResource(name, self._factories)
+        return self._make(found[0])
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._find(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __len__(self) -> int:
+        return len(self._factories)
+
+    def _find(self, name: str) -> list[str]:
+        if name in self._factories:
+            return [name]
+        return [known for known in self._factories if known.lower() == name.lower()]
+
+    def _make(self, name: str) -> Resource:
+        made = coerce_resource(self._factories[name](), f"named resource {name!r}")
+        if made is NULL_RESOURCE or made.get_resource_name() is not None:
+            return made
+        return replace(made, tags={**made.tags, resource_tags.RESOURCE_NAME: name})
+
+
+def installed() -> Mapping[str, Factory]:
+    """Return all factories; the user's win over the generic ones, packages over both."""
+    from torchloom import settings
+    from torchloom.specs.named_resources_generic import NAMED_RESOURCES
+
+    custom = settings.custom_named_resources()
+    return {**NAMED_RESOURCES, **(_from_module(custom) if custom else {}), **_from_packages()}
+
+
+def _from_module(name: str) -> Mapping[str, Factory]:
+    from importlib import import_module
+
+    try:
+        table: Mapping[str, Factory] = import_module(name).NAMED_RESOURCES
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"TORCHX_CUSTOM_NAMED_RESOURCES names {shorten(name)!r}, which cannot be used: {error};"
+            " it has to be a module with a mapping NAMED_RESOURCES"
+        ) from error
+    return table
+
+
+def _from_packages() -> Mapping[str, Factory]:
+    """Return the entry points, each imported only when its resource is asked for."""
+    from importlib.metadata import entry_points
+
+    found = (entry for group in ENTRY_POINT_GROUPS for entry in entry_points(group=group))
+    return {entry.name: partial(_call, entry) for entry in found}
+
+
+def _call(entry: "EntryPoint") -> object:
+    try:
+        factory = entry.load()
+    except (ImportError, AttributeError) as error:
+        found = f"{entry.value!r}, which cannot be used: {error}"
+        raise UserError(f"named resource {entry.name!r} is {found}") from error
+    return factory()
+
+
+named_resources = NamedResources(installed)
+
+
+def resource(
+    cpu: int | None = None,
+    gpu: int | None = None,
+    memMB: int | None = None,  # noqa: N803 - TorchX's argument name
+    h: str | None = None,
+) -> Resource:
+    """Return the named resource `h`; without a name, one of these sizes (2 cores, 1 GiB)."""
+    if h:
+        return named_resources[h]
+    return Resource(cpu=cpu or 2, gpu=gpu or 0, memMB=memMB or 1024)
+
+
+def get_named_resources(res: str) -> Resource:
+    """Return the named resource."""
+    return resource(h=res)
