@@ -1,0 +1,1 @@
+"""Functions that return an AppDef, and how they are found."""

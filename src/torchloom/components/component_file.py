@@ -1,0 +1,113 @@
+"""A Python file that holds components, loaded as a real module without leaving a trace."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from torchloom.components.torchx_names import torchx_names
+from torchloom.specs.builders import ComponentFailed
+
+
+class ComponentFile:
+    """The module of one file, together with the modules it imports from its own folder.
+
+    They are in `sys.modules`, and the folder is on `sys.path`, only while the file's code runs: two
+    files may each have a neighbour of the same name.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.name, self.root = _identity(Path(self.path))
+        self._own: dict[str, ModuleType] = {}
+
+    def load(self) -> ModuleType:
+        """Run the file and return its module; whatever it raises is told with its place."""
+        with self.at_home():
+            try:
+                return self._run()
+            except (Exception, SystemExit) as error:  # a user's file may raise anything
+                raise ComponentFailed(f"file {self.path}", error, self.path) from error
+
+    def bound(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function so that its calls, too, happen where its imports work."""
+
+        @wraps(fn, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.at_home():
+                return fn(*args, **kwargs)
+
+        return call
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Make the file's own modules, its folder and TorchX's names importable for a while."""
+        with torchx_names():
+            shared = _is_importable_from(self.root)
+            before = dict(sys.modules)
+            sys.path.insert(0, self.root)
+            sys.modules.update(self._own)
+            try:
+                yield
+            finally:
+                sys.path.remove(self.root)
+                self._take_own(before, shared)
+
+    def _run(self) -> ModuleType:
+        from importlib import import_module
+        from importlib.util import module_from_spec
+
+        parent = self.name.rpartition(".")[0]
+        if parent:
+            import_module(parent)
+        loader = _FreshLoader(self.name, self.path)
+        spec = ModuleSpec(self.name, loader, origin=self.path)
+        spec.has_location = True
+        module = module_from_spec(spec)
+        self._own[self.name] = sys.modules[self.name] = module
+        loader.exec_module(module)
+        return module
+
+    def _take_own(self, before: dict[str, ModuleType], shared: bool) -> None:
+        """Move new modules of the folder out of `sys.modules`, unless all could import them."""
+        for name, module in list(sys.modules.items()):
+            if before.get(name) is module:
+                continue
+            if name in self._own or (not shared and self._is_neighbour(module)):
+                self._own[name] = sys.modules.pop(name)
+                if name in before:
+                    sys.modules[name] = before[name]
+
+    def _is_neighbour(self, module: ModuleType) -> bool:
+        file = getattr(module, "__file__", None) or ""
+        return file.startswith(self.root + os.sep) and "-packages" + os.sep not in file
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles the source each time: an edit within the clock's tick must not run old bytecode."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _identity(path: Path) -> tuple[str, str]:
+    """Return a file's module name and the folder to import from: packages have dotted names."""
+    parts = [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    name = ".".join(parts)
+    taken = sys.modules.get(name)
+    if taken is not None and getattr(taken, "__file__", None) != str(path):
+        name += "_component"
+    return name, str(folder)
+
+
+def _is_importable_from(folder: str) -> bool:
+    return any(os.path.abspath(entry or ".") == folder for entry in sys.path)
