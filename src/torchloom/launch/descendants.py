@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,11 @@ def remaining(app_id: str, ancestor: int) -> set[int]:
     return (of_app(app_id) | below(ancestor)) - {ancestor, os.getpid()}
 
 
+def in_session(ancestor: int, session: int) -> set[int]:
+    """Return the descendants that are in one session, such as what a dead rank left behind."""
+    return {pid for pid in below(ancestor) if _session(pid) == session}
+
+
 def send(pids: set[int], signum: int) -> None:
     """Signal each; those already gone are no error."""
     for pid in pids:
@@ -50,11 +56,19 @@ def send(pids: set[int], signum: int) -> None:
             os.kill(pid, signum)
 
 
-def kill_all(app_id: str, ancestor: int) -> None:
-    """Kill until nothing is left; new children of the dying are found in the next round."""
+def kill_all(app_id: str, ancestor: int, patience: float = 10.0) -> set[int]:
+    """Kill until nothing is left; return what the kernel did not let die in time.
+
+    New children of the dying are found in the next round.
+    """
+    deadline = time.monotonic() + patience
     while left := remaining(app_id, ancestor):
         send(left, signal.SIGKILL)
         reap()
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.002)
+    return left
 
 
 def reap() -> list[tuple[int, int]]:
@@ -83,6 +97,13 @@ def _environ(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _is_agent(pid: int) -> bool:

@@ -1,0 +1,183 @@
+"""A run's folder: what is in it and how it is written so that no reader sees half of anything."""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchloom import settings
+from torchloom.errors import Failure
+from torchloom.launch.record import Record
+from torchloom.launch.request import LaunchRequest
+
+_NEW = ".new-"  # a folder under construction; `ls` does not see it
+_GONE = ".rm-"  # a folder being removed
+_DEBRIS_AGE = 60.0  # seconds after which nobody is still at work on such a folder
+
+
+class RunFolder:
+    """`$LOOM_HOME/runs/ID`: the app, the request, its record, its events, its logs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def app_id(self) -> str:
+        return self.path.name.removeprefix(_NEW)
+
+    @classmethod
+    def named(cls, app_id: str) -> "RunFolder":
+        return cls(settings.runs_dir() / app_id)
+
+    @classmethod
+    def create(cls, request: LaunchRequest, app: Mapping[str, Any], record: Record) -> "RunFolder":
+        """Make the folder under a hidden name; `publish` shows it to the world."""
+        folder = cls(settings.runs_dir() / f"{_NEW}{request.app_id}")
+        try:
+            folder.path.mkdir(parents=True, mode=0o700)
+            folder._write_json("app.json", app)
+            folder._write_json("request.json", request.to_dict())
+            folder._write_json("status.json", record.to_dict())
+        except OSError as error:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise StateNotWritable(settings.runs_dir(), error) from error
+        return folder
+
+    def publish(self) -> "RunFolder":
+        """Give the folder its name: from now on the app exists."""
+        final = self.path.with_name(self.app_id)
+        self.path.rename(final)
+        return RunFolder(final)
+
+    def exists(self) -> bool:
+        return (self.path / "app.json").exists()
+
+    def app(self) -> dict[str, Any]:
+        """Return the app as it was submitted."""
+        return self._read_json("app.json")
+
+    def request(self) -> LaunchRequest:
+        return LaunchRequest.from_dict(self._read_json("request.json"))
+
+    def record(self) -> Record:
+        """Return the newest record; one the disk had no room for waits in the runtime folder."""
+        with contextlib.suppress(OSError, ValueError):
+            return Record.from_dict(json.loads(self._refuge().read_bytes()))
+        return Record.from_dict(self._read_json("status.json"))
+
+    def write_record(self, record: Record) -> None:
+        """Keep the record: in the folder or, when that cannot be written, in the runtime folder."""
+        try:
+            self._write_json("status.json", record.to_dict())
+        except OSError:
+            refuge = self._refuge()
+            refuge.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _replace(refuge, json.dumps(record.to_dict()).encode())
+        else:
+            with contextlib.suppress(OSError):
+                self._refuge().unlink(missing_ok=True)
+
+    def add_event(self, kind: str, **facts: Any) -> None:
+        """Append to the run's own history; a full disk costs the event, not the run."""
+        line = json.dumps({"time": now(), "event": kind, **facts}) + "\n"
+        with contextlib.suppress(OSError), open(self.path / "events.jsonl", "a") as file:
+            file.write(line)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the run's history; a line torn by a crash ends it."""
+        found: list[dict[str, Any]] = []
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            for line in (self.path / "events.jsonl").read_text().splitlines():
+                found.append(json.loads(line))
+        return found
+
+    def ask_cancel(self, by: str, reason: str, signum: int) -> None:
+        """Leave word why the agent is about to be told to stop; the first word stands."""
+        text = json.dumps({"time": now(), "by": by, "reason": reason, "signal": int(signum)})
+        with contextlib.suppress(OSError), open(self.path / "cancel.json", "x") as file:
+            file.write(text)
+
+    def cancel_request(self) -> dict[str, Any]:
+        """Return who asked for the end, or nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._read_json("cancel.json")
+        return {}
+
+    def remove(self) -> None:
+        """Delete the run in one step as others see it; its logs outside the folder stay."""
+        hidden = self.path.with_name(f"{_GONE}{self.app_id}")
+        try:
+            self.path.rename(hidden)
+        except OSError as error:
+            raise StateNotWritable(self.path.parent, error) from error
+        shutil.rmtree(hidden, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._refuge().unlink(missing_ok=True)
+
+    def _refuge(self) -> Path:
+        return settings.runtime_dir() / f"{self.app_id}.json"
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        with open(self.path / name, "rb") as file:
+            data: dict[str, Any] = json.loads(file.read())
+        return data
+
+    def _write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        _replace(self.path / name, json.dumps(data, indent=1).encode())
+
+
+class StateNotWritable(Failure):
+    """The state folder takes no files."""
+
+    code = "state_not_writable"
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(
+            f"cannot write to {path}: {cause.strerror or cause}; "
+            "free the disk, mend its permissions, or set LOOM_HOME to another folder"
+        )
+
+
+def all_folders() -> Iterator[RunFolder]:
+    """Yield the folder of every run, in no order."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(settings.runs_dir()) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                yield RunFolder(Path(entry.path))
+
+
+def remove_debris() -> int:
+    """Remove folders that a crash left half made or half removed; return how many."""
+    count = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(settings.runs_dir()) as entries:
+        for entry in entries:
+            old = entry.stat().st_mtime < time.time() - _DEBRIS_AGE
+            if entry.name.startswith((_NEW, _GONE)) and old:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                count += 1
+    return count
+
+
+def now() -> str:
+    """Return this instant as records write it: aware UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb", opener=_private) as file:
+            file.write(data)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

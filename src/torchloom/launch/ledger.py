@@ -1,0 +1,114 @@
+"""Keep a run's record true while it runs: every change is written before the next happens."""
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torchloom.launch.contract import rank_of
+from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.identity import ProcessId
+from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.request import LaunchRequest
+from torchloom.rules.recovery import ReplicaKey, Verdict
+from torchloom.specs.api import NONE, AppState
+
+Place = tuple[str, int, int]  # role, replica, local rank
+
+
+def rank_records(request: LaunchRequest) -> tuple[RankRecord, ...]:
+    """Return one waiting record for every rank the request will start."""
+    keys = [ReplicaKey(role.name, i) for role in request.roles for i in range(len(role.replicas))]
+    return tuple(
+        RankRecord(
+            role=key.role,
+            replica=key.index,
+            rank=rank_of(request.role(key.role), key, local_rank),
+            local_rank=local_rank,
+            logs=rank_logs(request, key, local_rank),
+        )
+        for key in keys
+        for local_rank in range(request.role(key.role).ranks)
+    )
+
+
+def rank_logs(request: LaunchRequest, key: ReplicaKey, local_rank: int) -> str:
+    """Return a rank's place below the log folder: ROLE/REPLICA, with /RANK in a group."""
+    replica = f"{key.role}/{key.index}"
+    return f"{replica}/{local_rank}" if request.role(key.role).distributed else replica
+
+
+class Ledger:
+    """The one writer of a run's record while its agent lives."""
+
+    def __init__(self, folder: RunFolder, record: Record) -> None:
+        self.folder = folder
+        self.record = record
+
+    def running(self) -> None:
+        """All that was to start has started."""
+        self._write(replace(self.record, state=AppState.RUNNING, started_at=now()), "running")
+
+    def restarted(self, restarts: int) -> None:
+        self._write(replace(self.record, restarts=restarts), "restart", restarts=restarts)
+
+    def ranks_started(self, started: Iterable[tuple[Place, ProcessId | None, int]]) -> None:
+        """Note new processes of some ranks."""
+        record = self.record
+        for place, process, attempt in started:
+            record = _put(
+                record,
+                place,
+                state=AppState.RUNNING,
+                process=process,
+                attempt=attempt,
+                exit_code=None,
+                started_at=now(),
+                ended_at=None,
+            )
+        self._write(record)
+
+    def rank_ended(self, place: Place, state: AppState, exit_code: int) -> None:
+        """Note how a rank ended; codes below zero are signals, as the kernel counts them."""
+        ended = _put(self.record, place, state=state, exit_code=exit_code, ended_at=now())
+        role, replica, local = place
+        self._write(ended, "exit", role=role, replica=replica, local_rank=local, code=exit_code)
+
+    def finished(self, verdict: Verdict, error: str | None, lost: int) -> None:
+        """Write the end: after this line in the record nothing of the app runs."""
+        record = replace(
+            self.record,
+            state=verdict.state,
+            reason=verdict.reason,
+            error=error or NONE,
+            ended_at=now(),
+            lost_log_bytes=lost,
+            ranks=tuple(_settled(rank, verdict.state) for rank in self.record.ranks),
+        )
+        self._write(record, verdict.state.name.lower(), reason=verdict.reason)
+
+    def _write(self, record: Record, event: str | None = None, **facts: object) -> None:
+        self.record = record
+        if event:
+            self.folder.add_event(event, **facts)
+        try:
+            self.folder.write_record(record)
+        except OSError as error:  # neither folder takes it: run on, and try at the next change
+            with contextlib.suppress(OSError):
+                print(f"cannot write the record: {error}", file=sys.stderr)  # noqa: T201
+
+
+def _put(record: Record, place: Place, **changes: object) -> Record:
+    ranks = tuple(
+        replace(rank, **changes)  # type: ignore[arg-type]
+        if (rank.role, rank.replica, rank.local_rank) == place
+        else rank
+        for rank in record.ranks
+    )
+    return replace(record, ranks=ranks)
+
+
+def _settled(rank: RankRecord, verdict: AppState) -> RankRecord:
+    """A rank that never ran ends as the app did."""
+    over = rank.state in (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
+    return rank if over else replace(rank, state=verdict)

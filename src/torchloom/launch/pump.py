@@ -1,0 +1,77 @@
+"""Move what ranks print into their logs as it comes, and on to a terminal that watches."""
+
+import selectors
+import time
+from functools import partial
+
+from torchloom.launch.rank import Rank
+from torchloom.launch.terminal import Relay
+
+
+class Pump:
+    """The outputs of all ranks of an app."""
+
+    def __init__(self, selector: selectors.BaseSelector, relay: Relay | None) -> None:
+        self._selector = selector
+        self._relay = relay
+        self._watched: dict[int, Rank] = {}
+        self._held: set[int] = set()  # not read while the user's terminal cannot keep up
+
+    def watch(self, rank: Rank) -> None:
+        for fd in rank.outputs:
+            self._watched[fd] = rank
+            self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
+
+    def resume(self) -> None:
+        """Read on where the terminal has caught up."""
+        if self._held and not self._is_full():
+            for fd in self._held:
+                self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
+            self._held.clear()
+
+    def drain(self, rank: Rank) -> None:
+        """Read what is there now; whoever else holds the output open may still add to it."""
+        for fd in list(rank.outputs):
+            while moved := self._move(fd):
+                pass
+            if moved is None:
+                self._end(fd)
+
+    def finish(self, patience: float) -> None:
+        """Read all outputs to their end, or until patience runs out, and close them."""
+        deadline = time.monotonic() + patience
+        for fd, rank in list(self._watched.items()):
+            while (moved := self._move(fd)) is not None and time.monotonic() < deadline:
+                if moved == 0:
+                    time.sleep(0.001)
+            self._end(fd)
+            rank.log.close()
+
+    def _on_output(self, fd: int, _ready: int) -> None:
+        if fd not in self._watched:
+            return
+        if self._is_full():
+            self._held.add(fd)
+            self._selector.unregister(fd)
+        elif self._move(fd) is None:
+            self._end(fd)
+
+    def _move(self, fd: int) -> int | None:
+        """Return how many bytes were moved; nothing at all when the output has ended."""
+        copy = self._relay.send if self._relay is not None else None
+        return self._watched[fd].pump(fd, copy)
+
+    def _is_full(self) -> bool:
+        return self._relay is not None and self._relay.full
+
+    def _end(self, fd: int) -> None:
+        rank = self._watched.pop(fd)
+        if fd in self._held:
+            self._held.discard(fd)
+        else:
+            self._selector.unregister(fd)
+        if self._relay is not None:
+            self._relay.terminal = None
+        rank.close(fd)
+        if not rank.outputs:
+            rank.log.close()

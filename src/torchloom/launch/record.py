@@ -1,0 +1,111 @@
+"""What is known of a run: the agent writes it, every verb reads it, the dead are found out."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchloom.launch.identity import ProcessId, host_name
+from torchloom.specs.api import NONE, AppState
+
+AGENT_LOST = "agent_lost"
+TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """One rank: where it ran last and how it ended."""
+
+    role: str
+    replica: int
+    rank: int
+    local_rank: int
+    state: AppState = AppState.PENDING
+    process: ProcessId | None = None
+    attempt: int = 0
+    exit_code: int | None = None
+    logs: str = ""
+    started_at: str | None = None
+    ended_at: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "RankRecord":
+        process = data["process"]
+        return cls(
+            **{
+                **data,
+                "state": AppState[data["state"]],
+                "process": ProcessId.from_dict(process) if process else None,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run as its agent last saw it."""
+
+    id: str
+    name: str
+    session: str
+    owner: str
+    host: str
+    log_dir: str
+    created_at: str
+    state: AppState = AppState.SUBMITTED
+    reason: str = ""
+    error: str = NONE
+    restarts: int = 0
+    started_at: str | None = None
+    ended_at: str | None = None
+    guard: ProcessId | None = None
+    agent: ProcessId | None = None
+    lost_log_bytes: int = 0
+    ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["state"] = self.state.name
+        for rank in data["ranks"]:
+            rank["state"] = AppState(rank["state"]).name
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Record":
+        return cls(
+            **{
+                **data,
+                "state": AppState[data["state"]],
+                "guard": ProcessId.from_dict(data["guard"]) if data["guard"] else None,
+                "agent": ProcessId.from_dict(data["agent"]) if data["agent"] else None,
+                "ranks": tuple(RankRecord.from_dict(rank) for rank in data["ranks"]),
+            }
+        )
+
+    def log_path(self, rank: RankRecord) -> Path:
+        """Return the folder of a rank's logs."""
+        return Path(self.log_dir) / rank.logs
+
+    def is_over(self) -> bool:
+        return self.state in TERMINAL
+
+    def truth(self) -> "Record":
+        """Return the record as it must be read now: one whose agent is gone is a failed one.
+
+        The guard outlives the agent and writes the end itself; so if a run is not over and its
+        guard is gone (killed too, or the host was booted anew), nobody will ever end it.
+        """
+        if self.is_over() or (self.guard is not None and self._owner_may_live(self.guard)):
+            return self
+        return self.lost()
+
+    def lost(self) -> "Record":
+        """Return how the run ended when its agent vanished."""
+        ranks = tuple(
+            replace(rank, state=AppState.FAILED) if rank.state not in TERMINAL else rank
+            for rank in self.ranks
+        )
+        return replace(self, state=AppState.FAILED, reason=AGENT_LOST, ranks=ranks)
+
+    def _owner_may_live(self, owner: ProcessId) -> bool:
+        """A process of another host cannot be looked at from here; its record is believed."""
+        return owner.is_alive() if owner.is_here() else owner.host != host_name()

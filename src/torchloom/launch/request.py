@@ -1,0 +1,115 @@
+"""What an agent is asked to run on this host, as a value that survives a trip through JSON."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchloom.rules.recovery import ReplicaKey, RoleRule
+from torchloom.specs.api import RetryPolicy
+
+DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRequest:
+    """The command of one replica, and what its environment has beyond the submitter's."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    ports: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """The replicas of one role; with `ranks`, each replica is that many ranks of one group."""
+
+    name: str
+    replicas: tuple[ReplicaRequest, ...]
+    ranks: int = 1
+    distributed: bool = False
+    max_retries: int = 0
+    policy: RetryPolicy = RetryPolicy.APPLICATION
+    min_replicas: int | None = None
+    workspace: Mapping[str, str] | None = None
+    cwd: str | None = None
+
+    def rule(self) -> RoleRule:
+        """Return what the recovery rule needs to know of this role."""
+        return RoleRule(
+            name=self.name,
+            replicas=len(self.replicas),
+            ranks=self.ranks,
+            max_retries=self.max_retries,
+            policy=self.policy,
+            min_replicas=self.min_replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One app on one host. Printing it is the dry run."""
+
+    app_id: str
+    name: str
+    session: str
+    cwd: str
+    log_dir: str
+    roles: tuple[RoleRequest, ...]
+    grace: float = DEFAULT_GRACE
+    notes: tuple[str, ...] = ()
+
+    def replica(self, key: ReplicaKey) -> ReplicaRequest:
+        return self.role(key.role).replicas[key.index]
+
+    def role(self, name: str) -> RoleRequest:
+        return next(role for role in self.roles if role.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "LaunchRequest":
+        """Rebuild a request that `to_dict` took apart."""
+        roles = tuple(_role(role) for role in data["roles"])
+        return cls(**{**data, "roles": roles, "notes": tuple(data["notes"])})
+
+    def __str__(self) -> str:
+        return "\n".join(_show(self))
+
+
+def _role(data: Mapping[str, Any]) -> RoleRequest:
+    replicas = tuple(
+        ReplicaRequest(**{**replica, "argv": tuple(replica["argv"])})
+        for replica in data["replicas"]
+    )
+    return RoleRequest(**{**data, "replicas": replicas, "policy": RetryPolicy(data["policy"])})
+
+
+def _show(request: LaunchRequest) -> list[str]:
+    lines = [f"app: {request.app_id}", f"cwd: {request.cwd}", f"logs: {request.log_dir}"]
+    for role in request.roles:
+        lines += _show_role(role)
+    return lines + [f"note: {note}" for note in request.notes]
+
+
+def _show_role(role: RoleRequest) -> list[str]:
+    retries = (
+        f", up to {role.max_retries} retries ({role.policy.value})" if role.max_retries else ""
+    )
+    ranks = f" of {role.ranks} ranks" if role.distributed else ""
+    replicas = f"{len(role.replicas)} replica{'s' if len(role.replicas) > 1 else ''}"
+    lines = [f"role {role.name}: {replicas}{ranks}{retries}"]
+    if role.workspace:
+        lines.append(f"  runs in a copy of {', '.join(role.workspace)} at {role.cwd}")
+    for index, replica in enumerate(role.replicas):
+        lines.append(f"  [{index}] {shlex.join(replica.argv)}")
+        lines += [
+            f"      {name}={shlex.quote(value)}"
+            for name, value in replica.env.items()
+            if name != "PATH"
+        ]
+        lines += [
+            f"      port {name}: {port or 'any free'}" for name, port in replica.ports.items()
+        ]
+    return lines

@@ -1,0 +1,95 @@
+"""Start the agent of a new run, detached, and come back when the run exists."""
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torchloom import settings
+from torchloom.errors import Failure
+from torchloom.launch.agent import GO, READY
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.folder import RunFolder, StateNotWritable, now
+from torchloom.launch.identity import host_name
+from torchloom.launch.ledger import rank_records
+from torchloom.launch.record import Record
+from torchloom.launch.request import LaunchRequest
+
+Input = Literal["nothing", "stdin", "terminal"]
+
+
+class AgentNotStarted(Failure):
+    """The agent ended before it had taken the run over."""
+
+    code = "agent_not_started"
+
+
+def start(
+    request: LaunchRequest,
+    app: Mapping[str, Any],
+    give: Input = "nothing",
+    fill: Callable[[Path], None] = lambda _: None,
+) -> socket.socket:
+    """Start the run; from the return on, every verb knows it. The caller closes the channel.
+
+    `give` says what the only rank gets as standard input: nothing, ours, or a terminal that is
+    served over the returned channel. `fill` may put files into the run's folder first.
+    """
+    folder = RunFolder.create(request, app, _first_record(request))
+    ours, theirs = socket.socketpair()
+    try:
+        fill(folder.path)
+        with theirs:
+            _run_agent(folder, theirs.fileno(), give)
+        if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
+            raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
+        ours.sendall(GO)
+    except BaseException:
+        ours.close()
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    return ours
+
+
+def _first_record(request: LaunchRequest) -> Record:
+    return Record(
+        id=request.app_id,
+        name=request.name,
+        session=request.session,
+        owner=settings.user_name(),
+        host=host_name(),
+        log_dir=request.log_dir,
+        created_at=now(),
+        ranks=rank_records(request),
+    )
+
+
+def _run_agent(folder: RunFolder, channel: int, give: Input) -> None:
+    """Start the agent's first process, which leaves at once for its detached children."""
+    env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
+    command = [sys.executable, "-P", "-m", "torchloom.launch.agent"]
+    try:
+        log = open(folder.path / "agent.log", "ab")  # noqa: SIM115
+    except OSError as error:
+        raise StateNotWritable(folder.path, error) from error
+    with log:
+        subprocess.run(
+            [*command, str(folder.path), str(channel), give],
+            stdin=None if give == "stdin" else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**env, AGENT_VARIABLE: folder.app_id},
+            pass_fds=[channel],
+            start_new_session=True,
+        )
+
+
+def _last_words(folder: RunFolder) -> str:
+    for path in (folder.path, folder.path.with_name(folder.app_id)):
+        log = path / "agent.log"
+        if log.exists() and (lines := log.read_text(errors="replace").split("\n")[-2:]):
+            return " ".join(lines).strip() or "it said nothing"
+    return "it said nothing"

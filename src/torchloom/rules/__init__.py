@@ -1,0 +1,1 @@
+"""What to decide, as pure functions: `step(state, event) -> (state, effects)`."""

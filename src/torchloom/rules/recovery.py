@@ -1,0 +1,273 @@
+"""Decide what follows when a rank ends: go on, try again, or end the app.
+
+A replica is up while any of its ranks is. A rank that fails takes its replica down; the role's
+policy says who is started again with it, and how often. Whoever executes the effects decides
+nothing: it starts, stops and reports exits.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from torchloom.specs.api import AppState, RetryPolicy
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    """Which copy of which role."""
+
+    role: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRule:
+    """What the app's description promises for one role."""
+
+    name: str
+    replicas: int = 1
+    ranks: int = 1
+    max_retries: int = 0
+    policy: RetryPolicy = RetryPolicy.APPLICATION
+    min_replicas: int | None = None
+
+
+class Phase(Enum):
+    """Where one replica is."""
+
+    DOWN = "down"
+    UP = "up"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica: its phase, the ranks that live, and how often it was started again."""
+
+    phase: Phase = Phase.DOWN
+    alive: frozenset[int] = frozenset()
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the app ends."""
+
+    state: AppState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a decision depends on."""
+
+    roles: Mapping[str, RoleRule]
+    replicas: Mapping[ReplicaKey, Replica]
+    retries: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    restarting: frozenset[ReplicaKey] = frozenset()
+    verdict: Verdict | None = None
+    finished: bool = False
+
+    @property
+    def restarts(self) -> int:
+        """Return how many times anything was started again."""
+        return sum(self.retries.values())
+
+
+# What happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The app may start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """A rank ended; `cause` names how, `ok` whether as it should."""
+
+    key: ReplicaKey
+    rank: int
+    ok: bool
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A replica could not be started; trying again would not help."""
+
+    key: ReplicaKey
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody wants the app to end."""
+
+    reason: str
+
+
+Event = Begin | RankExited | StartFailed | Cancelled
+
+
+# What to do about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start all ranks of a replica."""
+
+    key: ReplicaKey
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End all ranks of a replica: politely, then not."""
+
+    key: ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing runs any more and nothing will."""
+
+    verdict: Verdict
+
+
+Effect = Start | Stop | Finish
+
+
+def initial(roles: Iterable[RoleRule]) -> State:
+    """Return the state of an app of which nothing was started yet."""
+    rules = {role.name: role for role in roles}
+    keys = (ReplicaKey(role.name, i) for role in rules.values() for i in range(role.replicas))
+    return State(roles=rules, replicas={key: Replica() for key in keys})
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Take in one event; return the new state and what to do, in order."""
+    if state.finished:
+        return state, ()
+    match event:
+        case Begin():
+            return _start(state, state.replicas)
+        case RankExited():
+            return _exited(state, event)
+        case StartFailed():
+            down = replace(state.replicas[event.key], phase=Phase.FAILED, alive=frozenset())
+            return _end(_put(state, event.key, down), Verdict(AppState.FAILED, event.cause))
+        case Cancelled():
+            return _end(state, Verdict(AppState.CANCELLED, event.reason))
+
+
+def _exited(state: State, event: RankExited) -> tuple[State, tuple[Effect, ...]]:
+    replica = state.replicas[event.key]
+    alive = replica.alive - {event.rank}
+    state = _put(state, event.key, replace(replica, alive=alive))
+    if replica.phase is Phase.UP and not event.ok:
+        return _failed(state, event.key, event.cause)
+    if alive:
+        return state, ()
+    if replica.phase is Phase.UP:
+        state = _put(state, event.key, replace(replica, alive=alive, phase=Phase.SUCCEEDED))
+    elif replica.phase is Phase.STOPPING:
+        state = _put(state, event.key, replace(replica, alive=alive, phase=Phase.DOWN))
+    return _settle(state)
+
+
+def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Effect, ...]]:
+    """A rank failed in a replica that should be up: retry, carry on with fewer, or end."""
+    rule = state.roles[key.role]
+    scope = _scope(rule.policy, key)
+    used = state.retries.get(scope, 0)
+    if used < rule.max_retries:
+        state = replace(state, retries={**state.retries, scope: used + 1})
+        return _restart(state, frozenset(_members(state, rule.policy, key)))
+    state, stops = _stop(state, [key], Phase.FAILED)
+    if _enough_left(state, rule):
+        state, after = _settle(state)
+        return state, stops + after
+    state, after = _end(state, Verdict(AppState.FAILED, cause))
+    return state, stops + after
+
+
+def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple[Effect, ...]]:
+    state, stops = _stop(state, sorted(members), Phase.STOPPING)
+    state = replace(state, restarting=state.restarting | members)
+    state, after = _settle(state)
+    return state, stops + after
+
+
+def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:
+    """Stop what runs; the first verdict stands, but a wish to cancel beats a retry under way."""
+    state = replace(state, verdict=state.verdict or verdict, restarting=frozenset())
+    running = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
+    state, stops = _stop(state, running, Phase.STOPPING)
+    state, after = _settle(state)
+    return state, stops + after
+
+
+def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """See whether a restart can begin or the app is over."""
+    waiting_for = state.restarting or state.replicas
+    if any(state.replicas[key].alive for key in waiting_for):
+        return state, ()
+    if state.restarting:
+        return _start(replace(state, restarting=frozenset()), state.restarting, again=True)
+    verdict = state.verdict or Verdict(AppState.SUCCEEDED, "")
+    return replace(state, verdict=verdict, finished=True), (Finish(verdict),)
+
+
+def _start(
+    state: State, keys: Iterable[ReplicaKey], again: bool = False
+) -> tuple[State, tuple[Effect, ...]]:
+    effects: list[Effect] = []
+    for key in sorted(keys):
+        attempt = state.replicas[key].attempt + again
+        alive = frozenset(range(state.roles[key.role].ranks))
+        state = _put(state, key, Replica(Phase.UP, alive, attempt))
+        effects.append(Start(key, attempt))
+    return state, tuple(effects)
+
+
+def _stop(
+    state: State, keys: Iterable[ReplicaKey], phase: Phase
+) -> tuple[State, tuple[Effect, ...]]:
+    effects: list[Effect] = []
+    for key in keys:
+        replica = state.replicas[key]
+        state = _put(state, key, replace(replica, phase=phase))
+        if replica.alive:
+            effects.append(Stop(key))
+    return state, tuple(effects)
+
+
+def _put(state: State, key: ReplicaKey, replica: Replica) -> State:
+    return replace(state, replicas={**state.replicas, key: replica})
+
+
+def _scope(policy: RetryPolicy, key: ReplicaKey) -> tuple[str, ...]:
+    """Return under which name retries of this failure are counted."""
+    if policy is RetryPolicy.REPLICA:
+        return ("replica", key.role, str(key.index))
+    return ("role", key.role) if policy is RetryPolicy.ROLE else ("app",)
+
+
+def _members(state: State, policy: RetryPolicy, key: ReplicaKey) -> Iterator[ReplicaKey]:
+    """Return who is started again together."""
+    for other in state.replicas:
+        same_role = policy is RetryPolicy.ROLE and other.role == key.role
+        if policy is RetryPolicy.APPLICATION or same_role or other == key:
+            yield other
+
+
+def _enough_left(state: State, rule: RoleRule) -> bool:
+    """Tell whether the role may go on with the replicas that did not fail."""
+    if rule.min_replicas is None:
+        return False
+    keys = (ReplicaKey(rule.name, index) for index in range(rule.replicas))
+    good = sum(state.replicas[key].phase is not Phase.FAILED for key in keys)
+    return good >= rule.min_replicas

@@ -1,0 +1,57 @@
+"""Where an app can run: one module a backend, imported when it is asked for."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchloom.schedulers.api import Scheduler
+
+SchedulerFactory = Callable[..., "Scheduler[Any]"]
+
+BUILT_IN: Mapping[str, str] = {
+    "local": "torchloom.schedulers.local_scheduler",
+    "local_cwd": "torchloom.schedulers.local_scheduler",
+}
+DEFAULT = "local"
+GROUP = "torchloom.schedulers"  # entry points of this group add to the built-in ones
+
+
+def get_default_scheduler_name() -> str:
+    """Return the engine that is used when none is named."""
+    return DEFAULT
+
+
+def get_scheduler_factories() -> dict[str, SchedulerFactory]:
+    """Return every engine by name; a built-in name cannot be taken away."""
+    return {**_plugins(), **{name: _on_use(name, module) for name, module in BUILT_IN.items()}}
+
+
+def get_scheduler_factory(name: str) -> SchedulerFactory | None:
+    """Return one engine's factory; plugins are looked for only when it is not built in."""
+    if name in BUILT_IN:
+        return _on_use(name, BUILT_IN[name])
+    return _plugins().get(name)
+
+
+def _on_use(name: str, module: str) -> SchedulerFactory:
+    def create(session_name: str, **kwargs: Any) -> "Scheduler[Any]":
+        from importlib import import_module
+
+        scheduler: Scheduler[Any] = import_module(module).create_scheduler(session_name, **kwargs)
+        scheduler.backend = name
+        return scheduler
+
+    return create
+
+
+def _plugins() -> dict[str, SchedulerFactory]:
+    from importlib.metadata import entry_points
+
+    def load(point: Any) -> SchedulerFactory:
+        def create(session_name: str, **kwargs: Any) -> "Scheduler[Any]":
+            created: Scheduler[Any] = point.load()(session_name, **kwargs)
+            return created
+
+        return create
+
+    return {point.name: load(point) for point in entry_points(group=GROUP)}
