@@ -1,0 +1,296 @@
+"""Submit, watch, read and end an app on any scheduler."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from torchloom.runner import config
+from torchloom.schedulers import SchedulerFactory, get_scheduler_factories, get_scheduler_factory
+from torchloom.schedulers.api import ListAppResponse, Scheduler, Stream
+from torchloom.specs.api import (
+    AppDef,
+    AppDryRunInfo,
+    AppHandle,
+    AppStatus,
+    CfgVal,
+    UnknownAppException,
+    UnknownSchedulerException,
+    Workspace,
+    make_app_handle,
+    parse_app_handle,
+    resolved,
+    runopts,
+    validate_app,
+)
+
+SESSION = "torchx"  # the session name every TorchX tool writes into its handles
+WAIT_INTERVAL = 10.0
+
+
+class Runner:
+    """Schedulers by name behind one interface. Closing it ends no app."""
+
+    def __init__(
+        self,
+        name: str = SESSION,
+        scheduler_factories: Mapping[str, SchedulerFactory] | None = None,
+        component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        self._factories = scheduler_factories
+        self._component_defaults = component_defaults
+        self._params = dict(scheduler_params or {})
+        self._schedulers: dict[str, Scheduler[Any]] = {}
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(
+        self,
+        type_: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the schedulers that were used; apps run on."""
+        for scheduler in self._schedulers.values():
+            scheduler.close()
+        self._schedulers.clear()
+
+    def name(self) -> str:
+        return self._name
+
+    def run_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppHandle:
+        """Build an app from a component and submit it."""
+        info = self.dryrun_component(
+            component, component_args, scheduler, cfg, workspace, parent_run_id
+        )
+        return self.schedule(info)
+
+    def dryrun_component(
+        self,
+        component: str,
+        component_args: Sequence[str] | Mapping[str, Any],
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Build an app from a component and return what would be submitted."""
+        app = self.build(component, component_args)
+        return self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+
+    def build(self, component: str, component_args: Sequence[str] | Mapping[str, Any]) -> AppDef:
+        """Return the app a component makes of these arguments and the config files' defaults."""
+        from torchloom.components.finder import get_component
+        from torchloom.specs.builders import materialize_appdef
+
+        fn = get_component(component).fn
+        defaults = self._defaults_of(component)
+        if isinstance(component_args, Mapping):
+            return materialize_appdef(fn, [], defaults, config=component_args)
+        return materialize_appdef(fn, list(component_args), defaults)
+
+    @overload
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = ...,
+        workspace: str | Workspace | None = ...,
+        parent_run_id: str | None = ...,
+        *,
+        dryrun: Literal[False] = ...,
+    ) -> AppHandle: ...
+
+    @overload
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = ...,
+        workspace: str | Workspace | None = ...,
+        parent_run_id: str | None = ...,
+        *,
+        dryrun: Literal[True],
+    ) -> AppDryRunInfo[Any]: ...
+
+    def run(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+        *,
+        dryrun: bool = False,
+    ) -> AppHandle | AppDryRunInfo[Any]:
+        """Submit an app; with `dryrun`, return what would be submitted."""
+        info = self.dryrun(app, scheduler, cfg, workspace, parent_run_id)
+        return info if dryrun else self.schedule(info)
+
+    def dryrun(
+        self,
+        app: AppDef,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        workspace: str | Workspace | None = None,
+        parent_run_id: str | None = None,
+    ) -> AppDryRunInfo[Any]:
+        """Return what would be submitted; the app given stays as it is."""
+        backend = self.scheduler(scheduler)
+        app = copy.deepcopy(app)
+        app.roles = [resolved(role) for role in app.roles]
+        validate_app(app)
+        options = dict(cfg or {})
+        config.apply(scheduler, options)
+        self._introduce(app, scheduler, parent_run_id)
+        if workspace:
+            given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+            app.roles[0].workspace = given
+        backend._pre_build_validate(app, scheduler, options)
+        backend._validate(app, scheduler, options)
+        return backend.submit_dryrun(app, options)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> AppHandle:
+        """Submit what a dry run returned."""
+        name = str(dryrun_info._scheduler)
+        app_id = self.scheduler(name).schedule(dryrun_info)
+        return make_app_handle(name, self._name, app_id)
+
+    def scheduler_run_opts(self, scheduler: str) -> runopts:
+        return self.scheduler(scheduler).run_opts()
+
+    def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
+        """Read `key=value,..` literals as a scheduler's run options."""
+        options = self.scheduler_run_opts(scheduler)
+        cfg: dict[str, CfgVal] = {}
+        for literal in cfg_literal:
+            cfg.update(options.cfg_from_str(literal, ignore_unknown=False))
+        return cfg
+
+    def scheduler_backends(self) -> list[str]:
+        return list(self._factories or get_scheduler_factories())
+
+    def status(self, app_handle: AppHandle) -> AppStatus | None:
+        """Return how an app is; nothing when its scheduler does not know it."""
+        scheduler, app_id = self._find(app_handle)
+        found = scheduler.describe(app_id)
+        if found is None:
+            return None
+        return AppStatus(
+            state=found.state,
+            num_restarts=found.num_restarts,
+            msg=found.msg,
+            structured_error_msg=found.structured_error_msg,
+            ui_url=found.ui_url,
+            roles=found.roles_statuses,
+        )
+
+    def wait(self, app_handle: AppHandle, wait_interval: float = WAIT_INTERVAL) -> AppStatus | None:
+        """Return an app's status when it is over.
+
+        An engine that can wake us does; others are asked every `wait_interval` seconds.
+        """
+        scheduler, app_id = self._find(app_handle)
+        while True:
+            status = self.status(app_handle)
+            if status is None:
+                return None
+            if status.is_terminal():
+                scheduler.wait(app_id, 0)
+                return status
+            scheduler.wait(app_id, wait_interval)
+
+    def cancel(self, app_handle: AppHandle) -> None:
+        """Ask an app to end; one that is over or unknown is left alone."""
+        scheduler, app_id = self._find(app_handle)
+        scheduler.cancel(app_id)
+
+    def delete(self, app_handle: AppHandle) -> None:
+        """Remove an app that is over from its scheduler's memory."""
+        scheduler, app_id = self._find(app_handle)
+        scheduler.delete(app_id)
+
+    def stop(self, app_handle: AppHandle) -> None:
+        """TorchX's old name for `cancel`."""
+        self.cancel(app_handle)
+
+    def describe(self, app_handle: AppHandle) -> AppDef | None:
+        """Return the app as far as its scheduler remembers it."""
+        scheduler, app_id = self._find(app_handle)
+        found = scheduler.describe(app_id)
+        return AppDef(app_id, found.roles, found.metadata) if found else None
+
+    def log_lines(
+        self,
+        app_handle: AppHandle,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterator[str]:
+        """Yield the lines of one replica, with their newlines."""
+        scheduler, app_id = self._find(app_handle)
+        if not scheduler.exists(app_id):
+            raise UnknownAppException(app_handle)
+        return scheduler.log_iter(
+            app_id, role_name, k, regex, since, until, should_tail, streams=streams
+        )
+
+    def list(
+        self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None
+    ) -> list[ListAppResponse]:
+        """Return the apps a scheduler knows, newest first."""
+        return self.scheduler(scheduler).list(cfg)
+
+    def scheduler(self, name: str) -> Scheduler[Any]:
+        """Return the scheduler of this name, made when first asked for."""
+        if name not in self._schedulers:
+            factory = self._factories.get(name) if self._factories else get_scheduler_factory(name)
+            if factory is None:
+                raise UnknownSchedulerException(name, self.scheduler_backends())
+            self._schedulers[name] = factory(self._name, **self._params)
+        return self._schedulers[name]
+
+    def _find(self, app_handle: AppHandle) -> tuple[Scheduler[Any], str]:
+        backend, _, app_id = parse_app_handle(app_handle)
+        return self.scheduler(backend), app_id
+
+    def _defaults_of(self, component: str) -> Mapping[str, str]:
+        if self._component_defaults is not None:
+            return self._component_defaults.get(component, {})
+        return config.get_configs("component", component)
+
+    def _introduce(self, app: AppDef, scheduler: str, parent_run_id: str | None) -> None:
+        """Tell every role who it is, in TorchX's variables."""
+        handle = make_app_handle(scheduler, self._name, "${app_id}")
+        for role in app.roles:
+            role.env.setdefault("TORCHX_JOB_ID", handle)
+            if parent_run_id:
+                role.env.setdefault("TORCHX_PARENT_RUN_ID", parent_run_id)
+
+
+def get_runner(
+    name: str | None = None,
+    component_defaults: Mapping[str, Mapping[str, str]] | None = None,
+    **scheduler_params: Any,
+) -> Runner:
+    """Return a runner over every installed scheduler."""
+    return Runner(name or SESSION, None, component_defaults, scheduler_params)

@@ -1,0 +1,165 @@
+"""Config files, in TorchX's INI format: `.loomconfig` and `.torchxconfig`, project before home.
+
+The first file that has a key decides it. Sections: `[SCHEDULER]` run options, `[component:NAME]`
+argument defaults, `[cli:VERB]` defaults of a verb's flags.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, MutableMapping
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
+from pathlib import Path
+from typing import TextIO
+
+from torchloom import settings
+from torchloom.errors import UserError
+from torchloom.schedulers import get_scheduler_factory
+from torchloom.specs.api import CfgVal, runopt, runopts
+
+FILE_NAMES = (".loomconfig", ".torchxconfig")
+_NONE = "None"  # how the INI format writes Python's None
+log = logging.getLogger(__name__)
+
+
+class ConfigFileError(UserError):
+    """A config file that cannot be read or understood."""
+
+    code = "bad_config_file"
+
+
+def default_dirs() -> list[str]:
+    """Return where config files are looked for: this folder, then the user's home."""
+    return [os.getcwd(), str(Path.home())]
+
+
+def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
+    """Return the config files that count, the most important first.
+
+    `LOOMCONFIG` (or `TORCHXCONFIG`) names the only one; set to nothing it means none at all.
+    """
+    chosen = settings.config_file()
+    if chosen is not None:
+        if chosen and not Path(chosen).is_file():
+            raise ConfigFileError(
+                f"LOOMCONFIG names {chosen!r}, which is no file; mend or unset it"
+            )
+        return [chosen] if chosen else []
+    paths = (Path(folder, name) for folder in dirs or default_dirs() for name in FILE_NAMES)
+    return list(dict.fromkeys(str(path) for path in paths if path.is_file()))
+
+
+def read(path: str) -> ConfigParser:
+    """Parse one file; keys keep their case and values their `%`."""
+    parser = _parser()
+    try:
+        with open(path) as file:
+            parser.read_file(file)
+    except (OSError, ConfigParserError, UnicodeDecodeError) as error:
+        raise ConfigFileError(f"{path}: {str(error).splitlines()[0]}") from error
+    return parser
+
+
+def apply(
+    scheduler: str, cfg: MutableMapping[str, CfgVal], dirs: Iterable[str] | None = None
+) -> None:
+    """Fill in the run options that the caller left open."""
+    for path in find_configs(dirs):
+        parser = read(path)
+        if parser.has_section(scheduler):
+            _fill(scheduler, dict(parser.items(scheduler)), cfg, path)
+
+
+def load(scheduler: str, f: TextIO, cfg: MutableMapping[str, CfgVal]) -> None:
+    """Fill in the run options from an open config file."""
+    parser = _parser()
+    parser.read_file(f)
+    if parser.has_section(scheduler):
+        _fill(scheduler, dict(parser.items(scheduler)), cfg, getattr(f, "name", "config"))
+
+
+def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+    """Return all `[prefix:NAME]` sections as {NAME: {key: value}}."""
+    found: dict[str, dict[str, str]] = {}
+    for path in find_configs(dirs):
+        parser = read(path)
+        for section in parser.sections():
+            kind, colon, name = section.partition(":")
+            if colon and kind == prefix:
+                found[name] = {**dict(parser.items(section)), **found.get(name, {})}
+    return found
+
+
+def get_configs(prefix: str, name: str, dirs: Iterable[str] | None = None) -> dict[str, str]:
+    """Return one `[prefix:name]` section, all files taken together."""
+    return load_sections(prefix, dirs).get(name, {})
+
+
+def get_config(prefix: str, name: str, key: str, dirs: Iterable[str] | None = None) -> str | None:
+    """Return one value, or nothing."""
+    return get_configs(prefix, name, dirs).get(key)
+
+
+def dump(f: TextIO, schedulers: Iterable[str] | None = None, required_only: bool = False) -> None:
+    """Write a section a scheduler with its options, ready to be edited."""
+    parser = _parser()
+    for scheduler in schedulers or ["local"]:
+        parser.add_section(scheduler)
+        for name, option in _options(scheduler):
+            if option.is_required:
+                parser.set(scheduler, name, f"#FIXME: ({option.opt_type.__name__}) {option.help}")
+            elif not required_only:
+                parser.set(scheduler, name, _as_text(option.default))
+    parser.write(f)
+
+
+def origins(dirs: Iterable[str] | None = None) -> list[tuple[str, str, str, str]]:
+    """Return every value that counts, as (section, key, value, file)."""
+    rows: dict[tuple[str, str], tuple[str, str]] = {}
+    for path in find_configs(dirs):
+        parser = read(path)
+        for section in parser.sections():
+            for key, value in parser.items(section):
+                rows.setdefault((section, key), (value, path))
+    return [(section, key, *found) for (section, key), found in rows.items()]
+
+
+def _fill(
+    scheduler: str, section: Mapping[str, str], cfg: MutableMapping[str, CfgVal], path: str
+) -> None:
+    options = dict(_options(scheduler))
+    for key, text in section.items():
+        option = options.get(key)
+        if option is None:
+            log.warning("%s: [%s] %s: %s has no such option", path, scheduler, key, scheduler)
+        elif key not in cfg:
+            cfg[key] = _cast(option, text, f"{path}: [{scheduler}] {key}")
+
+
+def _cast(option: runopt, text: str, where: str) -> CfgVal:
+    if text == _NONE:
+        return None
+    try:
+        return option.cast_to_type(text)
+    except ValueError as error:
+        raise ConfigFileError(f"{where}: {error}") from error
+
+
+def _options(scheduler: str) -> list[tuple[str, runopt]]:
+    factory = get_scheduler_factory(scheduler)
+    opts: runopts = factory("config").run_opts() if factory else runopts()
+    return list(opts)
+
+
+def _as_text(value: CfgVal) -> str:
+    if isinstance(value, list):
+        return ";".join(value)
+    if isinstance(value, dict):
+        return ";".join(f"{key}:{item}" for key, item in value.items())
+    return str(value)
+
+
+def _parser() -> ConfigParser:
+    parser = ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    return parser
