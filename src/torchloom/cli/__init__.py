@@ -1,0 +1,1 @@
+"""`loom`: one file a verb, imported when it is used."""

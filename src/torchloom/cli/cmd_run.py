@@ -1,0 +1,53 @@
+"""`loom run`: submit a script, a component or a spec, and follow it."""
+
+import sys
+from typing import Any
+
+import click
+
+from torchloom.cli.stdin_request import request_from_stdin
+from torchloom.cli.submission import Submission
+from torchloom.cli.target import TargetCommand, dryrun, request_from, target_options
+from torchloom.runner.api import get_runner
+
+
+@click.command("run", cls=TargetCommand)
+@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show what would be sent.")
+@click.option("--wait", is_flag=True, help="With -d: wait for its end all the same.")
+@click.option("--log", is_flag=True, help="With -d: print its logs all the same.")
+@click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True)
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read the request as JSON from stdin.")
+@click.option("--json", "as_json", is_flag=True, help="Print the job as one object; implies -d.")
+@target_options
+def command(
+    detach: bool,
+    dry: bool,
+    wait: bool,
+    log: bool,
+    tee_logs: bool,
+    from_stdin: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Run TARGET: a script, `-m module`, a component, a spec file or a command.
+
+    \b
+    loom run train.py --lr 0.1             everything after the script is the script's
+    loom run -n 4 train.py                 four processes with torchrun's environment
+    loom run dist.ddp -j 1x2 --script train.py
+    loom run app.yaml
+    """
+    request = request_from_stdin(options, sys.stdin) if from_stdin else request_from(options)
+    runner = get_runner()
+    info = dryrun(request, runner)
+    if dry or request.dry:
+        click.echo(repr(info))
+        return 0
+    job = Submission(runner, request, info)
+    if not (detach or as_json):
+        return job.follow()
+    job.submit_json() if as_json else job.submit()
+    if log:
+        return job.follow(started=True)
+    return job.wait() if wait else 0

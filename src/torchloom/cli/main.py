@@ -1,0 +1,47 @@
+"""The door: answer the quick questions at once, find the verb, turn errors into exit codes."""
+
+import sys
+from collections.abc import Sequence
+
+MISUSE = 2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    answer = _quick_answer(words)
+    if answer is not None:
+        return _print(answer)
+    from torchloom.cli.dispatch import dispatch
+
+    return dispatch(words)
+
+
+def _quick_answer(words: list[str]) -> str | None:
+    """Return what needs no CLI library, no scheduler and no state."""
+    from torchloom.cli.verbs import help_text
+
+    if not words or words[0] in ("--help", "-h", "help"):
+        return help_text()
+    if words[0] in ("--version", "-V", "version"):
+        from torchloom import __version__
+
+        return f"torchloom {__version__}\n"
+    if words[0] == "completion" and len(words) == 2:
+        from torchloom.cli.completion import script
+
+        return script(words[1])
+    if words[0] == "__complete":
+        from torchloom.cli.completion import complete
+
+        return "".join(f"{word}\n" for word in complete(words[1:]))
+    return None
+
+
+def _print(text: str) -> int:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None
+    return 0

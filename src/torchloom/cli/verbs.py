@@ -1,0 +1,102 @@
+"""The table of verbs: what `--help`, completion and the dispatcher know without importing any."""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """One verb: what it does, and the flags that completion offers."""
+
+    summary: str
+    flags: tuple[str, ...]
+    takes: str = ""  # what its argument is, for completion: job, file, component, engine
+    first: bool = True  # shown at the top of `loom --help`
+
+
+_TARGET = (
+    "-n",
+    "--scheduler",
+    "--scheduler_args",
+    "--workspace",
+    "--name",
+    "--env",
+    "--max-retries",
+    "--json",
+)
+
+VERBS: dict[str, Verb] = {
+    "run": Verb(
+        "run a script, a component or a spec file; follows it, -d does not",
+        (*_TARGET, "--detach", "--dryrun", "--wait", "--log", "--stdin"),
+        "file",
+    ),
+    "plan": Verb(
+        "show what `run` would send, and what could not be honoured",
+        (*_TARGET, "--all", "--check"),
+        "file",
+    ),
+    "ls": Verb("list jobs, newest first", ("--scheduler", "--state", "--limit", "--all", "--json")),
+    "show": Verb(
+        "one job: state and why, ranks, first error",
+        ("--wait", "--spec", "--events", "--roles", "--json"),
+        "job",
+    ),
+    "logs": Verb(
+        "print or follow the logs of some or all ranks",
+        ("--follow", "--ranks", "--role", "--regex", "--since", "--until", "--stream", "--last"),
+        "job",
+    ),
+    "stop": Verb("end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason", "--json"), "job"),
+    "doctor": Verb("check this machine; end what crashes left behind", ("--clean", "--json")),
+    "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
+    "components": Verb(
+        "list components, or explain one", ("--print", "--json"), "component", False
+    ),
+    "engines": Verb("list engines and their options", ("--json",), "engine", False),
+    "config": Verb("show or write config files", ("--json",), "", False),
+    "completion": Verb("print shell completion: bash, zsh or fish", (), "", False),
+    "bench": Verb("measure us beside our peers", ("--json", "--only"), "", False),
+}
+
+# Other tools' words. The value is our verb and the flags that make it mean the same.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "submit": ("run", "-d"),
+    "list": ("ls",),
+    "jobs": ("ls",),
+    "ps": ("ls",),
+    "runs": ("ls",),
+    "status": ("show",),
+    "job": ("show",),
+    "describe": ("show", "--spec"),
+    "log": ("logs",),
+    "cancel": ("stop", "--now"),
+    "delete": ("rm",),
+    "builtins": ("components",),
+    "runopts": ("engines",),
+    "schedulers": ("engines",),
+    "configure": ("config", "init"),
+    "kill": ("doctor", "--clean"),
+    "explain": ("plan", "--all"),
+    "validate": ("plan", "--check"),
+}
+
+_HEAD = """\
+usage: loom [--version] [--debug] VERB ...
+
+Describe a job once, run it anywhere, watch every rank, change it while it
+runs, lose nothing when something dies.
+"""
+
+_TAIL = """\
+JOB is an id, the beginning of one, a name, a handle, or @ for the newest.
+`loom VERB --help` explains a verb; `loom completion bash` completes them.
+"""
+
+
+def help_text() -> str:
+    """Return what `loom --help` prints; it fits 80 columns."""
+    sections = ("verbs:", True), ("more:", False)
+    parts = [_HEAD]
+    for title, first in sections:
+        rows = [f"  {n:<12}{v.summary}" for n, v in VERBS.items() if v.first is first]
+        parts.append("\n".join([title, *rows, ""]))
+    return "\n".join([*parts, _TAIL])
