@@ -18,14 +18,13 @@ from pathlib import Path
 from torchloom import settings
 from torchloom.launch import descendants
 from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.handshake import GO, READY
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.ledger import Ledger
 from torchloom.launch.record import AGENT_LOST
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import become_subreaper
 from torchloom.launch.supervisor import Supervisor
-
-READY, GO = b"ready\n", b"go\n"
 
 
 def main(arguments: list[str]) -> None:
@@ -85,9 +84,9 @@ def _publish(new: RunFolder, guard: ProcessId) -> Ledger:
 
 def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
     """Tell whether the submitter took notice; without it the run is unmade."""
-    channel.sendall(READY)
     answer = b""
     with contextlib.suppress(OSError):
+        channel.sendall(READY)
         answer = channel.recv(len(GO))
     if answer != GO:
         folder.remove()

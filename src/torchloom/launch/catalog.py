@@ -1,17 +1,46 @@
-"""All runs this state folder knows, read fast: thousands of ended ones are no burden."""
+"""All runs this state folder knows, read fast: thousands of ended ones are no burden.
+
+A run's folder is the truth. What ended does not change any more, so one line about each ended run
+is kept in an index beside the folders; the index may be lost, torn or stale without harm.
+"""
 
 import contextlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
 
+from torchloom import settings
 from torchloom.launch.folder import RunFolder, all_folders
 from torchloom.launch.record import Record
+from torchloom.specs.api import AppState
+
+_INDEX = ".ended.jsonl"
+_FIELDS = (
+    *("id", "name", "session", "owner", "host", "log_dir", "created_at"),
+    *("state", "reason", "restarts", "started_at", "ended_at"),
+)
+_SLACK = 2  # lines a run, before the index is written anew
 
 
 def records() -> list[Record]:
-    """Return every run as it truly is now, newest first; a damaged record is left out."""
-    found = []
+    """Return every run as it truly is now, newest first, without its ranks.
+
+    A damaged record is left out.
+    """
+    index, lines = _read_index()
+    found, news = [], []
     for folder in all_folders():
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(folder.record().truth())
+        known = index.get(folder.app_id)
+        if known is None:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                known = folder.record()
+                if known.is_over():
+                    news.append(known)
+        if known is not None:
+            found.append(known.truth())
+    with contextlib.suppress(OSError):  # a folder that cannot be written is only slower
+        _write_index(news, found, lines)
     return sorted(found, key=lambda record: record.created_at, reverse=True)
 
 
@@ -25,3 +54,48 @@ def record(app_id: str) -> Record | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return RunFolder.named(app_id).record().truth()
     return None
+
+
+def add_ended(ended: Record) -> None:
+    """Note a run that has just ended; without the note the next list is slower, not wrong."""
+    with contextlib.suppress(OSError):
+        _append([ended])
+
+
+def _write_index(news: list[Record], found: list[Record], lines: int) -> None:
+    if lines > _SLACK * len(found) + 100:
+        path = settings.runs_dir() / _INDEX
+        partial = path.with_name(f"{_INDEX}.{os.getpid()}.partial")
+        partial.write_text("".join(_line(record) for record in found if record.is_over()))
+        partial.replace(path)
+    elif news:
+        _append(news)
+
+
+def _append(ended: Iterable[Record]) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    fd = os.open(settings.runs_dir() / _INDEX, flags, 0o600)
+    try:
+        os.write(fd, "".join(_line(record) for record in ended).encode())
+    finally:
+        os.close(fd)
+
+
+def _line(record: Record) -> str:
+    values = [getattr(record, name) for name in _FIELDS]
+    return json.dumps(values) + "\n"
+
+
+def _read_index() -> tuple[dict[str, Record], int]:
+    """Return the ended runs by id, and how many lines they took."""
+    try:
+        lines = (settings.runs_dir() / _INDEX).read_bytes().splitlines()
+    except OSError:
+        return {}, 0
+    index = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):  # a torn line says nothing
+            values: list[Any] = json.loads(line)
+            known = dict(zip(_FIELDS, values, strict=True))
+            index[known["id"]] = Record(**{**known, "state": AppState(known["state"])})
+    return index, len(lines)

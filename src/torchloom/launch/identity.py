@@ -4,8 +4,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -103,7 +101,7 @@ def _pidfd(pid: int) -> Any:
 @cache
 def host_name() -> str:
     """Return this host's name as the kernel has it."""
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 @cache
@@ -112,6 +110,8 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
+        import subprocess
+
         found = subprocess.run(["sysctl", "-n", "kern.boottime"], capture_output=True, text=True)
         return f"{host_name()} {found.stdout.strip()}"
 
@@ -129,6 +129,8 @@ def _start_time(pid: int) -> str | None:
 
 
 def _start_time_ps(pid: int) -> str | None:
+    import subprocess
+
     shown = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True
     )

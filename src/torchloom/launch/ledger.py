@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
+from torchloom.launch import catalog
 from torchloom.launch.contract import rank_of
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.identity import ProcessId
@@ -86,6 +87,7 @@ class Ledger:
             ranks=tuple(_settled(rank, verdict.state) for rank in self.record.ranks),
         )
         self._write(record, verdict.state.name.lower(), reason=verdict.reason)
+        catalog.add_ended(record)
 
     def _write(self, record: Record, event: str | None = None, **facts: object) -> None:
         self.record = record

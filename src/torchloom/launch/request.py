@@ -3,10 +3,12 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.recovery import ReplicaKey, RoleRule
 from torchloom.specs.api import RetryPolicy
+
+if TYPE_CHECKING:
+    from torchloom.rules.recovery import ReplicaKey, RoleRule
 
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
@@ -34,8 +36,10 @@ class RoleRequest:
     workspace: Mapping[str, str] | None = None
     cwd: str | None = None
 
-    def rule(self) -> RoleRule:
+    def rule(self) -> "RoleRule":
         """Return what the recovery rule needs to know of this role."""
+        from torchloom.rules.recovery import RoleRule
+
         return RoleRule(
             name=self.name,
             replicas=len(self.replicas),
@@ -59,7 +63,7 @@ class LaunchRequest:
     grace: float = DEFAULT_GRACE
     notes: tuple[str, ...] = ()
 
-    def replica(self, key: ReplicaKey) -> ReplicaRequest:
+    def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]
 
     def role(self, name: str) -> RoleRequest:

@@ -6,19 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure
-from torchloom.launch.agent import GO, READY
 from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
+from torchloom.launch.handshake import GO, READY, Input
 from torchloom.launch.identity import host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
-
-Input = Literal["nothing", "stdin", "terminal"]
 
 
 class AgentNotStarted(Failure):

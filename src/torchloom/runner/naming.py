@@ -1,21 +1,32 @@
 """Find the job a person means: by id, its beginning, its name, a handle, or `@`."""
 
-from torchloom.errors import Ambiguous, NotFound
+from collections.abc import Iterable
+
+from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch import catalog
 from torchloom.launch.record import Record
 
 NEWEST = "@"
-LOCAL = ("local", "local_cwd")
+LOCAL = ("local", "local_cwd")  # one engine under two names
+_REMEDY = "`loom ls` lists what there is"
+
+
+def engines(backends: Iterable[str]) -> list[str]:
+    """Return each engine once, under its first name."""
+    return [backend for backend in backends if backend not in LOCAL[1:]]
 
 
 def find_job(reference: str | None) -> Record:
     """Return the one run that is meant; left out, the only one that is active."""
-    if reference and "://" in reference:
+    if reference is None:
+        return _only_active(catalog.records())
+    if "://" in reference:
         return _by_handle(reference)
-    exact = catalog.record(reference) if reference else None
+    exact = catalog.record(reference)
     if exact is not None:
         return exact
-    return _choose(reference, catalog.records())
+    chosen = _choose(reference, catalog.records())
+    return catalog.record(chosen.id) or chosen  # the list knows no ranks
 
 
 def _by_handle(reference: str) -> Record:
@@ -26,31 +37,30 @@ def _by_handle(reference: str) -> Record:
         raise UnknownSchedulerException(backend, LOCAL)
     record = catalog.record(app_id)
     if record is None:
-        raise NotFound("job", app_id, (), "`loom ls` lists what there is")
+        raise NotFound("job", app_id, (), _REMEDY)
     return record
 
 
-def _choose(reference: str | None, records: list[Record]) -> Record:
-    if reference is None:
-        return _only_active(records)
-    if reference == NEWEST and records:
-        return records[0]
-    begins = [record for record in records if reference and record.id.startswith(reference)]
+def _choose(reference: str, records: list[Record]) -> Record:
+    """Return the newest of this name, else the only one whose id begins so."""
     named = [record for record in records if record.name == reference]
+    if reference == NEWEST:
+        named = records
     if named:
         return named[0]
+    begins = [record for record in records if reference and record.id.startswith(reference)]
     if len(begins) > 1:
         raise Ambiguous("job", reference, [record.id for record in begins])
     if not begins:
         known = [name for record in records for name in (record.id, record.name)]
-        raise NotFound("job", reference, known, "`loom ls` lists what there is")
+        raise NotFound("job", reference, dict.fromkeys(known), _REMEDY)
     return begins[0]
 
 
 def _only_active(records: list[Record]) -> Record:
     active = [record for record in records if not record.is_over()]
-    if len(active) == 1:
-        return active[0]
-    if active:
-        raise Ambiguous("job", "(none given)", [record.id for record in active])
-    raise NotFound("job", "(none given)", (), "no job is active; name one, or @ for the newest")
+    if not active:
+        raise UserError("no job is active; name one, or @ for the newest")
+    if len(active) > 1:
+        raise Ambiguous("job", "(none named)", [record.id for record in active])
+    return active[0]

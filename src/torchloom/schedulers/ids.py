@@ -1,6 +1,6 @@
 """Names for new apps that nobody else has."""
 
-import secrets
+import os
 
 _LETTERS = "bcdfghjklmnpqrstvwxz"  # no vowels: no words
 _ALPHABET = _LETTERS + "0123456789"
@@ -9,8 +9,8 @@ _LENGTH = 13
 
 def random_id(length: int = _LENGTH) -> str:
     """Return random characters that any engine takes in a name; the first is a letter."""
-    rest = (secrets.choice(_ALPHABET) for _ in range(length - 1))
-    return secrets.choice(_LETTERS) + "".join(rest)
+    first, *rest = os.urandom(length)
+    return _LETTERS[first % len(_LETTERS)] + "".join(_ALPHABET[b % len(_ALPHABET)] for b in rest)
 
 
 def make_unique(name: str, string_length: int = 0) -> str:

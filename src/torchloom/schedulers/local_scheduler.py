@@ -2,18 +2,18 @@
 
 import os
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import NotFound, UserError
-from torchloom.launch import catalog, logreader, starter
+from torchloom.launch import catalog, logreader
 from torchloom.launch.folder import RunFolder
+from torchloom.launch.handshake import Input
 from torchloom.launch.logreader import Span, Tail
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import DEFAULT_GRACE, LaunchRequest
@@ -32,6 +32,9 @@ from torchloom.specs.api import (
     runopts,
 )
 from torchloom.workspace import dir_workspace
+
+if TYPE_CHECKING:
+    import socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,11 @@ class LocalScheduler(Scheduler[LocalRequest]):
         return dryrun_info.request.launch.app_id
 
     def start(
-        self, dryrun_info: AppDryRunInfo[LocalRequest], give: starter.Input = "nothing"
-    ) -> socket.socket:
+        self, dryrun_info: AppDryRunInfo[LocalRequest], give: Input = "nothing"
+    ) -> "socket.socket":
         """Start the app with a standard input for its only rank; see `launch.starter`."""
+        from torchloom.launch import starter
+
         request = dryrun_info.request
         return starter.start(request.launch, request.app, give, partial(_fill, request.launch))
 

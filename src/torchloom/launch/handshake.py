@@ -1,0 +1,8 @@
+"""What a submitter and the agent it starts say to each other before the app may start."""
+
+from typing import Literal
+
+READY = b"ready\n"  # the agent: the run exists, every verb knows it
+GO = b"go\n"  # the submitter: I know it too; without this word the run is unmade
+
+Input = Literal["nothing", "stdin", "terminal"]  # what the only rank gets as standard input

@@ -1,0 +1,58 @@
+"""What a test may need of the machine: skipped with the reason, failed where it is required.
+
+`@pytest.mark.needs("mount")` asks for a probe below. `LOOM_TEST_REQUIRE=mount,torch` names what
+this machine must have: a test whose need is missing then fails instead of being skipped.
+"""
+
+import functools
+import importlib.util
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+
+import pytest
+
+
+def _no_torch() -> str:
+    return "" if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+def _no_mount() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["mount", "-t", "tmpfs", "-o", "size=64k", "loom-probe", folder]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+        except OSError as error:
+            return f"cannot mount a tmpfs: {error}"
+        if done.returncode:
+            return f"cannot mount a tmpfs: {done.stderr.strip()}"
+        subprocess.run(["umount", folder], check=True)
+    return ""
+
+
+PROBES: Mapping[str, Callable[[], str]] = {"mount": _no_mount, "torch": _no_torch}
+
+
+@functools.cache
+def missing(what: str) -> str:
+    """Return why the machine lacks this, or nothing when it has it."""
+    return PROBES[what]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a need without a probe: it would never be met and never be noticed."""
+    asked = {mark.args[0] for item in items for mark in item.iter_markers("needs")}
+    if unknown := asked - PROBES.keys():
+        raise pytest.UsageError(f"needs without a probe in tests/conftest.py: {sorted(unknown)}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose need is missing; fail it where the need is required."""
+    required = os.environ.get("LOOM_TEST_REQUIRE", "").split(",")
+    for mark in item.iter_markers("needs"):
+        what = mark.args[0]
+        if reason := missing(what):
+            if what in required:
+                pytest.fail(f"needs {what}, which LOOM_TEST_REQUIRE names: {reason}", pytrace=False)
+            pytest.skip(f"needs {what}: {reason}")
