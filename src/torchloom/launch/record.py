@@ -1,5 +1,6 @@
 """What is known of a run: the agent writes it, every verb reads it, the dead are found out."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -91,12 +92,21 @@ class Record:
     def truth(self) -> "Record":
         """Return the record as it must be read now: one whose agent is gone is a failed one.
 
-        The guard outlives the agent and writes the end itself; so if a run is not over and its
-        guard is gone (killed too, or the host was booted anew), nobody will ever end it.
+        The agent writes the end, the guard where the agent cannot; so if a run is not over and
+        both are gone (killed, or the host was booted anew), nobody will ever end it.
         """
-        if self.is_over() or (self.guard is not None and self._owner_may_live(self.guard)):
+        if self.is_over() or any(_may_live(owner) for owner in self.owners()):
             return self
         return self.lost()
+
+    def owners(self) -> tuple[ProcessId, ...]:
+        """Return the processes that may still write the run's end."""
+        return tuple(owner for owner in (self.guard, self.agent) if owner is not None)
+
+    def wait_end(self, timeout: float) -> bool:
+        """Sleep until nobody owns the run any more, woken by the kernel; false if time ran out."""
+        deadline = time.monotonic() + timeout
+        return all(owner.wait_exit(deadline - time.monotonic()) for owner in self.owners())
 
     def lost(self) -> "Record":
         """Return how the run ended when its agent vanished."""
@@ -106,6 +116,7 @@ class Record:
         )
         return replace(self, state=AppState.FAILED, reason=AGENT_LOST, ranks=ranks)
 
-    def _owner_may_live(self, owner: ProcessId) -> bool:
-        """A process of another host cannot be looked at from here; its record is believed."""
-        return owner.is_alive() if owner.is_here() else owner.host != host_name()
+
+def _may_live(owner: ProcessId) -> bool:
+    """A process of another host cannot be looked at from here; its record is believed."""
+    return owner.is_alive() if owner.is_here() else owner.host != host_name()

@@ -1,6 +1,7 @@
 """Translate an app into what this machine's agent is asked to run. Pure."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -65,7 +66,8 @@ def _search_path(
     """Return where commands are looked for: the role's folders, the shell's, this one."""
     folders = [part for part in (own, inherited) if part]
     folders.insert(0 if cfg.get("prepend_cwd") else len(folders), cwd)
-    return os.pathsep.join(folders)
+    beside_us = os.path.dirname(sys.executable)  # torchrun, where nobody activated our environment
+    return os.pathsep.join([*folders, beside_us])
 
 
 def _masks(app: AppDef, wanted: bool, env: Mapping[str, str]) -> tuple[list[str], list[str]]:

@@ -138,9 +138,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
     def wait(self, app_id: str, timeout: float) -> bool:
         """Sleep until the app and its agent are gone; the kernel wakes us."""
         record = catalog.record(app_id)
-        if record is None or record.guard is None or not record.guard.is_here():
-            return super().wait(app_id, timeout) if record and not record.is_over() else True
-        return record.guard.wait_exit(timeout)
+        if record is None or record.is_over() or all(o.is_here() for o in record.owners()):
+            return record is None or record.wait_end(timeout)
+        return super().wait(app_id, timeout)  # it runs on another host of this state folder
 
     def log_iter(
         self,

@@ -78,6 +78,20 @@ def test_when_guard_and_agent_are_killed_the_ranks_end_and_ls_tells(machine: Mac
     check_gone(machine, app_id, "FAILED", "agent_lost")
 
 
+def test_without_its_guard_an_app_runs_on_and_is_stopped_whole(machine: Machine) -> None:
+    app_id = machine.submit("bash", machine.script(FORKING + "sleep 1004"))
+    strangers = [int(written(machine, name)) for name in ("daemon", "stranger")]
+    guard, _ = machine.agent_of(app_id)
+
+    os.kill(guard, signal.SIGKILL)
+    until(lambda: not is_alive(guard), "the guard gone")
+
+    assert machine.listed() == {app_id: "RUNNING"}
+    assert machine.loom("stop", app_id).stdout.strip() == f"{app_id} CANCELLED"
+    assert not any(map(is_alive, strangers))
+    check_gone(machine, app_id, "CANCELLED", "cancelled_by_user")
+
+
 def test_an_app_that_ignores_sigterm_is_killed_after_its_grace(machine: Machine) -> None:
     app_id = machine.submit("-cfg", "grace=1", "bash", machine.script(STUBBORN))
     written(machine, "up")
