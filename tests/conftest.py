@@ -1,7 +1,8 @@
 """What a test may need of the machine: skipped with the reason, failed where it is required.
 
 `@pytest.mark.needs("mount")` asks for a probe below. `LOOM_TEST_REQUIRE=mount,torch` names what
-this machine must have: a test whose need is missing then fails instead of being skipped.
+this machine must have, `CI=true` means all of it: a test whose need is missing then fails instead
+of being skipped.
 """
 
 import functools
@@ -53,6 +54,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         what = mark.args[0]
         if reason := missing(what):
-            if what in required:
-                pytest.fail(f"needs {what}, which LOOM_TEST_REQUIRE names: {reason}", pytrace=False)
+            if what in required or os.environ.get("CI") == "true":
+                pytest.fail(f"needs {what}, which must not be missing: {reason}", pytrace=False)
             pytest.skip(f"needs {what}: {reason}")

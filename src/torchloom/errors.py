@@ -9,7 +9,6 @@
 A door maps these classes to an exit code or an HTTP status, once. `code` is what machines match.
 """
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -61,6 +60,8 @@ class Ambiguous(UserError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'?` for the closest known name, or nothing."""
+    import difflib
+
     close = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else ""
 

@@ -111,6 +111,7 @@ def test_what_is_no_app_is_shown(other: object) -> None:
     )
 
 
+@pytest.mark.soak  # needs an environment that has torchx
 def test_torchx_s_own_app_becomes_ours() -> None:
     torchx = pytest.importorskip("torchx.specs", reason="torchx is not installed")
     role = torchx.Role(

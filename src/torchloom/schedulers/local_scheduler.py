@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import NotFound, UserError
-from torchloom.launch import catalog, logreader
+from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.handshake import Input
-from torchloom.launch.logreader import Span, Tail
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import DEFAULT_GRACE, LaunchRequest
 from torchloom.schedulers import local_request
@@ -154,6 +153,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
         streams: Stream | None = None,
     ) -> Iterator[str]:
         """Yield a replica's lines; where it has several ranks, each behind its `[rank N]:`."""
+        from torchloom.launch import logreader
+        from torchloom.launch.logreader import Span, Tail
+
         record = catalog.record(app_id)
         if record is None:
             raise NotFound("app", app_id, remedy="`loom ls` lists what there is")
@@ -161,10 +163,8 @@ class LocalScheduler(Scheduler[LocalRequest]):
         stream = (streams or Stream.COMBINED).value
         tails = [Tail(record.log_path(rank), stream, Span(since, until)) for rank in ranks]
         labels = [f"[rank{rank.rank}]: " for rank in ranks] if len(ranks) > 1 else None
-        return logreader.lines(tails, labels, regex, self._over(app_id) if should_tail else None)
-
-    def _over(self, app_id: str) -> logreader.Wait:
-        return lambda pause: self.wait(app_id, pause)
+        wait = partial(self.wait, app_id) if should_tail else None
+        return logreader.lines(tails, labels, regex, wait)
 
     def _cancel_existing(self, app_id: str) -> None:
         """Tell the agent to stop its app: SIGTERM, the app's grace, SIGKILL."""

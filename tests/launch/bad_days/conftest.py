@@ -123,7 +123,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     """A machine whose apps are all gone afterwards, with their agents."""
     made = Machine(tmp_path)
     yield made
-    marker = f"LOOM_HOME={made.home}".encode()
+    marker = f"XDG_RUNTIME_DIR={made.runtime}".encode()
     left = [pid for pid in all_pids() if pid != os.getpid() and marker in environ(pid)]
     for pid in left:
         subprocess.run(["kill", "-9", str(pid)], check=False)

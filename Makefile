@@ -1,0 +1,56 @@
+# Everything a person types in this checkout. GNU make 3.81 and POSIX sh are enough; the work is
+# done by the scripts in make/, run with a Python that make/python.sh finds.
+
+SHELL = /bin/sh
+TORCH ?= torch==2.13.0
+PYTHON ?=
+T ?=
+N ?= 15
+export TORCH PYTHON
+
+python = sh make/python.sh
+venv = .venv/bin/python
+
+.PHONY: help demo test check venv soak bench fresh clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo         see it work: four processes train a small model on this machine'
+	@echo 'make venv         everything for development, in .venv/'
+	@echo 'make check        format, lint, types, import map, unit tests: under a minute'
+	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
+	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
+	@echo 'make bench        measure beside torchx and torchrun; N=30 takes more samples'
+	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
+	@echo 'make clean        remove what make made'
+	@echo
+	@echo 'PYTHON=/path/to/python   the Python to build with (3.11 or newer)'
+	@echo 'TORCH=torch==2.13.0      the torch to install, with any pip option after it'
+
+demo:
+	@$(python) make/venv.py demo
+	@$(venv) make/demo.py
+
+venv:
+	@$(python) make/venv.py dev
+
+check: venv
+	@$(venv) make/check.py check
+
+test: venv
+	@sh make/apt.sh
+	@$(venv) make/check.py test $(T)
+
+soak: venv
+	@sh make/apt.sh
+	@$(venv) make/check.py soak $(T)
+
+bench: venv
+	@$(python) make/venv.py peers
+	@$(venv) -m benchmarks.run cli -n $(N) --peers .build/peers --out docs/evidence/bench-cli.json
+
+fresh:
+	@$(python) make/fresh.py
+
+clean:
+	rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,0 +1,66 @@
+"""What a bench hands to the runner: things that can be sampled, and which stands beside which."""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class CannotMeasure(Exception):
+    """A sample could not be taken; the message says why."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One thing to measure: its command as a person would type it, and how to take samples."""
+
+    command: str
+    sample: Callable[[], float]
+    name: str = "loom"
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row to be: ours, and the peer it is measured beside."""
+
+    name: str
+    unit: str
+    ours: Subject
+    peer: Subject | None = None
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where a bench works: our environment, the peers', a folder to fill, how many samples."""
+
+    ours: Path
+    peers: Path
+    scratch: Path
+    n: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def timed(self, program: Path, *words: str) -> Callable[[], float]:
+        """Return a sampler: run the command once, give its wall time in milliseconds."""
+        command = [str(program), *words]
+
+        def sample() -> float:
+            if not program.exists():
+                raise CannotMeasure(f"{program} is not there; `make bench` installs the peers")
+            began = time.perf_counter()
+            code = subprocess.run(
+                command,
+                cwd=self.scratch,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            ).returncode
+            took = time.perf_counter() - began
+            if code:
+                raise CannotMeasure(f"`{' '.join(command)}` ended with code {code}")
+            return took * 1000
+
+        return sample

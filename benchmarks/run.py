@@ -1,0 +1,151 @@
+"""Run a bench: interleave its samples, judge them, print a table or the rows.
+
+python -m benchmarks.run cli [--json] [--only NAME] [-n N] [--peers DIR] [--out FILE]
+"""
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import CannotMeasure, Figure, Lab, Subject
+from benchmarks.verdict import row
+
+HERE = Path(__file__).resolve().parent
+AREAS = ("cli",)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure one area; return 0 when every target is met, else 1."""
+    options = parse(words)
+    targets = tomllib.loads((HERE / "targets.toml").read_text())[options.area]
+    with tempfile.TemporaryDirectory(prefix="loom-bench-") as scratch:
+        lab = make_lab(options, Path(scratch))
+        bench = importlib.import_module(f"benchmarks.{options.area}")
+        figures = [figure for figure in bench.figures(lab) if options.only in (None, figure.name)]
+        if not figures:
+            print(f"no figure {options.only!r}; there are: {', '.join(targets)}", file=sys.stderr)
+            return 2
+        samples = interleave(figures, options.n)
+    origin = {"machine": machine(), "commit": commit()}
+    rows = [judge(options.area, figure, samples, targets) | origin for figure in figures]
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(as_json(rows))
+    print(as_json(rows) if options.json else table(rows), flush=True)
+    return 0 if all(row["met"] for row in rows) else 1
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="loom bench", description="Measure beside the peers.")
+    parser.add_argument("area", choices=AREAS)
+    parser.add_argument("--json", action="store_true", help="print the rows with raw samples")
+    parser.add_argument("--only", metavar="NAME", help="one figure")
+    parser.add_argument("-n", type=int, default=15, help="samples a figure; under 10 none is met")
+    parser.add_argument("--peers", type=Path, default=HERE.parent / ".build/peers")
+    parser.add_argument("--out", type=Path, help="write the rows to this file, too")
+    return parser.parse_args(words)
+
+
+def make_lab(options: argparse.Namespace, scratch: Path) -> Lab:
+    """Return the lab: a state folder of its own, everything else as the user has it."""
+    env = {**os.environ, "LOOM_HOME": str(scratch / "home")}
+    ours = Path(sys.prefix) / "bin"
+    return Lab(ours, options.peers.absolute() / "bin", scratch, options.n, env)
+
+
+def interleave(figures: Sequence[Figure], n: int) -> Mapping[Subject, list[float]]:
+    """Sample every subject once a round, so that what else the machine does meets all of them.
+
+    The first round warms disks and byte code and is not counted. A subject that fails is left
+    out from then on and keeps no samples.
+    """
+    subjects = dict.fromkeys(s for f in figures for s in (f.ours, f.peer) if s is not None)
+    samples: dict[Subject, list[float]] = {subject: [] for subject in subjects}
+    able = list(subjects)
+    for number in range(n + 1):
+        for subject in list(able):
+            try:
+                value = subject.sample()
+            except CannotMeasure as error:
+                print(f"not measured: {error}", file=sys.stderr)
+                able.remove(subject)
+                samples[subject].clear()
+                continue
+            if number:
+                samples[subject].append(value)
+    return samples
+
+
+def judge(
+    area: str,
+    figure: Figure,
+    samples: Mapping[Subject, list[float]],
+    targets: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the row of one figure."""
+    beside = samples[figure.peer] if figure.peer else []
+    return row(area, figure, samples[figure.ours], beside, targets.get(figure.name))
+
+
+def machine() -> str:
+    """Return what was measured on, in one line."""
+    names = [platform.processor() or platform.machine()]
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        lines = cpus.read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cpu = next(iter(names), platform.machine())
+    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def commit() -> str:
+    """Return the commit that was measured, marked when the tree differs from it."""
+    head = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--", "src", "benchmarks")
+    return f"{head}-dirty" if changes else head
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or ("unknown" if done.returncode else "")
+
+
+def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a bare array."""
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows for people."""
+    lines = [f"{'figure':20} {'ours':>9} {'peer':>9} {'ratio':>7}  {'target':22} met"]
+    for item in rows:
+        figures = [_short(item[key]) for key in ("ours", "peer", "ratio")]
+        goal = " ".join(f"{k}={v}" for k, v in (item["target"] or {}).items() if k != "stat")
+        goal = goal.replace("at_most=", "<=").replace("of_peer_<=", "ratio <=")
+        lines.append(
+            f"{item['name']:20} {figures[0]:>9} {figures[1]:>9} {figures[2]:>7}  "
+            f"{goal:22} {'yes' if item['met'] else 'NO'}"
+        )
+        if item["peer_command"]:
+            lines.append(f"    {item['unit']}, n={item['n']}, beside {item['peer_command']}")
+        else:
+            lines.append(f"    {item['unit']}, n={item['n']}, {(item['target'] or {}).get('stat')}")
+    return "\n".join(lines)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Turn samples and a target into a row: the one place that says whether a target is met."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.figure import Figure
+
+ENOUGH = 10
+STATS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "median": statistics.median,
+    "max": max,
+    "min": min,
+}
+
+
+def row(
+    area: str,
+    figure: Figure,
+    samples: Sequence[float],
+    peer_samples: Sequence[float],
+    target: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the row of a figure, without the machine and the commit."""
+    stat = STATS[target["stat"] if target else "median"]
+    ours = stat(samples) if samples else None
+    peer = stat(peer_samples) if peer_samples else None
+    n = min(len(samples), len(peer_samples)) if figure.peer else len(samples)
+    ratio = ours / peer if ours is not None and peer else None
+    return {
+        "area": area,
+        "name": figure.name,
+        "ours": ours,
+        "peer": peer,
+        "peer_name": figure.peer.name if figure.peer else None,
+        "peer_version": figure.peer.version if figure.peer else None,
+        "peer_command": figure.peer.command if figure.peer else None,
+        "ratio": ratio,
+        "unit": figure.unit,
+        "target": dict(target) if target else None,
+        "met": met(ours, ratio, n, target),
+        "n": n,
+        "samples": {"ours": list(samples), "peer": list(peer_samples)},
+    }
+
+
+def met(ours: float | None, ratio: float | None, n: int, target: Mapping[str, Any] | None) -> bool:
+    """Say whether enough samples reach the whole target; what is missing never counts."""
+    if not target or ours is None or n < ENOUGH:
+        return False
+    limit, share = target.get("at_most"), target.get("of_peer_at_most")
+    if limit is None and share is None:
+        return False
+    within = limit is None or ours <= limit
+    beside = share is None or (ratio is not None and ratio <= share)
+    return within and beside

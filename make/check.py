@@ -1,0 +1,82 @@
+"""Run the checks, a line and a time for each; all of them run, whichever fails first."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+LINT = (
+    ("format", ["ruff", "format", "--check", "--quiet", "."]),
+    ("lint", ["ruff", "check", "--quiet", "."]),
+    ("types", ["mypy", "--no-error-summary"]),
+    ("import map", ["lint-imports"]),
+)
+NO_TESTS = 5
+
+
+def main(what: str, room: str = "") -> int:
+    """Run what `make check`, `make test` or `make soak` stands for; return the exit code."""
+    if what == "check":
+        return lint() | run_pytest("not process and not soak", workers=2)
+    if what == "test" and room:
+        return run_pytest("not soak", workers=2, room=room)
+    if what == "test":
+        return lint() | run_pytest("not soak", workers=2)
+    return run_pytest("soak", workers=0, room=room)
+
+
+def lint() -> int:
+    """Run the linters; a clean one is one line, another shows what it said."""
+    return max(step(name, words) for name, words in LINT)
+
+
+def step(name: str, words: list[str]) -> int:
+    """Run one tool and print its line."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [BIN / words[0], *words[1:]],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    failed = done.returncode != 0
+    verdict = "FAILED" if failed else "ok"
+    print(f"{name:12} {verdict:6} {time.monotonic() - began:5.1f} s", flush=True)
+    if failed:
+        print(done.stdout, flush=True)
+    return int(failed)
+
+
+def run_pytest(marker: str, workers: int, room: str = "") -> int:
+    """Run the tests that carry (or lack) these marks, of one room or of all."""
+    target = ROOT / "tests" / room
+    if not target.exists():
+        rooms = sorted(path.name for path in (ROOT / "tests").iterdir() if is_room(path))
+        print(f"no tests/{room}; there are: {', '.join(rooms)}", file=sys.stderr)
+        return 2
+    began = time.monotonic()
+    words = ["-q", "-m", marker, "-n", str(workers), str(target.relative_to(ROOT))]
+    command = [sys.executable, "-m", "pytest", *words]
+    code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
+    if code == NO_TESTS and marker == "soak":
+        code = 0
+    verdict = "FAILED" if code else "ok"
+    print(f"{'tests':12} {verdict:6} {time.monotonic() - began:5.1f} s", flush=True)
+    return code
+
+
+def is_room(path: Path) -> bool:
+    """Say whether this is a folder of tests."""
+    return path.is_dir() and any(path.glob("**/test_*.py"))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(*sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,47 @@
+"""`loom bench`: run the benchmarks of the checkout this command belongs to."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+import torchloom
+from torchloom.errors import UserError
+
+
+@click.command("bench")
+@click.argument("area")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows with their raw samples.")
+@click.option("--only", metavar="NAME", help="One figure.")
+@click.option("-n", "count", type=click.IntRange(1), help="Samples; fewer than 10 meet no target.")
+def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
+    """Measure AREA (`cli`) beside its peers, which `make bench` installs.
+
+    The exit code is 1 when a target is missed.
+    """
+    words = [area, *(["--json"] if as_json else [])]
+    words += ["--only", only] if only is not None else []
+    words += ["-n", str(count)] if count is not None else []
+    runner = [sys.executable, "-m", "benchmarks.run", *words]
+    return subprocess.run(runner, cwd=checkout(), check=False).returncode
+
+
+def checkout() -> Path:
+    """Return the folder that holds src/ and benchmarks/."""
+    root = Path(torchloom.__file__).resolve().parents[2]
+    if not (root / "benchmarks/run.py").is_file():
+        raise NoCheckout()
+    return root
+
+
+class NoCheckout(UserError):
+    """The benchmarks are part of the repository, not of the installed package."""
+
+    code = "no_checkout"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the benchmarks are not installed with the package; "
+            "clone the repository and run `make bench` there"
+        )

@@ -1,0 +1,97 @@
+"""`make demo`: its acts happen, a failed act is a failed demo, nothing is left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def play(tmp_path: Path, script: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Play the demo of a checkout whose training script may be another one."""
+    demo = ROOT / "make/demo.py"
+    if script is not None:
+        for name in ("make", "examples/pytorch"):
+            (tmp_path / name).mkdir(parents=True)
+        demo = tmp_path / "make/demo.py"
+        demo.write_text((ROOT / "make/demo.py").read_text())
+        (tmp_path / "examples/pytorch/train_ddp.py").write_text(script)
+    env = {**os.environ, "NO_COLOR": "1"}
+    words = [sys.executable, str(demo)]
+    return subprocess.run(
+        words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def acts(text: str) -> list[str]:
+    return [line.split(".")[0] for line in text.splitlines() if line[:1].isdigit()]
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_every_act_happens_and_no_process_is_left(tmp_path: Path) -> None:
+    done = play(tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert acts(done.stdout) == ["1", "2", "3", "4"]
+    assert "the loss fell from" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_a_loss_that_does_not_fall_fails_the_demo(tmp_path: Path) -> None:
+    done = play(tmp_path, "print('step 0 loss 0.5')\nprint('step 1 loss 0.6')\n")
+
+    assert done.returncode == 1
+    assert "the loss did not fall" in done.stderr
+    assert acts(done.stdout) == ["1", "2"]
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_a_failed_run_fails_the_demo(tmp_path: Path) -> None:
+    done = play(tmp_path, "raise SystemExit(3)\n")
+
+    assert done.returncode == 1
+    assert "ended with code" in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "make").mkdir()
+    (tmp_path / "examples/pytorch").mkdir(parents=True)
+    (tmp_path / "make/demo.py").write_text((ROOT / "make/demo.py").read_text())
+    forever = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+    (tmp_path / "examples/pytorch/train_ddp.py").write_text(forever)
+    words = [sys.executable, str(tmp_path / "make/demo.py")]
+
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        up = (line for line in demo.stdout if "up" in line.split())
+        for _ in range(4):  # all that will ever be said: nobody meets a broken pipe by writing
+            next(up)
+        demo.terminate()
+        try:
+            code = demo.wait(60)
+        finally:
+            demo.kill()
+
+    assert code == 1
+    assert processes_naming(str(tmp_path)) == []
+
+
+def processes_naming(folder: str) -> list[str]:
+    """Return the processes whose environment says their state is in this folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"LOOM_HOME={folder}".encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,109 @@
+"""Who says `met`: the samples, enough of them, beside a peer that ran."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.figure import CannotMeasure, Figure, Subject  # noqa: E402
+from benchmarks.run import interleave, table  # noqa: E402
+from benchmarks.verdict import met, row  # noqa: E402
+
+TARGET = {"stat": "median", "at_most": 50, "of_peer_at_most": 0.25}
+PEER = Subject("torchx run", lambda: 0.0, "torchx", "1.0")
+FIGURE = Figure("plan", "ms", Subject("loom plan", lambda: 0.0), PEER)
+
+
+def judged(ours: list[float], peer: list[float], target: dict[str, Any] | None = TARGET) -> bool:
+    return bool(row("cli", FIGURE, ours, peer, target)["met"])
+
+
+def test_a_row_has_the_fields_of_the_design_but_machine_and_commit() -> None:
+    ours, peer = [10.0] * 9 + [1000.0], [100.0] * 10
+
+    assert row("cli", FIGURE, ours, peer, TARGET) == {
+        "area": "cli",
+        "name": "plan",
+        "ours": 10.0,
+        "peer": 100.0,
+        "peer_name": "torchx",
+        "peer_version": "1.0",
+        "peer_command": "torchx run",
+        "ratio": 0.1,
+        "unit": "ms",
+        "target": TARGET,
+        "met": True,
+        "n": 10,
+        "samples": {"ours": ours, "peer": peer},
+    }
+
+
+def test_too_slow_is_not_met() -> None:
+    assert not judged([50.1] * 10, [1000.0] * 10)
+
+
+def test_fast_but_not_fast_enough_beside_the_peer_is_not_met() -> None:
+    assert not judged([26.0] * 10, [100.0] * 10)
+
+
+def test_nine_samples_of_either_side_are_not_enough() -> None:
+    assert not judged([10.0] * 9, [100.0] * 10)
+    assert not judged([10.0] * 10, [100.0] * 9)
+
+
+def test_a_peer_that_could_not_run_is_not_met() -> None:
+    assert not judged([10.0] * 10, [])
+
+
+def test_a_figure_without_a_target_is_not_met() -> None:
+    assert not judged([10.0] * 10, [100.0] * 10, None)
+    assert not judged([10.0] * 10, [100.0] * 10, {"stat": "median"})
+
+
+def test_a_target_on_the_slowest_counts_the_slowest() -> None:
+    target = {"stat": "max", "at_most": 50}
+    alone = Figure("wait", "ms", Subject("wait", lambda: 0.0))
+
+    assert row("cli", alone, [1.0] * 9 + [49.0], [], target)["met"]
+    assert not row("cli", alone, [1.0] * 9 + [51.0], [], target)["met"]
+
+
+@pytest.mark.parametrize(("ours", "ratio"), [(None, None), (10.0, None)])
+def test_what_is_missing_never_counts(ours: float | None, ratio: float | None) -> None:
+    assert not met(ours, ratio, 10, TARGET)
+
+
+def test_subjects_take_turns_and_the_first_round_is_not_counted() -> None:
+    turns: list[str] = []
+    first = Subject("a", lambda: float(turns.append("a") or len(turns)))
+    second = Subject("b", lambda: float(turns.append("b") or len(turns)))
+
+    samples = interleave([Figure("x", "ms", first, second), Figure("y", "ms", first)], 2)
+
+    assert turns == ["a", "b"] * 3
+    assert samples == {first: [3.0, 5.0], second: [4.0, 6.0]}
+
+
+def test_a_subject_that_fails_midway_keeps_no_samples() -> None:
+    calls: list[int] = []
+
+    def fail_late() -> float:
+        calls.append(1)
+        if len(calls) == 3:
+            raise CannotMeasure("gone")
+        return 1.0
+
+    subject = Subject("a", fail_late)
+
+    assert interleave([Figure("x", "ms", subject)], 12) == {subject: []}
+
+
+def test_the_table_shows_what_was_missed() -> None:
+    shown = table([row("cli", FIGURE, [60.0] * 10, [], TARGET)])
+
+    words = shown.splitlines()[1].split()
+    assert " ".join(words) == "plan 60.0 - - <=50 ratio <=0.25 NO"
