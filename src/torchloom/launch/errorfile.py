@@ -9,12 +9,13 @@ from torchloom.specs.status_text import read_error
 
 def first_error(paths: Iterable[Path]) -> str | None:
     """Return the text of the error that happened first, as its rank wrote it."""
-    found: list[tuple[float, str]] = []
+    found: list[tuple[float, float, str]] = []
     for path in paths:
         with contextlib.suppress(OSError):
-            text = path.read_text(errors="replace")
-            found.append((_timestamp(text, path.stat().st_mtime), text))
-    return min(found)[1] if found else None
+            text, written = path.read_text(errors="replace"), path.stat().st_mtime
+            # `@record` knows whole seconds only: within one, the file that was there first
+            found.append((int(_timestamp(text, written)), written, text))
+    return min(found)[-1] if found else None
 
 
 def put_aside(path: Path, attempt: int) -> None:

@@ -99,8 +99,13 @@ class RunFolder:
     def ask_cancel(self, by: str, reason: str, signum: int) -> None:
         """Leave word why the agent is about to be told to stop; the first word stands."""
         text = json.dumps({"time": now(), "by": by, "reason": reason, "signal": int(signum)})
-        with contextlib.suppress(OSError), open(self.path / "cancel.json", "x") as file:
-            file.write(text)
+        partial = self.path / f"cancel.json.{os.getpid()}.partial"
+        with contextlib.suppress(OSError):  # most often: somebody's word is there
+            try:
+                partial.write_text(text)
+                os.link(partial, self.path / "cancel.json")  # whole, or not at all
+            finally:
+                partial.unlink(missing_ok=True)
 
     def cancel_request(self) -> dict[str, Any]:
         """Return who asked for the end, or nothing."""

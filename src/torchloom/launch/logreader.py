@@ -1,6 +1,7 @@
 """Read the logs of ranks: all of it or a span of time, once or as it grows, one rank or many."""
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,15 +38,21 @@ class Tail:
         """Return what was written since the last call; a file that is not there yet is empty."""
         try:
             with open(self.path, "rb") as file:
-                if self._offset is None and (found := self._start()) is None:
+                if self._offset is None:
+                    self._offset = self._first_line(file)
+                if self._offset is None:
                     return b""
-                start = self._offset if self._offset is not None else _line_start(file, found or 0)
-                file.seek(start)
-                data = file.read(self._limit(start))
+                file.seek(self._offset)
+                data = file.read(self._limit(self._offset))
         except FileNotFoundError:
             return b""
-        self._offset = start + len(data)
+        self._offset += len(data)
         return data
+
+    def _first_line(self, file: BinaryIO) -> int | None:
+        """Return where to begin; nothing while that is still to be written."""
+        start = self._start()
+        return None if start is None else _line_start(file, start)
 
     def _start(self) -> int | None:
         """Return where `since` is in the file; nothing when it is still to come."""
@@ -69,12 +76,18 @@ class Tail:
                 yield float(fields[0]), int(fields[self._column])
 
 
-def _line_start(file: BinaryIO, offset: int) -> int:
-    """Return the start of the first whole line at or after an offset."""
+def _line_start(file: BinaryIO, offset: int) -> int | None:
+    """Return the start of the first line at or after an offset, once the one before has ended."""
     if offset == 0:
         return 0
     file.seek(offset - 1)
-    return offset - 1 + len(file.readline())
+    rest = file.readline()
+    return offset - 1 + len(rest) if rest.endswith(b"\n") else None
+
+
+def ending(wait: Wait, until: datetime | None) -> Wait:
+    """Return a wait that also says over once `until` has passed: nothing later is shown."""
+    return lambda pause: wait(pause) or (until is not None and time.time() > until.timestamp())
 
 
 def chunks(tails: Sequence[Tail], wait: Wait | None = None) -> Iterator[tuple[int, bytes]]:

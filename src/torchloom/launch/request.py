@@ -45,9 +45,14 @@ class RoleRequest:
             replicas=len(self.replicas),
             ranks=self.ranks,
             max_retries=self.max_retries,
-            policy=self.policy,
+            policy=self._policy(),
             min_replicas=self.min_replicas,
         )
+
+    def _policy(self) -> RetryPolicy:
+        """A replica cannot join a group that is under way: its group starts again with it."""
+        alone = self.distributed and self.policy is RetryPolicy.REPLICA
+        return RetryPolicy.ROLE if alone else self.policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Carry out what the recovery rule decides for one app on this host; decide nothing."""
 
+import contextlib
 import os
 import selectors
 import signal
@@ -148,6 +149,7 @@ class Supervisor:
 
     def _start(self, effect: Start) -> None:
         key = effect.key
+        self._kill_at.pop(key, None)  # the grace was for the life before
         self._bury(key)
         crew = self._crew[key] = []
         try:
@@ -167,6 +169,8 @@ class Supervisor:
         key, role = effect.key, self._request.role(effect.key.role)
         logs = Path(self._request.log_dir, rank_logs(self._request, key, local_rank))
         rank = Rank(key, local_rank, LogFiles(logs))
+        with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
+            rank.log.directory.mkdir(parents=True, exist_ok=True)
         put_aside(rank.error_file, effect.attempt - 1)
         port = self._master_port(key.role, effect.attempt) if role.distributed else 0
         seat = Seat(key, local_rank, effect.attempt, rank.log.directory, port, settled)

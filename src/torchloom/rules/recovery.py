@@ -66,7 +66,7 @@ class State:
     roles: Mapping[str, RoleRule]
     replicas: Mapping[ReplicaKey, Replica]
     retries: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    restarting: frozenset[ReplicaKey] = frozenset()
+    restarting: frozenset[frozenset[ReplicaKey]] = frozenset()  # each starts when all of it is down
     verdict: Verdict | None = None
     finished: bool = False
 
@@ -96,7 +96,7 @@ class RankExited:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """A replica could not be started; trying again would not help."""
+    """A replica could not be started and what there was of it is killed; a retry would not help."""
 
     key: ReplicaKey
     cause: str
@@ -195,8 +195,11 @@ def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Eff
 
 
 def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple[Effect, ...]]:
+    """Stop these and start them again together, with whoever already waits for one of them."""
     state, stops = _stop(state, sorted(members), Phase.STOPPING)
-    state = replace(state, restarting=state.restarting | members)
+    joined = frozenset(group for group in state.restarting if group & members)
+    together = members.union(*joined)
+    state = replace(state, restarting=state.restarting - joined | {together})
     state, after = _settle(state)
     return state, stops + after
 
@@ -212,11 +215,13 @@ def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:
 
 def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
     """See whether a restart can begin or the app is over."""
-    waiting_for = state.restarting or state.replicas
-    if any(state.replicas[key].alive for key in waiting_for):
+    up = {key for key, replica in state.replicas.items() if replica.alive}
+    ready = frozenset(group for group in state.restarting if not group & up)
+    if ready:
+        waiting = replace(state, restarting=state.restarting - ready)
+        return _start(waiting, frozenset().union(*ready), again=True)
+    if up:
         return state, ()
-    if state.restarting:
-        return _start(replace(state, restarting=frozenset()), state.restarting, again=True)
     verdict = state.verdict or Verdict(AppState.SUCCEEDED, "")
     return replace(state, verdict=verdict, finished=True), (Finish(verdict),)
 
@@ -236,11 +241,12 @@ def _start(
 def _stop(
     state: State, keys: Iterable[ReplicaKey], phase: Phase
 ) -> tuple[State, tuple[Effect, ...]]:
+    """Stop what is up; a replica that was told to stop before is not told again."""
     effects: list[Effect] = []
     for key in keys:
         replica = state.replicas[key]
         state = _put(state, key, replace(replica, phase=phase))
-        if replica.alive:
+        if replica.alive and replica.phase is Phase.UP:
             effects.append(Stop(key))
     return state, tuple(effects)
 
@@ -265,9 +271,9 @@ def _members(state: State, policy: RetryPolicy, key: ReplicaKey) -> Iterator[Rep
 
 
 def _enough_left(state: State, rule: RoleRule) -> bool:
-    """Tell whether the role may go on with the replicas that did not fail."""
+    """Tell whether the role may go on with those that did not fail; it needs one at least."""
     if rule.min_replicas is None:
         return False
     keys = (ReplicaKey(rule.name, index) for index in range(rule.replicas))
     good = sum(state.replicas[key].phase is not Phase.FAILED for key in keys)
-    return good >= rule.min_replicas
+    return good >= max(1, rule.min_replicas)

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from torchloom.runner import config
+from torchloom.runner.introduction import introduce
 from torchloom.schedulers import SchedulerFactory, get_scheduler_factories, get_scheduler_factory
 from torchloom.schedulers.api import ListAppResponse, Scheduler, Stream
 from torchloom.specs.api import (
@@ -15,9 +17,11 @@ from torchloom.specs.api import (
     AppHandle,
     AppStatus,
     CfgVal,
+    Role,
     UnknownAppException,
     UnknownSchedulerException,
     Workspace,
+    macros,
     make_app_handle,
     parse_app_handle,
     resolved,
@@ -152,15 +156,13 @@ class Runner:
     ) -> AppDryRunInfo[Any]:
         """Return what would be submitted; the app given stays as it is."""
         backend = self.scheduler(scheduler)
-        app = copy.deepcopy(app)
-        app.roles = [resolved(role) for role in app.roles]
+        app = _final(app)
         validate_app(app)
-        options = dict(cfg or {})
-        config.apply(scheduler, options)
-        self._introduce(app, scheduler, parent_run_id)
+        introduce(app, make_app_handle(scheduler, self._name, macros.app_id), parent_run_id)
         if workspace:
             given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
             app.roles[0].workspace = given
+        options = self._options(backend, scheduler, cfg)
         backend._pre_build_validate(app, scheduler, options)
         backend._validate(app, scheduler, options)
         return backend.submit_dryrun(app, options)
@@ -183,7 +185,7 @@ class Runner:
         return cfg
 
     def scheduler_backends(self) -> list[str]:
-        return list(self._factories or get_scheduler_factories())
+        return list(get_scheduler_factories() if self._factories is None else self._factories)
 
     def status(self, app_handle: AppHandle) -> AppStatus | None:
         """Return how an app is; nothing when its scheduler does not know it."""
@@ -211,7 +213,6 @@ class Runner:
             if status is None:
                 return None
             if status.is_terminal():
-                scheduler.wait(app_id, 0)
                 return status
             scheduler.wait(app_id, wait_interval)
 
@@ -263,7 +264,8 @@ class Runner:
     def scheduler(self, name: str) -> Scheduler[Any]:
         """Return the scheduler of this name, made when first asked for."""
         if name not in self._schedulers:
-            factory = self._factories.get(name) if self._factories else get_scheduler_factory(name)
+            find = get_scheduler_factory if self._factories is None else self._factories.get
+            factory = find(name)
             if factory is None:
                 raise UnknownSchedulerException(name, self.scheduler_backends())
             self._schedulers[name] = factory(self._name, **self._params)
@@ -278,13 +280,21 @@ class Runner:
             return self._component_defaults.get(component, {})
         return config.get_configs("component", component)
 
-    def _introduce(self, app: AppDef, scheduler: str, parent_run_id: str | None) -> None:
-        """Tell every role who it is, in TorchX's variables."""
-        handle = make_app_handle(scheduler, self._name, "${app_id}")
-        for role in app.roles:
-            role.env.setdefault("TORCHX_JOB_ID", handle)
-            if parent_run_id:
-                role.env.setdefault("TORCHX_PARENT_RUN_ID", parent_run_id)
+    def _options(
+        self, backend: Scheduler[Any], scheduler: str, cfg: Mapping[str, CfgVal] | None
+    ) -> Mapping[str, CfgVal]:
+        """Return the run options: those given, else the config files', else the defaults."""
+        options = dict(cfg or {})
+        known = backend.run_opts()
+        config.apply(scheduler, options, options=known)
+        return known.resolve(options)
+
+
+def _final(app: AppDef) -> AppDef:
+    """Return a copy with late values in place; roles that are none are left to the validator."""
+    if isinstance(app.roles, list) and all(isinstance(role, Role) for role in app.roles):
+        app = replace(app, roles=[resolved(role) for role in app.roles])
+    return copy.deepcopy(app)
 
 
 def get_runner(

@@ -1,12 +1,12 @@
 """Config files, in TorchX's INI format: `.loomconfig` and `.torchxconfig`, project before home.
 
 The first file that has a key decides it. Sections: `[SCHEDULER]` run options, `[component:NAME]`
-argument defaults, `[cli:VERB]` defaults of a verb's flags.
+argument defaults, `[cli:VERB]` defaults of a verb's flags, `[torchx:tracker]` and `[tracker:NAME]`.
 """
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
 from pathlib import Path
@@ -14,8 +14,14 @@ from typing import TextIO
 
 from torchloom import settings
 from torchloom.errors import UserError
-from torchloom.schedulers import get_scheduler_factory
-from torchloom.specs.api import CfgVal, runopt, runopts
+from torchloom.schedulers import get_scheduler_factories, get_scheduler_factory
+from torchloom.specs.api import (
+    CfgVal,
+    UnknownSchedulerException,
+    get_type_name,
+    runopt,
+    runopts,
+)
 
 FILE_NAMES = (".loomconfig", ".torchxconfig")
 _NONE = "None"  # how the INI format writes Python's None
@@ -42,7 +48,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     if chosen is not None:
         if chosen and not Path(chosen).is_file():
             raise ConfigFileError(
-                f"LOOMCONFIG names {chosen!r}, which is no file; mend or unset it"
+                f"LOOMCONFIG (or TORCHXCONFIG) names {chosen!r}, which is no file; mend or unset it"
             )
         return [chosen] if chosen else []
     paths = (Path(folder, name) for folder in dirs or default_dirs() for name in FILE_NAMES)
@@ -51,31 +57,28 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
 
 def read(path: str) -> ConfigParser:
     """Parse one file; keys keep their case and values their `%`."""
-    parser = _parser()
     try:
-        with open(path) as file:
-            parser.read_file(file)
-    except (OSError, ConfigParserError, UnicodeDecodeError) as error:
-        raise ConfigFileError(f"{path}: {str(error).splitlines()[0]}") from error
-    return parser
+        with open(path, encoding="utf-8") as file:
+            return _parse(file, path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigFileError(f"{path}: {error}") from error
 
 
 def apply(
-    scheduler: str, cfg: MutableMapping[str, CfgVal], dirs: Iterable[str] | None = None
+    scheduler: str,
+    cfg: MutableMapping[str, CfgVal],
+    dirs: Iterable[str] | None = None,
+    options: runopts | None = None,
 ) -> None:
-    """Fill in the run options that the caller left open."""
+    """Fill in the run options that the caller left open; `options` says which there are."""
     for path in find_configs(dirs):
-        parser = read(path)
-        if parser.has_section(scheduler):
-            _fill(scheduler, dict(parser.items(scheduler)), cfg, path)
+        _fill(scheduler, read(path), cfg, path, options)
 
 
 def load(scheduler: str, f: TextIO, cfg: MutableMapping[str, CfgVal]) -> None:
     """Fill in the run options from an open config file."""
-    parser = _parser()
-    parser.read_file(f)
-    if parser.has_section(scheduler):
-        _fill(scheduler, dict(parser.items(scheduler)), cfg, getattr(f, "name", "config"))
+    name = getattr(f, "name", "config")
+    _fill(scheduler, _parse(f, name), cfg, name)
 
 
 def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
@@ -85,7 +88,7 @@ def load_sections(prefix: str, dirs: Iterable[str] | None = None) -> dict[str, d
         parser = read(path)
         for section in parser.sections():
             kind, colon, name = section.partition(":")
-            if colon and kind == prefix:
+            if colon and name and kind == prefix:
                 found[name] = {**dict(parser.items(section)), **found.get(name, {})}
     return found
 
@@ -101,13 +104,14 @@ def get_config(prefix: str, name: str, key: str, dirs: Iterable[str] | None = No
 
 
 def dump(f: TextIO, schedulers: Iterable[str] | None = None, required_only: bool = False) -> None:
-    """Write a section a scheduler with its options, ready to be edited."""
+    """Write a section a scheduler (of all, when none is named), ready to be edited."""
     parser = _parser()
-    for scheduler in schedulers or ["local"]:
+    for scheduler in schedulers or get_scheduler_factories():
         parser.add_section(scheduler)
         for name, option in _options(scheduler):
             if option.is_required:
-                parser.set(scheduler, name, f"#FIXME: ({option.opt_type.__name__}) {option.help}")
+                wanted = get_type_name(option.opt_type)
+                parser.set(scheduler, name, f"#FIXME:({wanted}) {option.help}")
             elif not required_only:
                 parser.set(scheduler, name, _as_text(option.default))
     parser.write(f)
@@ -124,16 +128,34 @@ def origins(dirs: Iterable[str] | None = None) -> list[tuple[str, str, str, str]
     return [(section, key, *found) for (section, key), found in rows.items()]
 
 
+def _parse(file: TextIO, path: str) -> ConfigParser:
+    parser = _parser()
+    try:
+        parser.read_file(file, path)
+    except ConfigParserError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigFileError(f"{path}: {reason}") from error
+    return parser
+
+
 def _fill(
-    scheduler: str, section: Mapping[str, str], cfg: MutableMapping[str, CfgVal], path: str
+    scheduler: str,
+    parser: ConfigParser,
+    cfg: MutableMapping[str, CfgVal],
+    path: str,
+    options: runopts | None = None,
 ) -> None:
-    options = dict(_options(scheduler))
-    for key, text in section.items():
-        option = options.get(key)
-        if option is None:
-            log.warning("%s: [%s] %s: %s has no such option", path, scheduler, key, scheduler)
-        elif key not in cfg:
-            cfg[key] = _cast(option, text, f"{path}: [{scheduler}] {key}")
+    if not parser.has_section(scheduler):
+        return
+    known = options if options is not None else _options(scheduler)
+    given = {known.canonical_key(key) for key in cfg}
+    for spelled, text in parser.items(scheduler):
+        key = known.canonical_key(spelled)
+        option = known.get(spelled)
+        if key is None or option is None:
+            log.warning("%s: [%s] %s: %s has no such option", path, scheduler, spelled, scheduler)
+        elif key not in given:
+            cfg[key] = _cast(option, text, f"{path}: [{scheduler}] {spelled}")
 
 
 def _cast(option: runopt, text: str, where: str) -> CfgVal:
@@ -145,10 +167,11 @@ def _cast(option: runopt, text: str, where: str) -> CfgVal:
         raise ConfigFileError(f"{where}: {error}") from error
 
 
-def _options(scheduler: str) -> list[tuple[str, runopt]]:
+def _options(scheduler: str) -> runopts:
     factory = get_scheduler_factory(scheduler)
-    opts: runopts = factory("config").run_opts() if factory else runopts()
-    return list(opts)
+    if factory is None:
+        raise UnknownSchedulerException(scheduler, get_scheduler_factories())
+    return factory("config").run_opts()
 
 
 def _as_text(value: CfgVal) -> str:

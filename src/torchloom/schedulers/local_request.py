@@ -33,12 +33,11 @@ def _role(
 ) -> RoleRequest:
     launch = LaunchCommand.parse([role.entrypoint, *role.args])
     ranks = (launch.ranks or max(1, len(devices.visible(env)))) if launch else 1
-    plain = launch is not None and launch.ranks is None and ranks == 1
+    plain = launch is not None and launch.ranks is None and ranks * role.num_replicas == 1
     cwd = os.path.join(home, WORKSPACES, role.name) if role.workspace else None
-    path = _search_path(role.env.get("PATH"), env.get("PATH"), cwd or request.cwd, cfg)
     return RoleRequest(
         name=role.name,
-        replicas=tuple(_replicas(role, request, cwd or request.cwd, path)),
+        replicas=tuple(_replicas(role, cfg, request, cwd or request.cwd, env.get("PATH"))),
         ranks=ranks,
         distributed=launch is not None and not plain,
         max_retries=role.max_retries,
@@ -49,7 +48,13 @@ def _role(
     )
 
 
-def _replicas(role: Role, request: LaunchRequest, cwd: str, path: str) -> Iterator[ReplicaRequest]:
+def _replicas(
+    role: Role,
+    cfg: Mapping[str, CfgVal],
+    request: LaunchRequest,
+    cwd: str,
+    inherited: str | None,
+) -> Iterator[ReplicaRequest]:
     for index in range(role.num_replicas):
         values = macros.Values(
             img_root=cwd, app_id=request.app_id, replica_id=str(index), rank0_env=RANK0_VARIABLE
@@ -57,6 +62,7 @@ def _replicas(role: Role, request: LaunchRequest, cwd: str, path: str) -> Iterat
         filled = values.apply(role)
         launch = LaunchCommand.parse([filled.entrypoint, *filled.args])
         argv = launch.command if launch else (filled.entrypoint, *filled.args)
+        path = _search_path(filled.env.get("PATH"), inherited, cwd, cfg)
         yield ReplicaRequest(argv, {**filled.env, "PATH": path}, dict(role.port_map))
 
 
@@ -88,7 +94,7 @@ def _masked(role: RoleRequest, masks: list[str]) -> RoleRequest:
         return role
     mine, masks[:] = masks[: len(role.replicas)], masks[len(role.replicas) :]
     replicas = tuple(
-        replace(replica, env={**replica.env, devices.MASK: mask})
+        replace(replica, env={**replica.env, devices.MASK: mask}) if mask else replica
         for replica, mask in zip(role.replicas, mine, strict=True)
     )
     return replace(role, replicas=replicas)

@@ -111,7 +111,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
         record = catalog.record(app_id)
         if record is None:
             return None
-        app = app_from_dict(RunFolder.named(app_id).app())
+        try:
+            app = app_from_dict(RunFolder.named(app_id).app())
+        except FileNotFoundError:  # removed since the line before
+            return None
         return DescribeAppResponse(
             app_id=app_id,
             state=record.state,
@@ -139,7 +142,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
         record = catalog.record(app_id)
         if record is None or record.is_over() or all(o.is_here() for o in record.owners()):
             return record is None or record.wait_end(timeout)
-        return super().wait(app_id, timeout)  # it runs on another host of this state folder
+        super().wait(app_id, timeout)  # it runs on another host of this state folder
+        later = catalog.record(app_id)
+        return later is None or later.is_over()
 
     def log_iter(
         self,
@@ -163,7 +168,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         stream = (streams or Stream.COMBINED).value
         tails = [Tail(record.log_path(rank), stream, Span(since, until)) for rank in ranks]
         labels = [f"[rank{rank.rank}]: " for rank in ranks] if len(ranks) > 1 else None
-        wait = partial(self.wait, app_id) if should_tail else None
+        wait = logreader.ending(partial(self.wait, app_id), until) if should_tail else None
         return logreader.lines(tails, labels, regex, wait)
 
     def _cancel_existing(self, app_id: str) -> None:

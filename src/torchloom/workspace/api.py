@@ -3,7 +3,9 @@
 import os
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
+from itertools import accumulate
 from pathlib import Path
+from typing import NoReturn
 
 IGNORE_FILES = (".loomignore", ".torchxignore", ".dockerignore")  # the first that exists counts
 
@@ -18,21 +20,45 @@ def read_ignore(root: Path) -> tuple[str, ...]:
 
 
 def is_ignored(path: str, patterns: Iterable[str]) -> bool:
-    """Tell whether the last pattern that speaks of a path leaves it out; `!` takes it back in."""
+    """Tell whether the last pattern that speaks of a path leaves it out; `!` takes it back in.
+
+    A pattern speaks of a path when it matches it, or a folder it is in, from the project's root on.
+    """
     ignored = False
+    prefixes = list(accumulate(path.split("/"), "{}/{}".format))
     for pattern in patterns:
         wanted = pattern.removeprefix("!").strip("/")
-        if fnmatch(path, wanted) or any(fnmatch(str(up), wanted) for up in Path(path).parents):
+        if any(fnmatch(prefix, wanted) for prefix in prefixes):
             ignored = not pattern.startswith("!")
     return ignored
 
 
-def walk_workspace(root: Path) -> Iterator[Path]:
-    """Yield the files of a project relative to its root, folders' contents in order of name."""
+def walk_workspace(root: Path, leave_out: Path | None = None) -> Iterator[Path]:
+    """Yield a project's files and links relative to its root, a folder's own before those below.
+
+    Links are not followed. `leave_out` is a folder that is no part of the project wherever it is.
+    """
     patterns = read_ignore(root)
-    for folder, names, files in os.walk(root):
-        names.sort()
-        for name in sorted(files):
-            path = Path(folder, name).relative_to(root)
+    may_return = any(pattern.startswith("!") for pattern in patterns)
+    for folder, names, files in os.walk(root, onerror=_raise):
+        here = Path(folder)
+        links = [name for name in names if (here / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            path = (here / name).relative_to(root)
             if not is_ignored(path.as_posix(), patterns):
                 yield path
+        names[:] = sorted(
+            name
+            for name in names
+            if here / name != leave_out
+            and (may_return or not is_ignored(_below(root, here / name), patterns))
+        )
+
+
+def _below(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _raise(error: OSError) -> NoReturn:
+    """A folder that cannot be read is not an empty one."""
+    raise error

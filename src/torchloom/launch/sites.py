@@ -1,0 +1,124 @@
+"""What is special about a site, as a table that users extend: bindings, networks, noise."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchloom.errors import UserError
+
+BUILT_IN = Path(__file__).with_name("sites.toml")
+
+
+class BadSite(UserError):
+    """An entry of a site table that cannot be used."""
+
+    code = "bad_site"
+
+    def __init__(self, site: str, why: str) -> None:
+        super().__init__(f"site {site!r}: {why}; see docs/environments.md for the fields")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One entry. A site that matches nothing is never chosen."""
+
+    name: str
+    hosts: str = ""  # a regular expression for the whole host name
+    where: Mapping[str, str] = field(default_factory=dict)  # variable -> expression for its value
+    gpus_per_host: int | None = None
+    cpu_bind: str = ""
+    address: str = "{host}"  # how peers reach a host on the fast network
+    modules: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    noise: tuple[str, ...] = ()
+
+    def matches(self, host: str, env: Mapping[str, str]) -> bool:
+        """Whether this host, with these variables, is at the site."""
+        if not self.hosts and not self.where:
+            return False
+        if self.hosts and not re.fullmatch(self.hosts, host):
+            return False
+        return all(re.fullmatch(form, env.get(name, "")) for name, form in self.where.items())
+
+
+NOWHERE = Site("")
+
+
+def read_sites(texts: Sequence[str]) -> tuple[Site, ...]:
+    """Read tables in order, the built-in one first; a later entry replaces one of its name."""
+    import tomllib
+
+    sites: dict[str, Site] = {}
+    for text in [BUILT_IN.read_text(), *texts]:
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise BadSite("?", f"the table is no TOML: {error}") from error
+        sites |= {name: _site(name, entry) for name, entry in table.items()}
+    return tuple(sites.values())
+
+
+def find_site(sites: Sequence[Site], host: str, env: Mapping[str, str]) -> Site:
+    """Return where we are; the user's entries are asked before the built-in ones."""
+    return next((site for site in reversed(sites) if site.matches(host, env)), NOWHERE)
+
+
+class NoiseFilter:
+    """Hide a site's known noise, and count what was hidden."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._any = re.compile("|".join(f"(?:{each})" for each in patterns)) if patterns else None
+        self.hidden = 0
+
+    def keeps(self, line: str) -> bool:
+        """Whether a line is shown; one that is not is counted."""
+        if self._any is None or not self._any.fullmatch(line.rstrip("\r\n")):
+            return True
+        self.hidden += 1
+        return False
+
+    @property
+    def note(self) -> str:
+        """What to say at the end; nothing when nothing was hidden."""
+        lines = "line" if self.hidden == 1 else "lines"
+        return f"{self.hidden} {lines} of known noise hidden" if self.hidden else ""
+
+
+def _site(name: str, entry: Any) -> Site:
+    if not isinstance(entry, dict):
+        raise BadSite(name, "it must be a table")
+    match = entry.pop("match", {})
+    fields: dict[str, Any] = dict(entry)
+    if unknown := fields.keys() - _KINDS.keys() or match.keys() - {"hosts", "env"}:
+        raise BadSite(name, f"unknown field {sorted(unknown)[0]!r}")
+    for key, value in fields.items():
+        if not isinstance(value, _KINDS[key]):
+            raise BadSite(name, f"{key} must be {_WORDS[_KINDS[key]]}, not {value!r}")
+        if isinstance(value, list):
+            fields[key] = tuple(map(str, value))
+    site = Site(name, match.get("hosts", ""), match.get("env", {}), **fields)
+    for pattern in [site.hosts, *site.where.values(), *site.noise]:
+        _check(name, pattern)
+    return site
+
+
+_KINDS: Mapping[str, type] = {
+    "gpus_per_host": int,
+    "cpu_bind": str,
+    "address": str,
+    "modules": list,
+    "flags": list,
+    "env": dict,
+    "noise": list,
+}
+_WORDS: Mapping[type, str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
+
+
+def _check(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise BadSite(name, f"{pattern!r} is no regular expression: {error}") from error

@@ -1,0 +1,3 @@
+from ..living import home
+
+__all__ = ["home"]

@@ -1,0 +1,81 @@
+"""What tests of living apps share: a state folder of their own, and nothing left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TIMEOUT = 30.0  # seconds; a condition that takes longer will not come true
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the test its own state and runtime folders, project folder and user's home.
+
+    Afterwards every app is ended by force, and none may have left a process: the test fails if so.
+    """
+    for variable, folder in (("HOME", "user"), ("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run")):
+        (tmp_path / folder).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / folder))
+    for variable in ("LOOMCONFIG", "TORCHXCONFIG", "LOOM_JOB", "LOOM_AGENT_OF"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    yield tmp_path / "loom"
+    left = {name: sorted(processes_of(name)) for name in app_ids(tmp_path / "loom")}
+    for pids in left.values():
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert not any(left.values()), f"processes left by the test's apps: {left}"
+
+
+def app_ids(loom_home: Path) -> list[str]:
+    """Return the apps that the state folder knows or is about to know."""
+    runs = loom_home / "runs"
+    return [entry.name.removeprefix(".new-") for entry in runs.iterdir()] if runs.is_dir() else []
+
+
+def processes_of(app_id: str) -> set[int]:
+    """Return every living process that carries the app's id in its environment: ranks and agents.
+
+    Reads /proc itself, so that it is no witness for the code it checks.
+    """
+    wanted = {f"LOOM_JOB={app_id}".encode(), f"LOOM_AGENT_OF={app_id}".encode()}
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and wanted & _environ(entry):
+            found.add(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
+    """Come back when the condition holds; fail when it does not within the timeout."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.005)
+
+
+def python(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program with torchloom in reach and return what it did."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+def _environ(process: Path) -> set[bytes]:
+    try:
+        return set((process / "environ").read_bytes().split(b"\0"))
+    except OSError:  # gone, or another user's
+        return set()

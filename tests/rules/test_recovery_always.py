@@ -1,0 +1,163 @@
+"""Whatever happens in whatever order: what the recovery rule never does and always does."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from torchloom.rules.recovery import (
+    Begin,
+    Cancelled,
+    Effect,
+    Event,
+    Finish,
+    RankExited,
+    ReplicaKey,
+    RoleRule,
+    Start,
+    StartFailed,
+    Stop,
+    Verdict,
+    initial,
+    step,
+)
+from torchloom.specs.api import AppState, RetryPolicy
+
+
+def role_rules(name: str) -> st.SearchStrategy[RoleRule]:
+    return st.builds(
+        RoleRule,
+        name=st.just(name),
+        replicas=st.integers(1, 3),
+        ranks=st.integers(1, 3),
+        max_retries=st.integers(0, 2),
+        policy=st.sampled_from(RetryPolicy),
+        min_replicas=st.none() | st.integers(0, 3),
+    )
+
+
+def apps() -> st.SearchStrategy[list[RoleRule]]:
+    return st.integers(1, 3).flatmap(lambda n: st.tuples(*map(role_rules, "abc"[:n])).map(list))
+
+
+class World(RuleBasedStateMachine):
+    """Processes as a kernel has them: they live from Start to their exit, whatever is decided."""
+
+    @initialize(roles=apps())
+    def begin(self, roles: list[RoleRule]) -> None:
+        self.roles = {role.name: role for role in roles}
+        self.state = initial(roles)
+        self.alive: dict[ReplicaKey, set[int]] = {key: set() for key in self.state.replicas}
+        self.starts = dict.fromkeys(self.alive, 0)
+        self.told_to_stop: set[ReplicaKey] = set()
+        self.went_wrong: set[ReplicaKey] = set()  # in its present life
+        self.cancelled = False
+        self.verdict: Verdict | None = None
+        self.happen(Begin())
+
+    # What may happen.
+
+    @precondition(lambda self: any(self.alive.values()))
+    @rule(data=st.data(), ok=st.booleans())
+    def a_rank_ends(self, data: st.DataObject, ok: bool) -> None:
+        living = [(key, rank) for key, ranks in self.alive.items() for rank in sorted(ranks)]
+        self.end(*data.draw(st.sampled_from(living)), ok)
+
+    @rule(when=st.integers(0, 4))
+    def somebody_cancels(self, when: int) -> None:
+        if when == 0:  # not in every history
+            self.cancelled = self.cancelled or self.verdict is None
+            self.happen(Cancelled("cancelled_by_user"))
+
+    @precondition(lambda self: any(self.alive.values()))
+    @rule(data=st.data(), when=st.integers(0, 4))
+    def a_start_turns_out_to_have_failed(self, data: st.DataObject, when: int) -> None:
+        fresh = [key for key, ranks in self.alive.items() if self.is_whole(key, ranks)]
+        if when == 0 and fresh:
+            key = data.draw(st.sampled_from(fresh))
+            self.alive[key].clear()
+            self.went_wrong.add(key)
+            self.happen(StartFailed(key, "cannot_start"))
+
+    # What must hold.
+
+    def happen(self, event: Event) -> None:
+        was_over = self.verdict is not None
+        self.state, effects = step(self.state, event)
+        assert not (was_over and effects)
+        for effect in effects:
+            self.carry_out(effect)
+        assert any(self.alive.values()) or self.verdict is not None, "nothing runs, nobody told"
+
+    def carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Start():
+                self.start(effect)
+            case Stop():
+                assert self.alive[effect.key]
+                assert effect.key not in self.told_to_stop, "told twice in one life"
+                self.told_to_stop.add(effect.key)
+            case Finish():
+                assert self.verdict is None, "finished twice"
+                assert not any(self.alive.values()), "something still runs"
+                self.verdict = effect.verdict
+                self.judge(effect.verdict)
+
+    def start(self, effect: Start) -> None:
+        key = effect.key
+        assert not self.alive[key], "the life before is not over"
+        assert not self.cancelled
+        assert effect.attempt == self.starts[key]
+        self.starts[key] += 1
+        assert self.starts[key] <= 1 + self.allowed_retries(key)
+        self.alive[key] = set(range(self.roles[key.role].ranks))
+        self.told_to_stop.discard(key)
+        self.went_wrong.discard(key)
+
+    def judge(self, verdict: Verdict) -> None:
+        match verdict.state:
+            case AppState.SUCCEEDED:
+                assert all(self.did_enough(role) for role in self.roles.values())
+            case AppState.CANCELLED:
+                assert self.cancelled
+            case _:
+                assert self.went_wrong
+
+    def did_enough(self, role: RoleRule) -> bool:
+        bad = sum(key.role == role.name for key in self.went_wrong)
+        least = role.replicas if role.min_replicas is None else max(1, role.min_replicas)
+        return bad == 0 or role.replicas - bad >= least
+
+    def allowed_retries(self, key: ReplicaKey) -> int:
+        """The budget of the replica or role it belongs to, and the app's, which all share."""
+        own = self.roles[key.role]
+        shared = [
+            role.max_retries
+            for role in self.roles.values()
+            if role.policy is RetryPolicy.APPLICATION
+        ]
+        alone = 0 if own.policy is RetryPolicy.APPLICATION else own.max_retries
+        return alone + max(shared, default=0)
+
+    def is_whole(self, key: ReplicaKey, ranks: set[int]) -> bool:
+        return len(ranks) == self.roles[key.role].ranks and key not in self.told_to_stop
+
+    def end(self, key: ReplicaKey, rank: int, ok: bool) -> None:
+        self.alive[key].discard(rank)
+        if not ok and key not in self.told_to_stop:
+            self.went_wrong.add(key)
+        self.happen(RankExited(key, rank, ok, f"{key.role}{key.index}/{rank}"))
+
+    def teardown(self) -> None:
+        """Every app comes to an end when its processes do."""
+        for _ in range(1000):
+            living = [(key, rank) for key, ranks in self.alive.items() for rank in ranks]
+            if not living:
+                break
+            self.end(*living[0], ok=True)
+        assert self.verdict is not None
+
+
+TestWhateverHappens = World.TestCase
+TestWhateverHappens.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
