@@ -1,5 +1,8 @@
+import contextlib
 import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ from torchloom.workspace import dir_workspace
 from torchloom.workspace.dir_workspace import WorkspaceNotCopied
 
 from .test_walk import project
+
+NOBODY = 65534
 
 
 def contents(root: Path) -> dict[str, str]:
@@ -118,13 +123,33 @@ def test_a_file_that_cannot_be_copied_is_named_with_the_remedy(home: Path, tmp_p
     )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_cannot_be_read_is_an_error_and_not_empty(home: Path, tmp_path: Path) -> None:
-    source = project(tmp_path / "p", "pkg/a.py")
-    (source / "pkg").chmod(0)
+@contextlib.contextmanager
+def ordinary_user(folder: Path) -> Iterator[None]:
+    """Own the folder and be nobody for a while where the tests run as root, who may do all."""
+    if os.geteuid():
+        yield
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
-    with pytest.raises(WorkspaceNotCopied):
-        dir_workspace.copy({str(source): ""}, tmp_path / "copy")
+
+def test_a_folder_that_cannot_be_read_is_an_error_and_not_empty(home: Path) -> None:
+    with tempfile.TemporaryDirectory() as open_to_all:
+        source = project(Path(open_to_all, "p"), "pkg/a.py")
+        (source / "pkg").chmod(0)
+
+        with (
+            ordinary_user(Path(open_to_all)),
+            pytest.raises(WorkspaceNotCopied, match="Permission"),
+        ):
+            dir_workspace.copy({str(source): ""}, Path(open_to_all, "copy"))
+
+        (source / "pkg").chmod(0o700)
 
 
 @pytest.mark.parametrize("place", ["/abs", "../up", "a/../../up"])
