@@ -4,13 +4,10 @@ The first file that has a key decides it. Sections: `[SCHEDULER]` run options, `
 argument defaults, `[cli:VERB]` defaults of a verb's flags, `[torchx:tracker]` and `[tracker:NAME]`.
 """
 
-import logging
 import os
 from collections.abc import Iterable, MutableMapping
-from configparser import ConfigParser
-from configparser import Error as ConfigParserError
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from torchloom import settings
 from torchloom.errors import UserError
@@ -23,9 +20,11 @@ from torchloom.specs.api import (
     runopts,
 )
 
+if TYPE_CHECKING:
+    from configparser import ConfigParser
+
 FILE_NAMES = (".loomconfig", ".torchxconfig")
 _NONE = "None"  # how the INI format writes Python's None
-log = logging.getLogger(__name__)
 
 
 class ConfigFileError(UserError):
@@ -55,7 +54,7 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     return list(dict.fromkeys(str(path) for path in paths if path.is_file()))
 
 
-def read(path: str) -> ConfigParser:
+def read(path: str) -> "ConfigParser":
     """Parse one file; keys keep their case and values their `%`."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -128,11 +127,13 @@ def origins(dirs: Iterable[str] | None = None) -> list[tuple[str, str, str, str]
     return [(section, key, *found) for (section, key), found in rows.items()]
 
 
-def _parse(file: TextIO, path: str) -> ConfigParser:
+def _parse(file: TextIO, path: str) -> "ConfigParser":
+    from configparser import Error
+
     parser = _parser()
     try:
         parser.read_file(file, path)
-    except ConfigParserError as error:
+    except Error as error:
         reason = " ".join(str(error).split())
         raise ConfigFileError(f"{path}: {reason}") from error
     return parser
@@ -140,20 +141,23 @@ def _parse(file: TextIO, path: str) -> ConfigParser:
 
 def _fill(
     scheduler: str,
-    parser: ConfigParser,
+    parser: "ConfigParser",
     cfg: MutableMapping[str, CfgVal],
     path: str,
     options: runopts | None = None,
 ) -> None:
     if not parser.has_section(scheduler):
         return
+    import logging
+
     known = options if options is not None else _options(scheduler)
     given = {known.canonical_key(key) for key in cfg}
     for spelled, text in parser.items(scheduler):
         key = known.canonical_key(spelled)
         option = known.get(spelled)
         if key is None or option is None:
-            log.warning("%s: [%s] %s: %s has no such option", path, scheduler, spelled, scheduler)
+            complaint = "%s: [%s] %s: %s has no such option"
+            logging.getLogger(__name__).warning(complaint, path, scheduler, spelled, scheduler)
         elif key not in given:
             cfg[key] = _cast(option, text, f"{path}: [{scheduler}] {spelled}")
 
@@ -182,7 +186,9 @@ def _as_text(value: CfgVal) -> str:
     return str(value)
 
 
-def _parser() -> ConfigParser:
+def _parser() -> "ConfigParser":
+    from configparser import ConfigParser
+
     parser = ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     return parser

@@ -10,27 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.errors import NotFound, UserError
-from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder
+from torchloom.errors import UserError
 from torchloom.launch.handshake import Input
-from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import DEFAULT_GRACE, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchloom.schedulers.ids import make_unique
 from torchloom.schedulers.local_request import WORKSPACES
-from torchloom.schedulers.local_status import role_statuses
 from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,
     CfgVal,
-    app_from_dict,
     app_to_dict,
-    make_app_handle,
     runopts,
 )
-from torchloom.workspace import dir_workspace
 
 if TYPE_CHECKING:
     import socket
@@ -90,9 +83,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
         """Processes take what they need, a role need not say; but what is copied must exist."""
-        for role in app.roles:
-            if role.workspace:
-                dir_workspace.check(role.workspace.projects)
+        for workspace in filter(None, (role.workspace for role in app.roles)):
+            from torchloom.workspace import dir_workspace
+
+            dir_workspace.check(workspace.projects)
 
     def schedule(self, dryrun_info: AppDryRunInfo[LocalRequest]) -> str:
         self.start(dryrun_info).close()
@@ -108,43 +102,23 @@ class LocalScheduler(Scheduler[LocalRequest]):
         return starter.start(request.launch, request.app, give, partial(_fill, request.launch))
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        record = catalog.record(app_id)
-        if record is None:
-            return None
-        try:
-            app = app_from_dict(RunFolder.named(app_id).app())
-        except FileNotFoundError:  # removed since the line before
-            return None
-        return DescribeAppResponse(
-            app_id=app_id,
-            state=record.state,
-            num_restarts=record.restarts,
-            msg=record.reason,
-            structured_error_msg=record.error,
-            metadata=app.metadata,
-            roles_statuses=role_statuses(record),
-            roles=app.roles,
-        )
+        from torchloom.schedulers import local_apps
+
+        return local_apps.describe(app_id)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        return [
-            ListAppResponse(
-                app_id=record.id,
-                state=record.state,
-                app_handle=make_app_handle(self.backend, record.session, record.id),
-                name=record.name,
-            )
-            for record in catalog.records()
-        ]
+        from torchloom.schedulers import local_apps
+
+        return local_apps.listed(self.backend)
 
     def wait(self, app_id: str, timeout: float) -> bool:
         """Sleep until the app and its agent are gone; the kernel wakes us."""
-        record = catalog.record(app_id)
-        if record is None or record.is_over() or all(o.is_here() for o in record.owners()):
-            return record is None or record.wait_end(timeout)
+        from torchloom.schedulers import local_apps
+
+        if local_apps.is_here(app_id):
+            return local_apps.wait_end(app_id, timeout)
         super().wait(app_id, timeout)  # it runs on another host of this state folder
-        later = catalog.record(app_id)
-        return later is None or later.is_over()
+        return local_apps.is_over(app_id)
 
     def log_iter(
         self,
@@ -157,23 +131,13 @@ class LocalScheduler(Scheduler[LocalRequest]):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterator[str]:
-        """Yield a replica's lines; where it has several ranks, each behind its `[rank N]:`."""
-        from torchloom.launch import logreader
-        from torchloom.launch.logreader import Span, Tail
+        """Yield a replica's lines; where it has several ranks, each behind its `[rankN]: `."""
+        from torchloom.schedulers import local_apps
 
-        record = catalog.record(app_id)
-        if record is None:
-            raise NotFound("app", app_id, remedy="`loom ls` lists what there is")
-        ranks = _replica_ranks(record, role_name, k)
         stream = (streams or Stream.COMBINED).value
-        tails = [Tail(record.log_path(rank), stream, Span(since, until)) for rank in ranks]
-        labels = [f"[rank{rank.rank}]: " for rank in ranks] if len(ranks) > 1 else None
-        wait = logreader.ending(partial(self.wait, app_id), until) if should_tail else None
-        return logreader.lines(tails, labels, regex, wait)
-
-    def _cancel_existing(self, app_id: str) -> None:
-        """Tell the agent to stop its app: SIGTERM, the app's grace, SIGKILL."""
-        self.stop(app_id)
+        tails, labels = local_apps.tails(app_id, role_name, k, stream, since, until)
+        wait = partial(self.wait, app_id) if should_tail else None
+        return local_apps.lines(tails, labels, regex, wait, until)
 
     def stop(
         self,
@@ -183,21 +147,17 @@ class LocalScheduler(Scheduler[LocalRequest]):
         at_once: bool = False,
     ) -> None:
         """Ask the app to end and leave word why: `signum`, its grace (or none), SIGKILL."""
-        record = catalog.record(app_id)
-        if record is None or record.is_over() or record.agent is None:
-            return
-        if not record.agent.is_here():
-            raise UserError(
-                f"{app_id} runs on host {record.host}; stop it there: `loom stop {app_id}`"
-            )
-        RunFolder.named(app_id).ask_cancel(settings.user_name(), reason, signum)
-        record.agent.send(signal.SIGQUIT if at_once else signal.SIGTERM)
+        from torchloom.schedulers import local_apps
+
+        local_apps.stop(app_id, reason, signum, at_once)
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.stop(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        record = catalog.record(app_id)
-        if record is not None and not record.is_over():
-            raise UserError(f"{app_id} is {record.state.name}; stop it first: `loom stop {app_id}`")
-        RunFolder.named(app_id).remove()
+        from torchloom.schedulers import local_apps
+
+        local_apps.remove(app_id)
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
@@ -207,6 +167,8 @@ def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
 
 def _fill(request: LaunchRequest, folder: Path) -> None:
     """Copy each role's workspace into the run's folder, before anything starts."""
+    from torchloom.workspace import dir_workspace
+
     for role in request.roles:
         if role.workspace:
             dir_workspace.copy(role.workspace, folder / WORKSPACES / role.name)
@@ -222,15 +184,3 @@ def _grace(chosen: CfgVal) -> float:
     if not isinstance(chosen, int) or chosen < 0:
         raise UserError(f"grace: expected seconds from 0, got {chosen!r}")
     return float(chosen)
-
-
-def _replica_ranks(record: Record, role: str, index: int) -> list[RankRecord]:
-    """Return the ranks of one replica, or say which roles and replicas there are."""
-    roles = dict.fromkeys(rank.role for rank in record.ranks)
-    if role not in roles:
-        raise NotFound("role", role, roles, f"{record.id} has: {', '.join(roles)}")
-    ranks = [rank for rank in record.ranks if (rank.role, rank.replica) == (role, index)]
-    if not ranks:
-        count = len({rank.replica for rank in record.ranks if rank.role == role})
-        raise NotFound("replica", f"{role}/{index}", remedy=f"{role} has replicas 0 to {count - 1}")
-    return ranks
