@@ -2,7 +2,7 @@
 # Install the Debian packages that tests need, where that was asked for: CI=true or LOOM_TEST_APT=1.
 # Without root or apt-get nothing happens, and tests that lack something say so and are skipped.
 
-packages=""
+packages="slurm-client openmpi-bin mpich"
 
 [ "${CI:-}" = true ] || [ "${LOOM_TEST_APT:-}" = 1 ] || exit 0
 [ -n "$packages" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || exit 0

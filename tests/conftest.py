@@ -32,7 +32,37 @@ def _no_mount() -> str:
     return ""
 
 
-PROBES: Mapping[str, Callable[[], str]] = {"mount": _no_mount, "torch": _no_torch}
+def _no_slurm() -> str:
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
+        conf.write("ClusterName=probe\nSlurmctldHost=localhost\nNodeName=n1\n")
+        conf.flush()
+        env = {**os.environ, "SLURM_CONF": conf.name}
+        return _runs(["scontrol", "show", "hostnames", "n[1-2]"], env)
+
+
+def _no_mpi() -> str:
+    return _runs(["mpirun.openmpi", "--version"])
+
+
+def _no_mpich() -> str:
+    return _runs(["mpiexec.hydra", "--version"])
+
+
+def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
+    except OSError as error:
+        return f"cannot run {words[0]}: {error}"
+    return f"{words[0]}: {done.stderr.strip()[:200]}" if done.returncode else ""
+
+
+PROBES: Mapping[str, Callable[[], str]] = {
+    "mount": _no_mount,
+    "mpi": _no_mpi,
+    "mpich": _no_mpich,
+    "slurm": _no_slurm,
+    "torch": _no_torch,
+}
 
 
 @functools.cache

@@ -52,11 +52,11 @@ class JobsElsewhere:
 
 def _slurm(run: Run, user: str) -> Iterator[World]:
     """Heterogeneous jobs print one line a component, `7+0` and `7+1`: their hosts are joined."""
-    text = run(["squeue", "-h", "-u", user, "-t", "RUNNING", "-o", "%i|%N|%C|%D"])
+    text = run(["squeue", "-h", "-u", user, "-t", "RUNNING", "-o", "%i|%N"])
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
-        job, _, rest = line.strip().partition("|")
-        if hosts := expand(rest.partition("|")[0]):
+        job, _, nodes = line.strip().partition("|")
+        if hosts := expand(nodes):
             found.setdefault(job.partition("+")[0], []).extend(hosts)
     for job, names in found.items():
         yield World("slurm", tuple(names), job_id=job, elsewhere=True)

@@ -90,22 +90,28 @@ class NoiseFilter:
 def _site(name: str, entry: Any) -> Site:
     if not isinstance(entry, dict):
         raise BadSite(name, "it must be a table")
-    match = entry.pop("match", {})
-    fields: dict[str, Any] = dict(entry)
-    if unknown := fields.keys() - _KINDS.keys() or match.keys() - {"hosts", "env"}:
-        raise BadSite(name, f"unknown field {sorted(unknown)[0]!r}")
-    for key, value in fields.items():
-        if not isinstance(value, _KINDS[key]):
-            raise BadSite(name, f"{key} must be {_WORDS[_KINDS[key]]}, not {value!r}")
-        if isinstance(value, list):
-            fields[key] = tuple(map(str, value))
+    fields = {key: _value(name, key, value) for key, value in entry.items()}
+    match = fields.pop("match", {})
+    if unknown := match.keys() - {"hosts", "env"}:
+        raise BadSite(name, f"unknown field {sorted(unknown)[0]!r} in match")
     site = Site(name, match.get("hosts", ""), match.get("env", {}), **fields)
     for pattern in [site.hosts, *site.where.values(), *site.noise]:
         _check(name, pattern)
     return site
 
 
-_KINDS: Mapping[str, type] = {
+def _value(name: str, key: str, value: Any) -> Any:
+    if key not in _KINDS:
+        raise BadSite(name, f"unknown field {key!r}")
+    if not isinstance(value, _KINDS[key]):
+        raise BadSite(name, f"{key} must be {_WORDS[_KINDS[key]]}, not {value!r}")
+    if key == "env" and isinstance(value, dict):
+        return {variable: str(text) for variable, text in value.items()}
+    return tuple(map(str, value)) if isinstance(value, list) else value
+
+
+_KINDS: Mapping[str, type[Any]] = {
+    "match": dict,
     "gpus_per_host": int,
     "cpu_bind": str,
     "address": str,
@@ -114,10 +120,12 @@ _KINDS: Mapping[str, type] = {
     "env": dict,
     "noise": list,
 }
-_WORDS: Mapping[type, str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
+_WORDS: Mapping[type[Any], str] = {int: "a number", str: "a text", list: "a list", dict: "a table"}
 
 
-def _check(name: str, pattern: str) -> None:
+def _check(name: str, pattern: Any) -> None:
+    if not isinstance(pattern, str):
+        raise BadSite(name, f"match must hold texts, not {pattern!r}")
     try:
         re.compile(pattern)
     except re.error as error:
