@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = json.loads((ROOT / "docs/json/bench.json").read_text())
+SCHEMA = json.loads((ROOT / "docs/json/bench.schema.json").read_text())
 
 
 def bench(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 import torchloom
+from torchloom.cli.command import LoomCommand
 from torchloom.errors import UserError
 
 
-@click.command("bench")
+@click.command("bench", cls=LoomCommand)
 @click.argument("area")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows with their raw samples.")
 @click.option("--only", metavar="NAME", help="One figure.")

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import click
 
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
-from torchloom.errors import UserError
+from torchloom.errors import Failure, NotFound, UserError
 from torchloom.runner import config
 from torchloom.runner.api import get_runner
+from torchloom.runner.naming import engines
 
 NAME = ".loomconfig"
 
@@ -16,13 +18,17 @@ NAME = ".loomconfig"
 class _Group(click.Group):
     """A group whose command `show` is meant when none is named."""
 
+    command_class = LoomCommand
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] != "--help"):
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = ["show", *args]
+        elif not args[0].startswith("-") and args[0] not in self.commands:
+            raise NotFound("config command", args[0], self.commands, "`loom config --help` lists")
         return super().parse_args(ctx, args)
 
 
-@click.group("config", cls=_Group)
+@click.group("config", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Show what the config files say, or write one."""
 
@@ -50,7 +56,7 @@ def show(origin: bool, as_json: bool) -> None:
 def init(schedulers: str | None, only_print: bool, every: bool) -> None:
     """Write a config file with the engines' options, ready to be edited."""
     runner = get_runner()
-    names = schedulers.split(",") if schedulers else runner.scheduler_backends()
+    names = schedulers.split(",") if schedulers else engines(runner.scheduler_backends())
     for name in names:
         runner.scheduler(name)
     text = io.StringIO()
@@ -58,8 +64,15 @@ def init(schedulers: str | None, only_print: bool, every: bool) -> None:
     if only_print:
         click.echo(text.getvalue(), nl=False)
         return
-    path = Path(NAME)
-    if path.exists():
-        raise UserError(f"{path} exists; remove it first, or use --print")
-    path.write_text(text.getvalue())
+    _write(Path(NAME), text.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{path} exists; remove it first, or use --print") from error
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}")

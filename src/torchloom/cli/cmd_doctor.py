@@ -5,10 +5,11 @@ from collections.abc import Callable
 import click
 
 from torchloom.cli import checkup
-from torchloom.cli.output import echo_json
+from torchloom.cli.command import LoomCommand
+from torchloom.cli.output import echo_json, paint
 
 
-@click.command("doctor")
+@click.command("doctor", cls=LoomCommand)
 @click.option("--clean", is_flag=True, help="End and remove what crashed launches left.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(clean: bool, as_json: bool) -> int:
@@ -27,6 +28,6 @@ def command(clean: bool, as_json: bool) -> int:
         echo_json([finding._asdict() for finding in findings])
     else:
         for finding in findings:
-            mark = click.style("ok ", fg="green") if finding.ok else click.style("BAD", fg="red")
+            mark = paint("ok ", "green") if finding.ok else paint("BAD", "red")
             click.echo(f"{mark}  {finding.name:<14}{finding.text}")
     return 0 if all(finding.ok for finding in findings) else 1

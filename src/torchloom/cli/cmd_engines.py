@@ -4,21 +4,24 @@ from typing import Any
 
 import click
 
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
 from torchloom.runner.api import get_runner
+from torchloom.runner.naming import engines
 from torchloom.specs.api import runopts
 
 
-@click.command("engines")
+@click.command("engines", cls=LoomCommand)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list; with NAME, one object.")
 def command(name: str | None, as_json: bool) -> None:
     """List engines and the options that `-cfg` gives them."""
     runner = get_runner()
-    names = [name] if name else runner.scheduler_backends()
+    names = [name] if name is not None else engines(runner.scheduler_backends())
     found = {engine: runner.scheduler_run_opts(engine) for engine in names}
     if as_json:
-        echo_json([{"name": engine, "options": _shape(opts)} for engine, opts in found.items()])
+        shapes = [{"name": engine, "options": _shape(opts)} for engine, opts in found.items()]
+        echo_json(shapes if name is None else shapes[0])
         return
     for engine, opts in found.items():
         click.echo(f"{engine}:")

@@ -1,38 +1,39 @@
 """`loom ls`: jobs, newest first."""
 
-from typing import Any
-
 import click
 
-from torchloom.cli.output import age, echo_json, job_shape, table, took
+from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.output import age, echo_json, engine_job_shape, job_shape, table, took
 from torchloom.launch import catalog
+from torchloom.runner.naming import LOCAL
 from torchloom.specs.api import AppState
 
 _SCREENFUL = 30
 
 
-@click.command("ls")
-@click.option("-s", "--scheduler", default="local", help="Ask this engine.")
-@click.option("-cfg", "--scheduler_args", "--scheduler-args", hidden=True)
+@click.command("ls", cls=LoomCommand)
+@click.option("-s", "--scheduler", default="local", metavar="ENGINE", help="Ask this engine.")
+@click.option("-cfg", "--scheduler_args", "--scheduler-args", default="", hidden=True)
 @click.option(
     "--state",
     type=click.Choice([state.name for state in AppState], case_sensitive=False),
-    help="Only jobs in this state.",
+    metavar="STATE",
+    help="Only jobs in this state, such as running.",
 )
-@click.option("--limit", type=click.IntRange(1), help=f"How many; default {_SCREENFUL}.")
+@click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list; all unless --limit says less.")
 def command(
     scheduler: str,
-    scheduler_args: str | None,
+    scheduler_args: str,
     state: str | None,
     limit: int | None,
     every: bool,
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
-    if scheduler not in ("local", "local_cwd"):
-        _list_engine(scheduler, as_json)
+    if scheduler not in LOCAL:
+        _list_engine(scheduler, scheduler_args, as_json)
         return
     records = [r for r in catalog.records() if state is None or r.state.name == state.upper()]
     shown = records[: limit or (None if every or as_json else _SCREENFUL)]
@@ -45,15 +46,14 @@ def command(
         click.echo(f"({len(records) - len(shown)} older: loom ls --all)")
 
 
-def _list_engine(scheduler: str, as_json: bool) -> None:
+def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:
     """List what an engine knows in its own words."""
     from torchloom.runner.api import get_runner
 
-    apps: list[Any] = get_runner().list(scheduler)
+    runner = get_runner()
+    apps = runner.list(scheduler, runner.cfg_from_str(scheduler, scheduler_args))
     if as_json:
-        keys = ("app_id", "name", "app_handle")
-        echo_json([{**{k: getattr(a, k) for k in keys}, "state": a.state.name} for a in apps])
+        echo_json([engine_job_shape(a.app_handle, a.name, a.state) for a in apps])
         return
-    click.echo(
-        table(("HANDLE", "STATE", "NAME"), [(a.app_handle, a.state.name, a.name) for a in apps])
-    )
+    rows = [(app.app_handle, app.state.name, app.name) for app in apps]
+    click.echo(table(("HANDLE", "STATE", "NAME"), rows))

@@ -6,10 +6,12 @@ from typing import Any
 import click
 
 from torchloom.cli.output import echo_json
-from torchloom.cli.target import Request, TargetCommand, dryrun, request_from, target_options
+from torchloom.cli.target import Request, dryrun, dryrun_shape
+from torchloom.cli.target_command import TargetCommand, request_from, target_options
 from torchloom.errors import LoomError, UserError
-from torchloom.runner.api import get_runner
-from torchloom.specs.api import AppDryRunInfo, app_to_dict
+from torchloom.runner.api import Runner, get_runner
+from torchloom.runner.naming import engines
+from torchloom.specs.api import AppDryRunInfo
 
 
 @click.command("plan", cls=TargetCommand)
@@ -19,56 +21,50 @@ from torchloom.specs.api import AppDryRunInfo, app_to_dict
 @target_options
 def command(every: bool, check: bool, as_json: bool, **options: Any) -> int:
     """Show what `run` would send and what could not be honoured. Nothing is started."""
-    request = request_from(options)
+    request, runner = request_from(options), get_runner()
+    if every and check:
+        raise UserError("--check looks at one engine; leave --all out")
     if every:
-        return _plan_all(request, as_json)
-    info = dryrun(request)
-    problems = _check(info) if check else []
+        return _plan_all(request, runner, as_json)
+    info = dryrun(request, runner)
+    problems = _problems(info) if check else None
     if as_json:
-        echo_json({**_shape(request.scheduler, info), "problems": problems})
+        echo_json({**dryrun_shape(request.scheduler, info), "problems": problems})
     else:
-        click.echo(f"engine: {request.scheduler}\n{info!r}")
-        for problem in problems:
-            click.echo(f"problem: {problem}")
-        if check and not problems:
-            click.echo("check: nothing stands in the way")
+        _print(request.scheduler, info, problems)
     return 1 if problems else 0
 
 
-def _plan_all(request: Request, as_json: bool) -> int:
+def _print(scheduler: str, info: AppDryRunInfo[Any], problems: list[str] | None) -> None:
+    click.echo(f"engine: {scheduler}\n{info!r}")
+    for problem in problems or []:
+        click.echo(f"problem: {problem}")
+    if problems == []:
+        click.echo("check: nothing stands in the way")
+
+
+def _plan_all(request: Request, runner: Runner, as_json: bool) -> int:
     """Plan for each engine; one that cannot take the app says why."""
     shapes = []
-    for scheduler in get_runner().scheduler_backends():
-        if scheduler == "local_cwd":  # another name of `local`
-            continue
+    for scheduler in engines(runner.scheduler_backends()):
         try:
-            info = dryrun(replace(request, scheduler=scheduler))
-            shapes.append(_shape(scheduler, info))
-            shown = repr(info)
+            info = dryrun(replace(request, scheduler=scheduler), runner)
+            shapes.append(dryrun_shape(scheduler, info))
         except LoomError as error:
             shapes.append({"scheduler": scheduler, "error": str(error)})
-            shown = f"cannot: {error}"
-        if not as_json:
-            click.echo(f"engine: {scheduler}\n{shown}\n")
     if as_json:
         echo_json(shapes)
-    return 0 if any("error" not in shape for shape in shapes) else 1
+    else:
+        for shape in shapes:
+            shown = shape.get("request") or f"cannot: {shape['error']}"
+            click.echo(f"engine: {shape['scheduler']}\n{shown}")
+    return 0 if any("request" in shape for shape in shapes) else 1
 
 
-def _shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
-    if info.app is None:
-        raise UserError("the engine returned no app")
-    launch = getattr(info.request, "launch", None)
-    return {
-        "scheduler": scheduler,
-        "app": app_to_dict(info.app),
-        "cfg": dict(info.cfg),
-        "request": repr(info),
-        "notes": list(launch.notes) if launch else [],
-    }
-
-
-def _check(info: AppDryRunInfo[Any]) -> list[str]:
+def _problems(info: AppDryRunInfo[Any]) -> list[str]:
     from torchloom.cli.preflight import problems
 
-    return problems(info.request.launch)
+    launch = getattr(info.request, "launch", None)
+    if launch is None:
+        raise UserError("--check looks at this machine; the engine chosen runs elsewhere")
+    return problems(launch)

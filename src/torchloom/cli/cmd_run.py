@@ -5,10 +5,15 @@ from typing import Any
 
 import click
 
+from torchloom.cli.elsewhere import EngineSubmission
+from torchloom.cli.output import echo_json
 from torchloom.cli.stdin_request import request_from_stdin
 from torchloom.cli.submission import Submission
-from torchloom.cli.target import TargetCommand, dryrun, request_from, target_options
-from torchloom.runner.api import get_runner
+from torchloom.cli.target import Request, dryrun, dryrun_shape
+from torchloom.cli.target_command import TargetCommand, request_from, target_options
+from torchloom.runner.api import Runner, get_runner
+from torchloom.schedulers.local_scheduler import LocalScheduler
+from torchloom.specs.api import AppDryRunInfo
 
 
 @click.command("run", cls=TargetCommand)
@@ -16,7 +21,7 @@ from torchloom.runner.api import get_runner
 @click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show what would be sent.")
 @click.option("--wait", is_flag=True, help="With -d: wait for its end all the same.")
 @click.option("--log", is_flag=True, help="With -d: print its logs all the same.")
-@click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True)
+@click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True, expose_value=False)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the request as JSON from stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job as one object; implies -d.")
 @target_options
@@ -25,7 +30,6 @@ def command(
     dry: bool,
     wait: bool,
     log: bool,
-    tee_logs: bool,
     from_stdin: bool,
     as_json: bool,
     **options: Any,
@@ -33,8 +37,8 @@ def command(
     """Run TARGET: a script, `-m module`, a component, a spec file or a command.
 
     \b
-    loom run train.py --lr 0.1             everything after the script is the script's
-    loom run -n 4 train.py                 four processes with torchrun's environment
+    loom run train.py --lr 0.1     what follows the script is the script's
+    loom run -n 4 train.py         four processes with torchrun's environment
     loom run dist.ddp -j 1x2 --script train.py
     loom run app.yaml
     """
@@ -42,12 +46,28 @@ def command(
     runner = get_runner()
     info = dryrun(request, runner)
     if dry or request.dry:
-        click.echo(repr(info))
+        _show(request, info, as_json)
         return 0
-    job = Submission(runner, request, info)
+    job = _submission(runner, request, info)
     if not (detach or as_json):
         return job.follow()
     job.submit_json() if as_json else job.submit()
     if log:
-        return job.follow(started=True)
+        return job.show_logs()
     return job.wait() if wait else 0
+
+
+def _show(request: Request, info: AppDryRunInfo[Any], as_json: bool) -> None:
+    if as_json:
+        echo_json({**dryrun_shape(request.scheduler, info), "problems": None})
+    else:
+        click.echo(repr(info))
+
+
+def _submission(
+    runner: Runner, request: Request, info: AppDryRunInfo[Any]
+) -> Submission | EngineSubmission:
+    scheduler = runner.scheduler(request.scheduler)
+    if isinstance(scheduler, LocalScheduler):
+        return Submission(runner, scheduler, request, info)
+    return EngineSubmission(runner, info)

@@ -1,29 +1,36 @@
 """`loom show`: one job: state and why, its ranks, its first error."""
 
+import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import click
 
+from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import (
     age,
-    clip,
     echo_json,
+    handle_of,
     job_shape,
-    paint,
+    paint_state,
+    printable,
     rank_shape,
     table,
     took,
 )
+from torchloom.errors import NotFound
 from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import Record
+from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.api import get_runner
 from torchloom.runner.naming import find_job
 from torchloom.specs.api import NONE, AppState
 
-_LAST_WORDS = 8  # lines of the failed rank's stderr
+_LAST_LINES = 8  # of what the failed rank said
+_TAIL_BYTES = 8192
 
 
-@click.command("show")
+@click.command("show", cls=LoomCommand)
 @click.argument("job", required=False)
 @click.option("--wait", is_flag=True, help="Wait for its end first; exit 1 unless it SUCCEEDED.")
 @click.option("--spec", is_flag=True, help="Print the app as it was submitted.")
@@ -36,55 +43,63 @@ def command(
     """Show one job: by id, the beginning of it, name, handle, or @ for the newest."""
     record = find_job(job)
     if wait:
-        record = _waited(record)
+        get_runner().wait(handle_of(record))
+        record = find_job(record.id)
     if spec:
         _show_spec(record, as_json)
     elif events:
         _show_events(record, as_json)
     else:
-        _show(record, set(roles.split(",")) if roles else None, as_json)
+        _show(record, _ranks(record, roles), as_json)
     return 1 if wait and record.state is not AppState.SUCCEEDED else 0
 
 
-def _waited(record: Record) -> Record:
-    get_runner().wait(job_shape(record)["handle"])
-    return find_job(record.id)
+def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
+    known = list(dict.fromkeys(rank.role for rank in record.ranks))
+    wanted = known if roles is None else roles.split(",")
+    for role in wanted:
+        if role not in known:
+            raise NotFound("role", role, known, f"{record.id} has: {', '.join(known)}")
+    return [rank for rank in record.ranks if rank.role in wanted]
 
 
-def _show(record: Record, roles: set[str] | None, as_json: bool) -> None:
-    ranks = [rank for rank in record.ranks if roles is None or rank.role in roles]
+def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
     error = first_error(record)
     if as_json:
-        shown = [rank_shape(rank, record.host) for rank in ranks]
-        extra = {"host": record.host, "log_dir": record.log_dir, "error": error}
+        job = job_shape(record)
+        place = {"host": record.host, "log_dir": record.log_dir}
         lost = {"lost_log_bytes": record.lost_log_bytes}
-        echo_json({**job_shape(record), **extra, **lost, "ranks": shown})
+        shown = [rank_shape(rank, record.host) for rank in ranks]
+        echo_json({**job, **place, **lost, "error": error, "ranks": shown})
         return
     for name, value in _facts(record):
         click.echo(f"{name:<9}{value}")
-    rows = [
-        (
-            rank.role,
-            str(rank.replica),
-            str(rank.rank),
-            rank.state.name,
-            str(rank.process.pid if rank.process else "-"),
-            "-" if rank.exit_code is None else str(rank.exit_code),
-            rank.logs,
-        )
-        for rank in ranks
-    ]
-    click.echo("\n" + table(("ROLE", "REPLICA", "RANK", "STATE", "PID", "EXIT", "LOGS"), rows))
+    heads = ("ROLE", "REPLICA", "RANK", "STATE", "PID", "EXIT", "LOGS")
+    click.echo("\n" + table(heads, [_row(rank) for rank in ranks]))
     if error:
         click.echo(f"\nfirst error:\n{error}")
 
 
+def _row(rank: RankRecord) -> tuple[str, ...]:
+    pid = rank.process.pid if rank.process else "-"
+    code = "-" if rank.exit_code is None else rank.exit_code
+    return (
+        rank.role,
+        str(rank.replica),
+        str(rank.rank),
+        rank.state.name,
+        str(pid),
+        str(code),
+        rank.logs,
+    )
+
+
 def _facts(record: Record) -> list[tuple[str, str]]:
-    why = f"  {clip(record.reason, 60)}" if record.reason else ""
+    why = f"  {printable(record.reason)}" if record.reason else ""
     facts = [
         ("id", record.id),
-        ("handle", str(job_shape(record)["handle"])),
-        ("state", paint(record.state) + why),
+        ("handle", handle_of(record)),
+        ("state", paint_state(record.state) + why),
         ("created", f"{record.created_at} ({age(record.created_at)} ago)"),
         ("took", took(record)),
         ("restarts", str(record.restarts)),
@@ -105,14 +120,17 @@ def first_error(record: Record) -> str:
     if not failed:
         return ""
     first = min(failed, key=lambda rank: rank.ended_at or "")
-    log = record.log_path(first) / "stderr.log"
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_LAST_WORDS:])
+    return _last_words(record.log_path(first))
+
+
+def _last_words(logs: Path) -> str:
+    """Return the end of a rank's stderr; on a terminal of its own all it said is stdout."""
+    for name in ("stderr.log", "stdout.log"):
+        with contextlib.suppress(OSError), open(logs / name, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            if lines := file.read().decode(errors="replace").splitlines():
+                return "\n".join(lines[-_LAST_LINES:])
+    return ""
 
 
 def _readable(error: str) -> str:
@@ -139,5 +157,6 @@ def _show_events(record: Record, as_json: bool) -> None:
         echo_json(events)
         return
     for event in events:
-        facts = " ".join(f"{k}={v}" for k, v in event.items() if k not in ("time", "event"))
-        click.echo(f"{event['time']}  {event['event']}  {facts}".rstrip())
+        time, kind = event.pop("time"), event.pop("event")
+        facts = " ".join(f"{name}={value}" for name, value in event.items() if value != "")
+        click.echo(printable(f"{time}  {kind}  {facts}").rstrip())

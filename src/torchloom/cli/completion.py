@@ -1,12 +1,16 @@
 """Shell completion: one word list for all shells, answered from the table of verbs."""
 
-from torchloom.cli.verbs import ALIASES, VERBS
+from collections.abc import Callable, Mapping, Sequence
+
+from torchloom.cli.verbs import ALIASES, VERBS, Verb
 
 _BASH = """\
 _loom() {
-    local IFS=$'\\n'
-    COMPREPLY=($(compgen -W "$(loom __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- \
-"${COMP_WORDS[COMP_CWORD]}"))
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do
+        COMPREPLY+=("$word")
+    done < <(loom __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -o bashdefault -F _loom loom
 """
@@ -28,39 +32,62 @@ complete -c loom -a '(loom __complete (commandline -opc)[2..] (commandline -ct) 
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-
-def script(shell: str) -> str | None:
-    """Return the shell's completion script; nothing for a shell we do not know."""
-    return SCRIPTS.get(shell)
+_BUILT_IN = (
+    *("dist.ddp", "dist.loom", "dist.spmd"),
+    *("utils.binary", "utils.copy", "utils.echo", "utils.python", "utils.sh", "utils.touch"),
+)
+_STATES = ("submitted", "pending", "running", "succeeded", "failed", "cancelled")
+_VALUES: Mapping[str, Sequence[str]] = {
+    "-s": ("local",),
+    "--scheduler": ("local",),
+    "--state": _STATES,
+    "--stream": ("stdout", "stderr", "combined"),
+    "--print": _BUILT_IN,
+}
 
 
 def complete(words: list[str]) -> list[str]:
-    """Return what the last word may become; it may still be empty."""
+    """Return what the last word may become; it may still be empty. Nothing means files."""
     *before, last = words or [""]
     return [word for word in _choices(before, last) if word.startswith(last)]
 
 
-def _choices(before: list[str], last: str) -> list[str]:
+def _choices(before: list[str], last: str) -> Sequence[str]:
     if not before:
         return [*VERBS, *ALIASES] if last else list(VERBS)
     verb = VERBS.get(ALIASES.get(before[0], before[:1])[0])
     if verb is None:
-        return []
+        return ()
+    if _wants_value(verb, before[-1]):
+        return _VALUES.get(before[-1], ())
+    free = _free_words(verb, before[1:])
+    if verb.takes == "target" and free:
+        return ()  # the script's own words
     if last.startswith("-"):
-        return [*verb.flags, "--help"]
-    if before[0] == "completion":
-        return list(SCRIPTS)
-    return _arguments(verb.takes)
+        return [*(flag.removesuffix("=") for flag in verb.flags), "--help"]
+    return _arguments(verb.takes, last)
 
 
-def _arguments(kind: str) -> list[str]:
-    if kind == "job":
-        return ["@", *_jobs()]
-    if kind in ("component", "file"):
-        return [f"dist.{n}" for n in ("ddp", "loom", "spmd")] + [
-            f"utils.{n}" for n in ("binary", "copy", "echo", "python", "sh", "touch")
-        ]
-    return ["local"] if kind == "engine" else []
+def _wants_value(verb: Verb, word: str) -> bool:
+    return f"{word}=" in verb.flags or word in ("-s", "-e", "-cfg")
+
+
+def _free_words(verb: Verb, words: list[str]) -> list[str]:
+    """Return the words that are neither flags nor their values."""
+    pairs = zip(words, ["", *words], strict=False)
+    return [w for w, before in pairs if not w.startswith("-") and not _wants_value(verb, before)]
+
+
+def _arguments(kind: str, last: str) -> Sequence[str]:
+    arguments: Mapping[str, Callable[[], Sequence[str]]] = {
+        "job": lambda: ["@", *_jobs()],
+        "target": lambda: _BUILT_IN if last else (),  # a script is meant more often
+        "component": lambda: _BUILT_IN,
+        "engine": lambda: ("local",),
+        "config": lambda: ("init", "show"),
+        "shell": lambda: list(SCRIPTS),
+    }
+    return arguments[kind]() if kind else ()
 
 
 def _jobs() -> list[str]:

@@ -1,5 +1,6 @@
 """Find the verb's command, run it, and turn whatever goes wrong into words and an exit code."""
 
+import io
 import logging
 import os
 import sys
@@ -9,62 +10,79 @@ from importlib import import_module
 
 import click
 
+from torchloom.cli.output import mute, one_line, say
 from torchloom.cli.verbs import ALIASES, VERBS
-from torchloom.errors import LoomError, NotFound, nearest
+from torchloom.errors import LoomError, NotFound, UserError, nearest, shorten
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-
-
-class ExitWith(Exception):
-    """Leave with this code; all that had to be said was said."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(str(code))
+_LONGEST = 1000  # characters of a message: a hostile value must not flood the terminal
 
 
 def dispatch(words: Sequence[str]) -> int:
     """Run a command line whose answer needs more than a table."""
-    words, debug = _global_options(list(words))
+    debug = False
     try:
+        _open_standard_streams()
+        words, debug = _global_options(list(words))
         return _run(words)
-    except ExitWith as leave:
-        return leave.code
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:
-        return _say(_in_words(error), error.exit_code)
+        return _fail(_in_words(error), error.exit_code, debug)
     except LoomError as error:
-        return _say(str(error), error.exit_code, debug)
+        return _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True, nl=os.isatty(2))  # the prompt belongs behind the ^C, on a new line
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        mute(1)
         return BROKEN_PIPE
     except Exception as error:  # a door: a bug is one line and a way to see more, never a screenful
         what = f"{type(error).__name__}: {error}"
-        return _say(f"this is a bug in torchloom: {what}; `loom --debug ..` shows where", 1, debug)
+        return _fail(f"this is a bug in torchloom: {what}; `loom --debug ..` shows where", 1, debug)
 
 
 def _global_options(words: list[str]) -> tuple[list[str], bool]:
     """Take what stands before the verb; TorchX's `--log_level` is understood."""
     debug, level = False, "WARNING"
     while words and words[0].startswith("-"):
-        flag, _, value = words[0].partition("=")
+        flag, equals, value = words[0].partition("=")
         if flag == "--debug":
             debug = True
         elif flag in ("--log_level", "--log-level"):
-            level = value or (words.pop(1) if len(words) > 1 else level)
+            level = value if equals or len(words) < 2 else words.pop(1)
         else:
             break
         words = words[1:]
-    known = logging.getLevelNamesMapping()
-    logging.basicConfig(level=known.get(level.upper(), logging.WARNING), format="loom: %(message)s")
+    _set_up_output(level)
     return words, debug
 
 
+def _open_standard_streams() -> None:
+    """Fill the places of closed streams, or the next file opened would be taken for one."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _set_up_output(level: str) -> None:
+    """A character the terminal cannot show must not end a command."""
+    levels = logging.getLevelNamesMapping()
+    if level.upper() not in levels:
+        raise UserError(f"no log level {shorten(level)!r}; write one of {', '.join(levels)}")
+    logging.basicConfig(level=levels[level.upper()], format="loom: %(message)s")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
 def _run(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words:
         raise click.UsageError("no verb; `loom --help` lists them")
     verb, *rest = words
@@ -74,25 +92,26 @@ def _run(words: list[str]) -> int:
     if verb not in VERBS:
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
     command: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
-    result = command.main(rest, prog_name=f"loom {verb}", standalone_mode=False)
+    with command.make_context(f"loom {verb}", rest) as context:
+        result = command.invoke(context)
     return result if isinstance(result, int) else 0
 
 
 def _in_words(error: click.ClickException) -> str:
     """Say what is wrong with the command line, with the nearest flag that exists."""
-    message = error.format_message()
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        flags = [flag for p in error.ctx.command.params for flag in (*p.opts, *p.secondary_opts)]
-        message = f"no option {error.option_name!r}"
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        flags = [flag for p in context.command.params for flag in (*p.opts, *p.secondary_opts)]
+        message = f"no option {shorten(error.option_name)!r}"
         message += f"; {hint}" if (hint := nearest(error.option_name, flags)) else ""
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        message = f"{message.rstrip('.')}; `{error.ctx.command_path} --help` explains"
+    if context is not None:
+        message = f"{message}; `{context.command_path} --help` explains"
     return message
 
 
-def _say(message: str, code: int, debug: bool = False) -> int:
+def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    click.echo(f"loom: {message}", err=True)
-    sys.stdout.flush()
+    say(one_line(message, _LONGEST))
     return code

@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-MISUSE = 2
-
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if words is None else words)
-    answer = _quick_answer(words)
+    answer = _quick_answer(words[1:] if words[:1] == ["--debug"] else words)
     if answer is not None:
         return _print(answer)
     from torchloom.cli.dispatch import dispatch
@@ -21,16 +19,16 @@ def _quick_answer(words: list[str]) -> str | None:
     """Return what needs no CLI library, no scheduler and no state."""
     from torchloom.cli.verbs import help_text
 
-    if not words or words[0] in ("--help", "-h", "help"):
+    if not words or words[0] in ("--help", "-h") or words == ["help"]:
         return help_text()
     if words[0] in ("--version", "-V", "version"):
         from torchloom import __version__
 
         return f"torchloom {__version__}\n"
     if words[0] == "completion" and len(words) == 2:
-        from torchloom.cli.completion import script
+        from torchloom.cli.completion import SCRIPTS
 
-        return script(words[1])
+        return SCRIPTS.get(words[1])
     if words[0] == "__complete":
         from torchloom.cli.completion import complete
 
@@ -43,5 +41,7 @@ def _print(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing left to say at exit either
     return 0

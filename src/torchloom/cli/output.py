@@ -1,7 +1,10 @@
 """What verbs print: tables that fit, JSON in one shape, ages that people read."""
 
 import json
+import os
+import re
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +12,8 @@ from typing import Any
 import click
 
 from torchloom.launch.record import RankRecord, Record
-from torchloom.specs.api import AppState, make_app_handle
+from torchloom.settings import environment
+from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
 
 _COLOURS = {
     AppState.RUNNING: "cyan",
@@ -19,45 +23,74 @@ _COLOURS = {
 }
 
 
+def say(text: str) -> None:
+    """Say something beside the output; where nobody is there to be told, nothing is said."""
+    try:
+        click.echo(f"loom: {text}", err=True)
+    except OSError:
+        mute(2)
+
+
+def mute(fd: int) -> None:
+    """Let what is still to be written at exit go nowhere: its reader is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
 def echo_json(value: Any) -> None:
     """Print one value; lists are bare arrays."""
     click.echo(json.dumps(value, indent=2))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows in columns; the last one is cut where the terminal ends."""
-    lines = [tuple(heads), *(tuple(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads) - 1)]
-    room = shutil.get_terminal_size((80, 24)).columns - sum(widths) - 2 * len(widths)
-    shown = []
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        shown.append("  ".join([*cells, clip(line[-1], max(room, 8))]).rstrip())
-    return "\n".join(shown)
+    """Return rows in columns, each line cut where the terminal ends; a pipe gets all of it."""
+    lines = [tuple(heads), *(tuple(map(printable, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = (
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    return "\n".join(clip(line) for line in shown)
 
 
-def clip(text: str, room: int) -> str:
-    """Return text that fits, on one line."""
-    flat = "".join(char if char.isprintable() else "?" for char in text)
-    return flat if len(flat) <= room else f"{flat[: room - 1]}…"
+def clip(line: str) -> str:
+    """Return a line that fits the terminal; without one, the line as it is."""
+    if not sys.stdout.isatty():
+        return line
+    room = shutil.get_terminal_size((80, 24)).columns
+    return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
-def paint(state: AppState) -> str:
-    """Return a state's name in its colour; click drops it where there is no terminal."""
-    return click.style(state.name, fg=_COLOURS.get(state))
+def printable(text: str) -> str:
+    """Return text without what could move the cursor or forge a line."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def one_line(message: str, longest: int) -> str:
+    """Return a message of several lines as one, without what could move the cursor."""
+    flat = re.sub(r":\s*\n\s*", ": ", message.strip())
+    flat = printable(re.sub(r"\s*\n\s*", "; ", flat))
+    return flat if len(flat) <= longest else f"{flat[:longest]}..."
+
+
+def paint(text: str, colour: str | None) -> str:
+    """Return text in a colour; click drops it where there is no terminal."""
+    return text if environment().get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def paint_state(state: AppState) -> str:
+    return paint(state.name, _COLOURS.get(state))
 
 
 def age(since: str | None) -> str:
-    """Return how long ago an instant was, in its two largest units at most."""
+    """Return how long ago an instant was."""
     if since is None:
         return "-"
-    seconds = int((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
-    return duration(max(0, seconds))
+    return duration((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
 
 
 def duration(seconds: float) -> str:
     """Return seconds as people say them: 42s, 3m10s, 2h05m, 3d4h."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
@@ -69,12 +102,14 @@ def duration(seconds: float) -> str:
 
 def took(record: Record) -> str:
     """Return how long a run ran, or has been running."""
-    if record.started_at is None:
-        return "-"
-    if record.ended_at is None:
+    if record.started_at is None or record.ended_at is None:
         return age(record.started_at)
     times = [datetime.fromisoformat(at) for at in (record.started_at, record.ended_at)]
     return duration((times[1] - times[0]).total_seconds())
+
+
+def handle_of(record: Record, scheduler: str = "local") -> str:
+    return make_app_handle(scheduler, record.session, record.id)
 
 
 def job_shape(record: Record, scheduler: str = "local") -> dict[str, Any]:
@@ -90,12 +125,24 @@ def job_shape(record: Record, scheduler: str = "local") -> dict[str, Any]:
         "step": None,
         "attempt": record.restarts + 1,
         "generation": record.restarts,
-        "handle": make_app_handle(scheduler, record.session, record.id),
+        "handle": handle_of(record, scheduler),
         "scheduler": scheduler,
         "owner": record.owner,
         "created_at": record.created_at,
         "started_at": record.started_at,
         "ended_at": record.ended_at,
+    }
+
+
+def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
+    """Return a job of another engine: as much of a job as every engine tells."""
+    scheduler, _, app_id = parse_app_handle(handle)
+    return {
+        "id": app_id,
+        "name": name,
+        "state": state.name,
+        "handle": handle,
+        "scheduler": scheduler,
     }
 
 

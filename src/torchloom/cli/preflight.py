@@ -12,6 +12,7 @@ from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.settings import LOOPBACK
 
 _ROOM = 100 * 2**20  # bytes free that any run should find
+_PATIENCE = 60  # seconds for a look into a script
 
 
 def problems(request: LaunchRequest) -> list[str]:
@@ -45,8 +46,8 @@ def _of_python(role: RoleRequest, python: str, words: tuple[str, ...], cwd: str)
     if not path.is_file():
         yield f"role {role.name}: no file {str(path)!r}"
         return
-    for module in _missing_imports(python, path):
-        yield f"role {role.name}: {path.name} imports {module!r}, which {python} does not have"
+    for problem in _import_problems(python, path):
+        yield f"role {role.name}: {path.name} {problem}"
 
 
 _FIND_IMPORTS = """
@@ -63,13 +64,16 @@ print(*sorted(name for name in wanted if importlib.util.find_spec(name) is None)
 """
 
 
-def _missing_imports(python: str, path: Path) -> list[str]:
-    looked = subprocess.run(
-        [python, "-c", _FIND_IMPORTS, str(path)], capture_output=True, text=True, timeout=60
-    )
+def _import_problems(python: str, path: Path) -> list[str]:
+    """Ask the role's own interpreter; imports inside functions or `try` are the script's affair."""
+    words = [python, "-c", _FIND_IMPORTS, str(path)]
+    try:
+        looked = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [f"cannot be looked at: {error}"]
     if looked.returncode:
-        return [looked.stderr.strip().splitlines()[-1]]
-    return looked.stdout.split()
+        return [f"cannot be read: {looked.stderr.strip().rpartition(chr(10))[2]}"]
+    return [f"imports {name!r}, which {python} does not have" for name in looked.stdout.split()]
 
 
 def _is_taken(port: int) -> bool:

@@ -1,50 +1,56 @@
 """Show what a running job prints: one program's bytes as they are, many ranks' lines with names."""
 
 import os
-import sys
+from collections.abc import Sequence
 
 from torchloom.launch.logreader import STREAMS, Tail, Wait, chunks
 from torchloom.launch.record import RankRecord, Record
 
 
-def relay_logs(record: Record, plain: bool) -> None:
+def relay_logs(record: Record, plain: bool, wait: Wait) -> None:
     """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it."""
-    ranks = record.ranks
-    tails = [Tail(record.log_path(rank), stream) for rank in ranks for stream in STREAMS]
-    targets = [1 if plain and stream == "stdout" else 2 for _ in ranks for stream in STREAMS]
-    names = label(ranks)
-    prefixes = [names[which // 2].encode() for which in range(len(tails))]
-    sys.stdout.flush()
-    if plain and len(ranks) == 1:
-        for which, data in chunks(tails, _over(record)):
+    sources = [(rank, stream) for rank in record.ranks for stream in STREAMS]
+    tails = [Tail(record.log_path(rank), stream) for rank, stream in sources]
+    targets = [1 if plain and stream == "stdout" else 2 for _, stream in sources]
+    if plain and len(record.ranks) == 1:
+        for which, data in chunks(tails, wait):
             _write(targets[which], data)
         return
+    names = [name.encode() for name in label(record.ranks) for _ in STREAMS]
     partial = [b""] * len(tails)
-    for which, data in chunks(tails, _over(record)):
-        *whole, partial[which] = (partial[which] + data).split(b"\n")
-        _write(targets[which], b"".join(prefixes[which] + line + b"\n" for line in whole))
+    for which, data in chunks(tails, wait):
+        lines, partial[which] = split_lines(partial[which] + data)
+        _write(targets[which], b"".join(names[which] + line for line in lines))
     for which, rest in enumerate(partial):
         if rest:
-            _write(targets[which], prefixes[which] + rest + b"\n")
+            _write(targets[which], names[which] + rest + b"\n")
 
 
-def label(ranks: tuple[RankRecord, ...] | list[RankRecord]) -> list[str]:
+def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole lines with their endings, and what follows the last of them.
+
+    A progress bar ends its lines with \\r; one that comes last may still become \\r\\n.
+    """
+    lines = data.splitlines(keepends=True)
+    rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+    return lines, rest
+
+
+def label(ranks: Sequence[RankRecord]) -> list[str]:
     """Return what stands before each rank's lines: `[rank3]: `, or `[trainer0]: ` by its role."""
-    grouped = {rank.role for rank in ranks if rank.logs.count("/") > 1}
-    several = len(grouped) > 1
-    return [
-        f"[{rank.role}.rank{rank.rank}]: "
-        if rank.role in grouped and several
-        else f"[rank{rank.rank}]: "
-        if rank.role in grouped
-        else f"[{rank.role}{rank.replica}]: "
-        for rank in ranks
-    ]
+    groups = {rank.role for rank in ranks if _is_of_group(rank)}
+    return [f"[{_name(rank, len(groups) > 1)}]: " for rank in ranks]
 
 
-def _over(record: Record) -> Wait:
-    guard = record.guard
-    return lambda pause: guard is None or guard.wait_exit(pause)
+def _name(rank: RankRecord, several_groups: bool) -> str:
+    if not _is_of_group(rank):
+        return f"{rank.role}{rank.replica}"
+    return f"{rank.role}.rank{rank.rank}" if several_groups else f"rank{rank.rank}"
+
+
+def _is_of_group(rank: RankRecord) -> bool:
+    """Tell whether its replica may have several ranks: then its logs lie one level deeper."""
+    return rank.logs.count("/") > 1
 
 
 def _write(fd: int, data: bytes) -> None:

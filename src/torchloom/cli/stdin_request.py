@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from torchloom.cli.target import Request
-from torchloom.errors import UserError, nearest
+from torchloom.errors import UserError, nearest, shorten
 from torchloom.schedulers import DEFAULT
 
-_FIELDS: dict[str, type] = {
+_FIELDS: Mapping[str, type] = {
     "component_name": str,
     "scheduler": str,
     "scheduler_args": dict,
@@ -25,18 +25,19 @@ _FIELDS: dict[str, type] = {
 
 
 def request_from_stdin(options: Mapping[str, Any], stdin: TextIO) -> Request:
-    """Read one JSON object that says everything; other words beside `--stdin` are refused."""
-    if options["words"] or options["module"]:
+    """Read one JSON object that says everything; what else was said beside it is refused."""
+    if any(value not in (None, ()) for value in options.values()):
         raise UserError("--stdin brings the whole request; leave the other words out")
     data = _checked(_read(stdin))
+    words = data.get("component_args_str", [])
     return Request(
-        words=(data["component_name"], *data.get("component_args_str", ())),
-        component_args=None if data.get("component_args_str") else data.get("component_args", {}),
+        words=(data["component_name"], *words),
+        component_args=None if words else data.get("component_args", {}),
         scheduler=data.get("scheduler") or DEFAULT,
         cfg={**data.get("scheduler_args", {}), **data.get("scheduler_cfg", {})},
-        workspace=data.get("workspace") or "",
+        workspace=data.get("workspace", ""),
         parent_run_id=data.get("parent_run_id"),
-        dry=bool(data.get("dryrun")),
+        dry=data.get("dryrun", False),
     )
 
 
@@ -51,13 +52,20 @@ def _read(stdin: TextIO) -> dict[str, Any]:
 
 
 def _checked(data: dict[str, Any]) -> dict[str, Any]:
-    for key, value in data.items():
+    """Return the fields that say something; null says nothing."""
+    said = {key: value for key, value in data.items() if value is not None}
+    for key in data:
         if key not in _FIELDS:
             hint = nearest(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
-            raise UserError(f"--stdin: unknown field {key!r}; {hint}")
-        if value is not None and not isinstance(value, _FIELDS[key]):
+            raise UserError(f"--stdin: unknown field {shorten(key)!r}; {hint}")
+    for key, value in said.items():
+        if not isinstance(value, _FIELDS[key]):
             wanted, got = _FIELDS[key].__name__, type(value).__name__
             raise UserError(f"--stdin: {key}: expected {wanted}, got {got}")
-    if not data.get("component_name"):
+    if not said.get("component_name"):
         raise UserError("--stdin: component_name is missing")
-    return data
+    for index, word in enumerate(said.get("component_args_str", [])):
+        if not isinstance(word, str):
+            problem = f"expected str, got {type(word).__name__}"
+            raise UserError(f"--stdin: component_args_str[{index}]: {problem}")
+    return said

@@ -1,32 +1,41 @@
-"""One submitted job as `run` sees it: start it, follow it, pass signals on, leave with its code."""
+"""One job on this machine as `run` sees it: start it, show it, pass signals on, return its code.
 
+A signal never breaks off what is shown: its handler tells the job and the last words still come.
+"""
+
+import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import click
 
-from torchloom.cli.output import echo_json, job_shape, took
+from torchloom.cli.output import echo_json, job_shape, say, took
 from torchloom.cli.relay import relay_logs
 from torchloom.cli.target import Request, count, kind_of, processes_in_words
+from torchloom.errors import Failure
 from torchloom.launch import catalog, terminal
+from torchloom.launch.handshake import Input
 from torchloom.launch.record import Record
-from torchloom.launch.starter import Input
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo, AppState, make_app_handle
 
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
+_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Left(BaseException):
+    """The user left the job to itself; not an Exception, so nothing in between swallows it."""
 
 
 class Interrupted(BaseException):
-    """A signal asked `run` itself to end; not an Exception, so nothing in between swallows it."""
+    """A signal came where it must break off what is going on: no job yet, or a second Ctrl-C."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -36,145 +45,186 @@ class Interrupted(BaseException):
 class Submission:
     """A dry run on its way to becoming a job on this machine."""
 
-    def __init__(self, runner: Runner, request: Request, info: AppDryRunInfo[Any]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        request: Request,
+        info: AppDryRunInfo[Any],
+    ) -> None:
         self._runner = runner
+        self._scheduler = scheduler
         self._info = info
         self._is_program = kind_of(request).is_program
         self._app_id: str = info.request.launch.app_id
-        scheduler = runner.scheduler(request.scheduler)
-        assert isinstance(scheduler, LocalScheduler)
-        self._scheduler = scheduler
+        self._handle = make_app_handle(scheduler.backend, runner.name(), self._app_id)
         self._ranks = sum(len(r.replicas) * r.ranks for r in info.request.launch.roles)
         self._many = processes_in_words(request) if self._is_program else count(self._ranks)
-
-    @property
-    def handle(self) -> str:
-        return make_app_handle(self._scheduler.backend, self._runner.name(), self._app_id)
+        self._started = self._detached = self._stopping = self._leaving = False
 
     def submit(self) -> None:
         """Start the job and say its handle and what can be done with it."""
-        self._scheduler.schedule(self._info)
-        click.echo(self.handle)
-        self._say(f"{self._app_id} is on its way\n{self._next_commands()}")
+        self._schedule()
+        click.echo(self._handle)
+        say(f"{self._app_id} is on its way\n{self._next_commands()}")
 
     def submit_json(self) -> None:
-        self._scheduler.schedule(self._info)
+        """Start the job and print it."""
+        self._schedule()
         echo_json(job_shape(self._record(), self._scheduler.backend))
 
     def wait(self) -> int:
-        """Wait without a word; return the job's exit code."""
-        with self._signals():
-            return self._until_over(lambda: self._runner.wait(self.handle))
+        """Wait for the end of a submitted job without a word; return its exit code."""
+        return self._until_over(lambda: None)
 
-    def follow(self, started: bool = False) -> int:
+    def show_logs(self) -> int:
+        """Show what a submitted job prints; return its exit code."""
+        return self._until_over(self._relay)
+
+    def follow(self) -> int:
         """Start the job, show what it prints, and return its exit code."""
-        if not started:
-            if not self._is_program:
-                click.echo(self.handle)
-            self._say(f"{self._app_id}: {self._many}")
+        return self._until_over(self._start_and_show)
+
+    def _schedule(self) -> None:
+        self._scheduler.schedule(self._info)
+        self._started = self._detached = True
+
+    def _start_and_show(self) -> None:
+        if not self._is_program:
+            click.echo(self._handle)
+        say(f"{self._app_id}: {self._many}")
         give = self._give()
-        with self._signals():
-            if not started:
-                channel = self._scheduler.start(self._info, give)
-                if give == "terminal":
-                    self._until_over(lambda: terminal.show(channel, 0, 1))
-                channel.close()
-            shown = give == "terminal" and not started
-            return self._until_over((lambda: None) if shown else self._relay)
+        window = terminal.window_size(1) if give == "terminal" else b""
+        with self._scheduler.start(self._info, give, window) as channel:
+            self._started = True
+            if give == "terminal":
+                terminal.show(channel, 0, 1)
+            else:
+                self._relay()
 
     def _give(self) -> Input:
         """Return what standard input the job gets: one program has ours, a group has none."""
-        if not self._is_program or self._ranks > 1:
+        if not self._is_alone() or (os.isatty(0) and not _in_foreground()):
             return "nothing"
-        return "terminal" if os.isatty(0) and os.isatty(1) else "stdin"
+        return "terminal" if all(map(os.isatty, (0, 1, 2))) else "stdin"
+
+    def _is_alone(self) -> bool:
+        """Tell whether the job stands where `python train.py` would."""
+        return self._is_program and self._ranks == 1
 
     def _relay(self) -> None:
-        relay_logs(self._record(), plain=self._is_program)
+        relay_logs(self._record(), self._is_program, partial(self._scheduler.wait, self._app_id))
 
-    def _until_over(self, show: Callable[[], object]) -> int:
-        """Do `show`, then wait for the end; a signal on the way ends the job or leaves it."""
-        while True:
-            try:
-                show()
-                self._runner.wait(self.handle)
-                return self._report()
-            except Interrupted as interrupt:
-                show = lambda: None  # noqa: E731
-                if not self._obey(interrupt.signum):
-                    return DETACHED
-
-    def _obey(self, signum: int) -> bool:
-        """Pass a signal on; false when the job is left to itself."""
-        leave = signum == signal.SIGINT and os.isatty(0) and self._ranks > 1
-        if leave and not self._second_chance():
-            return False
-        self._scheduler.stop(self._app_id, signum=signum)
-        return True
-
-    def _second_chance(self) -> bool:
-        """Say how to come back; return whether the user wanted the job stopped after all."""
-        click.echo(err=True)  # behind the ^C
-        self._say(f"{self._app_id} goes on; Ctrl-C again stops it\n{self._next_commands()}")
+    def _until_over(self, show: Callable[[], None]) -> int:
+        """Do `show`, then wait for the end, while signals act on the job."""
         try:
-            time.sleep(SECOND_CHANCE)
-        except Interrupted:
-            return True
-        return False
+            with self._signals():
+                show()
+                self._runner.wait(self._handle)
+        except Left:
+            return DETACHED
+        except Interrupted as interrupt:
+            self._scheduler.stop(self._app_id)  # it may just have come to be
+            return 128 + interrupt.signum
+        except BrokenPipeError:
+            self._end_unread()
+            raise
+        return self._report()
 
-    @contextmanager
+    def _end_unread(self) -> None:
+        """End a job whose output nobody reads, as a broken pipe would; a detached one goes on."""
+        if not self._detached:
+            say(f"{self._app_id} is stopped: nobody reads its output")
+            self._scheduler.stop(self._app_id, "output_closed")
+            self._runner.wait(self._handle)
+
+    # Signals.
+
+    @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Be interrupted by SIGINT and SIGTERM, and hand SIGUSR1 and SIGUSR2 to the ranks."""
-        actions = {
-            signal.SIGINT: _interrupt,
-            signal.SIGTERM: _interrupt,
-            signal.SIGUSR1: self._hand_on,
-            signal.SIGUSR2: self._hand_on,
-        }
-        before = {signum: signal.signal(signum, action) for signum, action in actions.items()}
+        signums = (signal.SIGINT, signal.SIGTERM, *_HANDED_ON)
+        before = {signum: signal.signal(signum, self._on_signal) for signum in signums}
         try:
             yield
         finally:
             for signum, action in before.items():
                 signal.signal(signum, action)
 
-    def _hand_on(self, signum: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        """SIGINT and SIGTERM stop the job, other signals are for its ranks; Ctrl-C may leave it."""
+        if not self._started:
+            raise Interrupted(signum)
+        if signum in _HANDED_ON or self._stopping:
+            self._hand_on(signum)
+        elif self._leaving:
+            raise Interrupted(signum)
+        elif signum == signal.SIGINT and self._may_leave():
+            self._leave()
+        else:
+            self._stop(signum)
+
+    def _may_leave(self) -> bool:
+        return os.isatty(0) and (self._detached or not self._is_alone())
+
+    def _leave(self) -> None:
+        """Say how to come back and leave, unless the user wants the job stopped after all."""
+        try:
+            self._leaving = True
+            click.echo(err=True)  # behind the ^C
+            say(f"{self._app_id} goes on; Ctrl-C again stops it\n{self._next_commands()}")
+            time.sleep(SECOND_CHANCE)
+        except Interrupted as interrupt:
+            self._leaving = False
+            self._stop(interrupt.signum)
+        else:
+            raise Left
+
+    def _stop(self, signum: int) -> None:
+        self._stopping = True
+        self._scheduler.stop(self._app_id, signum=signum)
+
+    def _hand_on(self, signum: int) -> None:
         for rank in self._record().ranks:
             if rank.process is not None and rank.state is AppState.RUNNING:
                 rank.process.send(signum)
 
+    # The end.
+
     def _report(self) -> int:
         record = self._record()
-        if record.state is not AppState.SUCCEEDED or not self._is_program or self._ranks > 1:
+        if record.state is not AppState.SUCCEEDED or not self._is_alone():
             why = f" ({record.reason})" if record.reason else ""
-            self._say(f"{self._app_id} {record.state.name}{why} after {took(record)}")
+            say(f"{self._app_id} {record.state.name}{why} after {took(record)}")
         if record.state is AppState.FAILED:
-            self._say(f"more: loom show {self._app_id}")
+            say(f"more: loom show {self._app_id}")
         return exit_code(record)
 
     def _record(self) -> Record:
         record = catalog.record(self._app_id)
         if record is None:
-            raise click.ClickException(f"{self._app_id} was removed while it was followed")
+            raise Failure(f"{self._app_id} was removed while it was followed")
         return record
 
     def _next_commands(self) -> str:
-        rows = (f"loom logs -f {self._app_id}", f"loom show {self._app_id}")
-        return "\n".join(f"  {row}" for row in (*rows, f"loom stop {self._app_id}"))
+        verbs = ("loom logs -f", "loom show", "loom stop")
+        return "\n".join(f"  {verb} {self._app_id}" for verb in verbs)
 
-    def _say(self, text: str) -> None:
-        sys.stdout.flush()
-        click.echo(f"loom: {text}", err=True)
+
+def _in_foreground() -> bool:
+    """Tell whether the terminal is ours to read: not when the shell has put us behind an `&`."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def exit_code(record: Record) -> int:
     """Return what a shell would see had the job been one command: its first bad rank's code."""
-    ended = sorted((r for r in record.ranks if r.exit_code), key=lambda r: r.ended_at or "")
-    if ended and record.state is not AppState.SUCCEEDED:
-        code = ended[0].exit_code or 0
+    if record.state is AppState.SUCCEEDED:
+        return 0
+    bad = [rank for rank in record.ranks if rank.exit_code]
+    if bad:  # those the agent ended on behalf of the first are CANCELLED
+        first = min(bad, key=lambda rank: (rank.state is not AppState.FAILED, rank.ended_at or ""))
+        code = first.exit_code or 1
         return code if code > 0 else 128 - code
-    alone = len(record.ranks) == 1 and record.ranks[0].exit_code == 0
-    return 0 if record.state is AppState.SUCCEEDED or alone else 1
-
-
-def _interrupt(signum: int, _frame: FrameType | None) -> None:
-    raise Interrupted(signum)
+    return 0 if len(record.ranks) == 1 and record.ranks[0].exit_code == 0 else 1

@@ -1,27 +1,23 @@
-"""What `run` and `plan` are pointed at, and the options both take: from words to a dry run."""
+"""What `run` and `plan` are pointed at: from words to an app, and from an app to a dry run."""
 
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from torchloom.components.installed import BUILTINS
-from torchloom.errors import NotFound, UserError
+from torchloom.errors import NotFound, UserError, shorten
 from torchloom.launch import devices
-from torchloom.runner import config
-from torchloom.runner.api import Runner, get_runner
+from torchloom.runner.api import Runner
 from torchloom.schedulers import DEFAULT
 from torchloom.settings import environment
-from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, read_app
+from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, app_to_dict, read_app
 
 SPEC_ENDINGS = (".json", ".yaml", ".yml")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kind(Enum):
@@ -58,89 +54,25 @@ class Request:
     dry: bool = False
 
 
-def target_options(function: F) -> F:
-    """Add the options that say what to run, where and how."""
-    options = [
-        click.option("-n", "processes", type=click.IntRange(1), help="Processes on each node."),
-        click.option("-s", "--scheduler", help="Engine; `loom engines` lists them."),
-        click.option(
-            "-cfg",
-            "--scheduler_args",
-            "--scheduler-args",
-            multiple=True,
-            metavar="K=V,..",
-            help="Options of the engine.",
-        ),
-        click.option("--workspace", metavar="DIR", help="Run in a copy of this folder."),
-        click.option("--name", help="Name of the job; default: the script's."),
-        click.option(
-            "-e", "--env", multiple=True, metavar="K=V", help="Variable; K alone copies ours."
-        ),
-        click.option("--max-retries", type=click.IntRange(0), help="Starts after a failure."),
-        click.option("--parent_run_id", "--parent-run-id", hidden=True),
-        click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
-        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET [ARGS]..."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-class TargetCommand(click.Command):
-    """Options before the target are ours, everything after it is the target's."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["context_settings"] = {"allow_interspersed_args": False}
-        super().__init__(*args, **kwargs)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Stop reading our options at `-m MODULE`: what follows is the module's."""
-        place = self._place_of_module(args)
-        if place is not None and len(args) > place + 2:
-            args = [*args[: place + 2], "--", *args[place + 2 :]]
-        return super().parse_args(ctx, args)
-
-    def _place_of_module(self, args: list[str]) -> int | None:
-        flags = {
-            flag: parameter.is_flag
-            for parameter in self.params
-            if isinstance(parameter, click.Option)
-            for flag in parameter.opts
-        }
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            if args[place] == "-m":
-                return place
-            takes_word = "=" not in args[place] and flags.get(args[place]) is False
-            place += 2 if takes_word else 1
-        return None
-
-
-def request_from(options: dict[str, Any]) -> Request:
-    """Fill in what the config files say about `run`."""
-    defaults = config.get_configs("cli", "run")
-    words = options["words"]
-    if not words and not options["module"] and (chosen := defaults.get("component")):
-        words = (chosen,)
-    known = {key: options[key] for key in Request.__slots__ if key in options}
-    return Request(
-        **{
-            **known,
-            "words": words,
-            "scheduler": options["scheduler"] or defaults.get("scheduler") or DEFAULT,
-            "workspace": options["workspace"] or defaults.get("workspace") or "",
-        }
-    )
-
-
-def dryrun(request: Request, runner: Runner | None = None) -> AppDryRunInfo[Any]:
+def dryrun(request: Request, runner: Runner) -> AppDryRunInfo[Any]:
     """Return what would be submitted."""
-    runner = runner or get_runner()
     app = build_app(request, runner)
     cfg = {**runner.cfg_from_str(request.scheduler, *request.scheduler_args), **request.cfg}
     return runner.dryrun(
         app, request.scheduler, cfg, request.workspace or None, request.parent_run_id
     )
+
+
+def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
+    """Return a dry run as JSON shows it."""
+    launch = getattr(info.request, "launch", None)
+    return {
+        "scheduler": scheduler,
+        "app": app_to_dict(info.app) if info.app else None,
+        "cfg": dict(info.cfg),
+        "request": repr(info),
+        "notes": list(launch.notes) if launch else [],
+    }
 
 
 def kind_of(request: Request) -> Kind:
@@ -162,17 +94,19 @@ def kind_of(request: Request) -> Kind:
 
 def build_app(request: Request, runner: Runner) -> AppDef:
     """Return the app that the words mean."""
-    kind, (target, *rest) = kind_of(request), request.words or ("",)
-    match kind:
-        case Kind.COMPONENT:
-            given = request.component_args
-            app = runner.build(target, rest if given is None else given)
-        case Kind.SPEC:
-            _refuse_arguments(target, rest)
-            app = read_app(target)
-        case _:
-            app = _program(request, kind)
-    return _with_options(app, request)
+    kind = kind_of(request)
+    if kind.is_program:
+        return _with_options(_program(request, kind), request)
+    if request.processes:
+        raise UserError("-n is for a script, a module or a command; a component has its own -j")
+    target, *rest = request.words
+    if kind is Kind.COMPONENT:
+        _refuse_nearly_script(target)
+        given = request.component_args
+        return _with_options(runner.build(target, rest if given is None else given), request)
+    if rest:
+        raise UserError(f"{target} is a spec file and takes no arguments: {shorten(rest[0])!r}")
+    return _with_options(read_app(target), request)
 
 
 def _program(request: Request, kind: Kind) -> AppDef:
@@ -180,7 +114,7 @@ def _program(request: Request, kind: Kind) -> AppDef:
     from torchloom.components.dist import loom
 
     words = request.words
-    if kind is Kind.SCRIPT and not Path(words[0]).is_file():
+    if kind is Kind.SCRIPT and not os.path.isfile(words[0]):
         raise NotFound("file", words[0], _scripts_near(words[0]))
     return loom(
         *(words[1:] if kind is Kind.SCRIPT else words),
@@ -191,24 +125,33 @@ def _program(request: Request, kind: Kind) -> AppDef:
     )
 
 
+def _refuse_nearly_script(target: str) -> None:
+    script = f"{target}.py"
+    if target and os.path.isfile(script):
+        raise NotFound("command or component", target, [script])
+
+
 def _with_options(app: AppDef, request: Request) -> AppDef:
-    if request.name:
+    if request.name is not None:
         app.name = request.name
+    variables = _variables(request.env)
     for role in app.roles:
-        role.env.update(_variables(request.env))
+        role.env.update(variables)
         if request.max_retries is not None:
             role.max_retries = request.max_retries
     return app
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:
+    """Return what `-e` says; values arrive as written, so macros find no dollar in them."""
     inherited = environment()
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or (not equals and key not in inherited):
-            raise UserError(f"--env {pair!r}: write K=V, or the name of a variable that is set")
-        found[key] = value if equals else inherited[key]
+            problem = "write K=V, or the name of a variable that is set"
+            raise UserError(f"--env {shorten(pair)!r}: {problem}")
+        found[key] = (value if equals else inherited[key]).replace("$", "$$")
     return found
 
 
@@ -239,11 +182,6 @@ def processes_in_words(request: Request) -> str:
     return "1 process, on the only accelerator" if found else "1 process, no accelerator found"
 
 
-def _refuse_arguments(target: str, rest: Sequence[str]) -> None:
-    if rest:
-        raise UserError(f"{target} is a spec file and takes no arguments: {' '.join(rest)!r}")
-
-
 def _scripts_near(target: str) -> list[str]:
-    folder = Path(target).parent
-    return [str(path) for path in folder.glob("*.py")] if folder.is_dir() else []
+    folder = os.path.dirname(target)
+    return [str(path) for path in Path(folder).glob("*.py")] if os.path.isdir(folder or ".") else []

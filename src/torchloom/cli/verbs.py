@@ -4,57 +4,72 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """One verb: what it does, and the flags that completion offers."""
+    """One verb: what it does, and the flags that completion offers; `=` ends those with a value."""
 
     summary: str
     flags: tuple[str, ...]
-    takes: str = ""  # what its argument is, for completion: job, file, component, engine
+    takes: str = ""  # what its argument is, for completion: job, target, component, engine, ...
     first: bool = True  # shown at the top of `loom --help`
 
 
 _TARGET = (
-    "-n",
-    "--scheduler",
-    "--scheduler_args",
-    "--workspace",
-    "--name",
-    "--env",
-    "--max-retries",
+    "-n=",
+    "--scheduler=",
+    "--scheduler_args=",
+    "--workspace=",
+    "--name=",
+    "--env=",
+    "--max-retries=",
+    "-m=",
     "--json",
 )
 
 VERBS: dict[str, Verb] = {
     "run": Verb(
         "run a script, a component or a spec file; follows it, -d does not",
-        (*_TARGET, "--detach", "--dryrun", "--wait", "--log", "--stdin"),
-        "file",
+        ("--detach", "--dryrun", "--wait", "--log", "--stdin", *_TARGET),
+        "target",
     ),
     "plan": Verb(
         "show what `run` would send, and what could not be honoured",
-        (*_TARGET, "--all", "--check"),
-        "file",
+        ("--all", "--check", *_TARGET),
+        "target",
     ),
-    "ls": Verb("list jobs, newest first", ("--scheduler", "--state", "--limit", "--all", "--json")),
+    "ls": Verb(
+        "list jobs, newest first", ("--scheduler=", "--state=", "--limit=", "--all", "--json")
+    ),
     "show": Verb(
         "one job: state and why, ranks, first error",
-        ("--wait", "--spec", "--events", "--roles", "--json"),
+        ("--wait", "--spec", "--events", "--roles=", "--json"),
         "job",
     ),
     "logs": Verb(
         "print or follow the logs of some or all ranks",
-        ("--follow", "--ranks", "--role", "--regex", "--since", "--until", "--stream", "--last"),
+        (
+            "--follow",
+            "--ranks=",
+            "--role=",
+            "--regex=",
+            "--since=",
+            "--until=",
+            "--stream=",
+            "--last=",
+            "--json",
+        ),
         "job",
     ),
-    "stop": Verb("end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason", "--json"), "job"),
+    "stop": Verb(
+        "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
+    ),
     "doctor": Verb("check this machine; end what crashes left behind", ("--clean", "--json")),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
     "components": Verb(
-        "list components, or explain one", ("--print", "--json"), "component", False
+        "list components, or explain one", ("--print=", "--json"), "component", False
     ),
     "engines": Verb("list engines and their options", ("--json",), "engine", False),
-    "config": Verb("show or write config files", ("--json",), "", False),
-    "completion": Verb("print shell completion: bash, zsh or fish", (), "", False),
-    "bench": Verb("measure us beside our peers", ("--json", "--only"), "", False),
+    "config": Verb("show or write config files", (), "config", False),
+    "completion": Verb("print shell completion: bash, zsh or fish", (), "shell", False),
+    "bench": Verb("measure us beside our peers", ("--json", "--only=", "-n="), "", False),
 }
 
 # Other tools' words. The value is our verb and the flags that make it mean the same.

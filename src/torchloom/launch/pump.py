@@ -71,7 +71,7 @@ class Pump:
         else:
             self._selector.unregister(fd)
         if self._relay is not None:
-            self._relay.terminal = None
+            self._relay.detach(fd)
         rank.close(fd)
         if not rank.outputs:
             rank.log.close()

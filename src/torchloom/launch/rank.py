@@ -44,12 +44,19 @@ class Rank:
                 os.close(fd)
         self._watch({out_read: "stdout", err_read: "stderr"})
 
-    def start_on_terminal(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
-        """Start the command on a terminal of its own, and return our end of that.
+    def start_on_terminal(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        attach: Callable[[int], None],
+    ) -> None:
+        """Start the command on a terminal of its own, attached before it can look at it.
 
         What it prints there is its stdout.
         """
         master, slave = pty.openpty()
+        attach(master)
         try:
             self._started(spawn(argv, env, cwd, Outputs(slave, slave, slave, terminal=True)))
         except OSError:
@@ -58,7 +65,6 @@ class Rank:
         finally:
             os.close(slave)
         self._watch({master: "stdout"})
-        return master
 
     def pump(self, fd: int, copy: Callable[[bytes], None] | None = None) -> int | None:
         """Move what is there from one output to the log; return how much, nothing at its end."""

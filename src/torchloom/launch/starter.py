@@ -29,12 +29,14 @@ def start(
     request: LaunchRequest,
     app: Mapping[str, Any],
     give: Input = "nothing",
+    window: bytes = b"",
     fill: Callable[[Path], None] = lambda _: None,
 ) -> socket.socket:
     """Start the run; from the return on, every verb knows it. The caller closes the channel.
 
     `give` says what the only rank gets as standard input: nothing, ours, or a terminal that is
-    served over the returned channel. `fill` may put files into the run's folder first.
+    served over the returned channel and has the size of `window` from the start. `fill` may put
+    files into the run's folder first.
     """
     folder = RunFolder.create(request, app, _first_record(request))
     ours, theirs = socket.socketpair()
@@ -44,7 +46,7 @@ def start(
             _run_agent(folder, theirs.fileno(), give)
         if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
             raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
-        ours.sendall(GO)
+        ours.sendall(GO + window)
     except BaseException:
         ours.close()
         shutil.rmtree(folder.path, ignore_errors=True)

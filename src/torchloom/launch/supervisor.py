@@ -179,7 +179,7 @@ class Supervisor:
         if self._relay is None:
             rank.start(argv, env, cwd, self._stdin)
         else:
-            self._relay.terminal = rank.start_on_terminal(argv, env, cwd)
+            rank.start_on_terminal(argv, env, cwd, self._relay.attach)
         self._alive[rank.pid] = rank
         self._pump.watch(rank)
         return rank

@@ -29,16 +29,35 @@ class Relay:
     def __init__(self, channel: socket.socket, selector: selectors.BaseSelector) -> None:
         self._channel = channel
         self._selector = selector
-        self._waiting = b""
-        self._received = b""
+        self._waiting = b""  # for the user's terminal
+        self._received = b""  # from the user's end, not yet understood
+        self._typed = b""  # for the rank's terminal
+        self._size = b""
         self._open = True
-        self.terminal: int | None = None
+        self._terminal: int | None = None  # the rank's, as it was attached
+        self._keyboard = -1  # a descriptor of its own, for what is typed
         channel.setblocking(False)
         selector.register(channel, selectors.EVENT_READ, self._serve)
+        self._receive()  # the window's size came with the word to start
 
     @property
     def full(self) -> bool:
         return len(self._waiting) > _HIGH_WATER
+
+    def attach(self, terminal: int) -> None:
+        """Connect a rank's terminal: it has the window's size before the rank can ask."""
+        self._terminal = terminal
+        self._keyboard = os.dup(terminal)
+        os.set_blocking(self._keyboard, False)
+        self._resize()
+        self._type()
+
+    def detach(self, terminal: int) -> None:
+        """Let a terminal go that has ended; a newer one stays."""
+        if terminal == self._terminal:
+            self._terminal = None
+            self._watch_keyboard(False)
+            os.close(self._keyboard)
 
     def send(self, data: bytes) -> None:
         """Pass on what the rank printed."""
@@ -97,13 +116,37 @@ class Relay:
         return kind, payload
 
     def _obey(self, kind: bytes, payload: bytes) -> None:
-        if self.terminal is None:
+        if kind == _INPUT:
+            self._typed += payload
+            self._type()
+        elif kind == _SIZE:
+            self._size = payload
+            self._resize()
+
+    def _resize(self) -> None:
+        if self._terminal is not None and self._size:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, self._size)
+
+    def _type(self, _ready: int = 0) -> None:
+        """Type what the rank's terminal has room for; the rest follows when it has read some."""
+        if self._terminal is None:
             return
-        with contextlib.suppress(OSError):
-            if kind == _INPUT:
-                os.write(self.terminal, payload)
-            elif kind == _SIZE:
-                fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, payload)
+        try:
+            while self._typed:
+                self._typed = self._typed[os.write(self._keyboard, self._typed) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # the rank has just ended
+            self._typed = b""
+        self._watch_keyboard(bool(self._typed))
+
+    def _watch_keyboard(self, wanted: bool) -> None:
+        watched = self._keyboard in self._selector.get_map()
+        if wanted and not watched:
+            self._selector.register(self._keyboard, selectors.EVENT_WRITE, self._type)
+        elif watched and not wanted:
+            self._selector.unregister(self._keyboard)
 
     def _hang_up(self) -> None:
         if self._open:
@@ -113,6 +156,14 @@ class Relay:
             self._channel.close()
 
 
+def window_size(screen: int) -> bytes:
+    """Return the frame that tells how large the user's window is; nothing if it cannot tell."""
+    try:
+        return _frame(_SIZE, fcntl.ioctl(screen, termios.TIOCGWINSZ, bytes(8)))
+    except OSError:
+        return b""
+
+
 def show(channel: socket.socket, keys: int, screen: int) -> None:
     """The command's end: connect the user's terminal until the rank has ended."""
     resized, wake = os.pipe()
@@ -120,7 +171,7 @@ def show(channel: socket.socket, keys: int, screen: int) -> None:
     previous = signal.signal(signal.SIGWINCH, lambda *_: os.write(wake, b"."))
     try:
         with _raw(keys):
-            _send_size(channel, screen)
+            _send(channel, window_size(screen))
             _relay(channel, keys, screen, resized)
     finally:
         signal.signal(signal.SIGWINCH, previous)
@@ -134,32 +185,43 @@ def _relay(channel: socket.socket, keys: int, screen: int, resized: int) -> None
         ready, _, _ = select.select(sources, [], [])
         if resized in ready:
             os.read(resized, 64)
-            _send_size(channel, screen)
+            _send(channel, window_size(screen))
         if keys in ready:
-            typed = os.read(keys, 1024)
-            if typed:
-                _send(channel, _INPUT, typed)
+            if typed := _typed(keys):
+                _send(channel, _frame(_INPUT, typed))
             else:
                 sources.remove(keys)
-        if channel.fileno() in ready:
-            try:
-                data = channel.recv(_CHUNK)
-            except ConnectionResetError:
-                return
-            if not data:
-                return
-            while data:
-                data = data[os.write(screen, data) :]
+        if channel.fileno() in ready and not _show_some(channel, screen):
+            return
 
 
-def _send(channel: socket.socket, kind: bytes, payload: bytes) -> None:
+def _typed(keys: int) -> bytes:
+    """Return what was typed; nothing when the window was closed."""
+    try:
+        return os.read(keys, 1024)
+    except OSError:
+        return b""
+
+
+def _show_some(channel: socket.socket, screen: int) -> bool:
+    """Show what the rank printed; false when that, or the window, has ended."""
+    try:
+        data = channel.recv(_CHUNK)
+        shown = bool(data)
+        while data:
+            data = data[os.write(screen, data) :]
+    except OSError:
+        return False
+    return shown
+
+
+def _frame(kind: bytes, payload: bytes) -> bytes:
+    return _HEADER.pack(kind, len(payload)) + payload
+
+
+def _send(channel: socket.socket, frame: bytes) -> None:
     with contextlib.suppress(OSError):  # the rank has just ended; its last words are still to read
-        channel.sendall(_HEADER.pack(kind, len(payload)) + payload)
-
-
-def _send_size(channel: socket.socket, screen: int) -> None:
-    with contextlib.suppress(OSError):
-        _send(channel, _SIZE, fcntl.ioctl(screen, termios.TIOCGWINSZ, bytes(8)))
+        channel.sendall(frame)
 
 
 @contextlib.contextmanager
@@ -169,4 +231,5 @@ def _raw(keys: int) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the window was closed
+            termios.tcsetattr(keys, termios.TCSADRAIN, before)

@@ -93,13 +93,17 @@ class LocalScheduler(Scheduler[LocalRequest]):
         return dryrun_info.request.launch.app_id
 
     def start(
-        self, dryrun_info: AppDryRunInfo[LocalRequest], give: Input = "nothing"
+        self,
+        dryrun_info: AppDryRunInfo[LocalRequest],
+        give: Input = "nothing",
+        window: bytes = b"",
     ) -> "socket.socket":
         """Start the app with a standard input for its only rank; see `launch.starter`."""
         from torchloom.launch import starter
 
         request = dryrun_info.request
-        return starter.start(request.launch, request.app, give, partial(_fill, request.launch))
+        fill = partial(_fill, request.launch)
+        return starter.start(request.launch, request.app, give, window, fill)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         from torchloom.schedulers import local_apps

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.resources import Resource
-from torchloom.specs.role import AppDef
+from torchloom.specs.role import AppDef, Role
 from torchloom.specs.shape import APP, RESOURCE
 from torchloom.specs.unfold import unfold_app, unfold_resource
 
@@ -13,6 +13,8 @@ from torchloom.specs.unfold import unfold_app, unfold_resource
 def coerce_app(obj: object) -> AppDef:
     """Return our AppDef as it is, and a copy of one whose class is another's (TorchX's own)."""
     if isinstance(obj, AppDef):
+        if not isinstance(obj.roles, list) or not all(isinstance(r, Role) for r in obj.roles):
+            raise SpecError("roles", f"expected a list of Role, got {shorten(repr(obj.roles))}")
         return obj
     if not is_dataclass(obj) or isinstance(obj, type) or not hasattr(obj, "roles"):
         shown = f"{type(obj).__name__}: {shorten(repr(obj))}"

@@ -1,0 +1,61 @@
+"""A job on another engine as `run` sees it: submit it, show its logs, wait for its end."""
+
+import threading
+from typing import Any
+
+import click
+
+from torchloom.cli.output import echo_json, engine_job_shape, say
+from torchloom.runner.api import Runner
+from torchloom.specs.api import AppDryRunInfo, AppState
+
+
+class EngineSubmission:
+    """A dry run on its way to an engine that only the runner knows."""
+
+    def __init__(self, runner: Runner, info: AppDryRunInfo[Any]) -> None:
+        self._runner = runner
+        self._info = info
+        self._handle = ""
+
+    def submit(self) -> None:
+        """Submit the job and say its handle."""
+        self._handle = self._runner.schedule(self._info)
+        click.echo(self._handle)
+
+    def submit_json(self) -> None:
+        """Submit the job and print what the engine says of it."""
+        self._handle = self._runner.schedule(self._info)
+        status = self._runner.status(self._handle)
+        name = self._info.app.name if self._info.app else ""
+        state = status.state if status else AppState.UNKNOWN
+        echo_json(engine_job_shape(self._handle, name, state))
+
+    def follow(self) -> int:
+        """Submit the job, show its logs, and return 0 when it succeeded."""
+        self.submit()
+        return self.show_logs()
+
+    def show_logs(self) -> int:
+        """Show what all replicas print until the end."""
+        roles = self._info.app.roles if self._info.app else []
+        places = [(role.name, index) for role in roles for index in range(role.num_replicas)]
+        readers = [threading.Thread(target=self._print, args=p, daemon=True) for p in places]
+        for reader in readers:
+            reader.start()
+        code = self.wait()
+        for reader in readers:
+            reader.join()
+        return code
+
+    def wait(self) -> int:
+        """Wait for the end; return 0 when the job succeeded."""
+        status = self._runner.wait(self._handle)
+        succeeded = status is not None and status.state is AppState.SUCCEEDED
+        if not succeeded:
+            say(f"{self._handle} {status.state.name if status else 'is gone'}")
+        return 0 if succeeded else 1
+
+    def _print(self, role: str, index: int) -> None:
+        for line in self._runner.log_lines(self._handle, role, index, should_tail=True):
+            click.echo(f"[{role}{index}]: {line}", err=True, nl=not line.endswith("\n"))

@@ -1,0 +1,81 @@
+"""The command line of `run` and `plan`: options before the target are ours, the rest is not."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.target import Request
+from torchloom.runner import config
+from torchloom.schedulers import DEFAULT
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def target_options(function: F) -> F:
+    """Add the options that say what to run, where and how."""
+    options = [
+        click.option("-n", "processes", type=Number(1), metavar="N", help="Processes a node."),
+        click.option(
+            "-s", "--scheduler", metavar="ENGINE", help="Where; `loom engines` lists them."
+        ),
+        click.option(
+            "-cfg",
+            "--scheduler_args",
+            "--scheduler-args",
+            multiple=True,
+            metavar="K=V,..",
+            help="Options of the engine.",
+        ),
+        click.option("--workspace", metavar="DIR", help="Run in a copy of this folder."),
+        click.option("--name", metavar="NAME", help="Name of the job; default: the script's."),
+        click.option(
+            "-e", "--env", multiple=True, metavar="K=V", help="Variable; K alone copies ours."
+        ),
+        click.option(
+            "--max-retries", type=Number(0), metavar="N", help="Starts after a failure, at most."
+        ),
+        click.option("--parent_run_id", "--parent-run-id", hidden=True),
+        click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
+        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET [ARGS]..."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+class TargetCommand(LoomCommand):
+    """A command that reads no option behind its target: those are the target's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = {"allow_interspersed_args": False}
+        super().__init__(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Stop reading our options at `-m MODULE`: what follows is the module's."""
+        end = self._end_of_module(args)
+        return super().parse_args(ctx, args if end is None else [*args[:end], "--", *args[end:]])
+
+    def _end_of_module(self, args: list[str]) -> int | None:
+        """Return where the words after `-m MODULE` begin, when a module is named."""
+        options = [option for option in self.params if isinstance(option, click.Option)]
+        with_value = {flag for option in options if not option.is_flag for flag in option.opts}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            end = place + (2 if args[place] in with_value else 1)
+            if args[place][:2] == "-m":
+                return min(end, len(args))
+            place = end
+        return None
+
+
+def request_from(options: dict[str, Any]) -> Request:
+    """Return what the words ask for; what they leave open, the config files may say."""
+    defaults = config.get_configs("cli", "run")
+    given = {name: options[name] for name in Request.__slots__ if name in options}
+    given["scheduler"] = options["scheduler"] or defaults.get("scheduler") or DEFAULT
+    given["workspace"] = options["workspace"] or defaults.get("workspace") or ""
+    if not options["words"] and not options["module"] and "component" in defaults:
+        given["words"] = (defaults["component"],)
+    return Request(**given)
