@@ -1,8 +1,6 @@
 """`python -m torchloom` is `loom`."""
 
-import sys
-
-from torchloom.cli.main import main
+from torchloom.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from torchloom.errors import Ambiguous, NotFound, UserError
-from torchloom.runner.naming import engines, find_job
+from torchloom.runner.naming import find_job
+from torchloom.schedulers import engines
 from torchloom.specs.api import MalformedAppHandleException, UnknownSchedulerException
 
 

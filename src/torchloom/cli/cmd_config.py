@@ -10,7 +10,7 @@ from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, NotFound, UserError
 from torchloom.runner import config
 from torchloom.runner.api import get_runner
-from torchloom.runner.naming import engines
+from torchloom.schedulers import engines
 
 NAME = ".loomconfig"
 

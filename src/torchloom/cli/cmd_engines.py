@@ -7,7 +7,7 @@ import click
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
 from torchloom.runner.api import get_runner
-from torchloom.runner.naming import engines
+from torchloom.schedulers import engines
 from torchloom.specs.api import runopts
 
 

@@ -3,9 +3,10 @@
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.output import age, echo_json, engine_job_shape, job_shape, table, took
+from torchloom.cli.output import age, echo_json, table
+from torchloom.cli.shapes import engine_job_shape, job_shape, took
 from torchloom.launch import catalog
-from torchloom.runner.naming import LOCAL
+from torchloom.schedulers import LOCAL
 from torchloom.specs.api import AppState
 
 _SCREENFUL = 30

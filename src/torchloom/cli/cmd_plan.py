@@ -10,7 +10,7 @@ from torchloom.cli.target import Request, dryrun, dryrun_shape
 from torchloom.cli.target_command import TargetCommand, request_from, target_options
 from torchloom.errors import LoomError, UserError
 from torchloom.runner.api import Runner, get_runner
-from torchloom.runner.naming import engines
+from torchloom.schedulers import engines
 from torchloom.specs.api import AppDryRunInfo
 
 

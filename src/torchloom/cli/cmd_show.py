@@ -8,17 +8,8 @@ from typing import Any
 import click
 
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import (
-    age,
-    echo_json,
-    handle_of,
-    job_shape,
-    paint_state,
-    printable,
-    rank_shape,
-    table,
-    took,
-)
+from torchloom.cli.output import age, echo_json, printable, table
+from torchloom.cli.shapes import handle_of, job_shape, paint_state, rank_shape, took
 from torchloom.errors import NotFound
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import RankRecord, Record

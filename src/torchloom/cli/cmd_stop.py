@@ -3,7 +3,8 @@
 import click
 
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import echo_json, handle_of, job_shape
+from torchloom.cli.output import echo_json
+from torchloom.cli.shapes import handle_of, job_shape
 from torchloom.launch.record import Record
 from torchloom.runner.api import Runner, get_runner
 from torchloom.runner.naming import find_job

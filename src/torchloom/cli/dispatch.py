@@ -1,10 +1,9 @@
 """Find the verb's command, run it, and turn whatever goes wrong into words and an exit code."""
 
+import gc
 import io
-import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -45,7 +44,7 @@ def dispatch(words: Sequence[str]) -> int:
 
 def _global_options(words: list[str]) -> tuple[list[str], bool]:
     """Take what stands before the verb; TorchX's `--log_level` is understood."""
-    debug, level = False, "WARNING"
+    debug, level = False, None
     while words and words[0].startswith("-"):
         flag, equals, value = words[0].partition("=")
         if flag == "--debug":
@@ -55,7 +54,9 @@ def _global_options(words: list[str]) -> tuple[list[str], bool]:
         else:
             break
         words = words[1:]
-    _set_up_output(level)
+    _set_up_output()
+    if level is not None:
+        _set_up_logging(level)
     return words, debug
 
 
@@ -70,14 +71,20 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _set_up_output(level: str) -> None:
+def _set_up_output() -> None:
     """A character the terminal cannot show must not end a command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _set_up_logging(level: str) -> None:
+    """Show more, or less, of what the rooms log; without a wish, warnings are shown as they are."""
+    import logging
+
     levels = logging.getLevelNamesMapping()
     if level.upper() not in levels:
         raise UserError(f"no log level {shorten(level)!r}; write one of {', '.join(levels)}")
     logging.basicConfig(level=levels[level.upper()], format="loom: %(message)s")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def _run(words: list[str]) -> int:
@@ -92,6 +99,7 @@ def _run(words: list[str]) -> int:
     if verb not in VERBS:
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
     command: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
+    gc.enable()
     with command.make_context(f"loom {verb}", rest) as context:
         result = command.invoke(context)
     return result if isinstance(result, int) else 0
@@ -112,6 +120,8 @@ def _in_words(error: click.ClickException) -> str:
 
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
+        import traceback
+
         traceback.print_exc()
     say(one_line(message, _LONGEST))
     return code

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from torchloom.cli.output import echo_json, engine_job_shape, say
+from torchloom.cli.output import echo_json, say
+from torchloom.cli.shapes import engine_job_shape
 from torchloom.runner.api import Runner
 from torchloom.specs.api import AppDryRunInfo, AppState
 

@@ -1,7 +1,20 @@
 """The door: answer the quick questions at once, find the verb, turn errors into exit codes."""
 
+import contextlib
+import gc
+import os
 import sys
 from collections.abc import Sequence
+
+
+def run() -> None:
+    """Be the `loom` of a shell: leave at once, without the interpreter's long good-bye."""
+    gc.disable()  # while modules are imported nothing becomes garbage; the dispatcher turns it on
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads
+            stream.flush()
+    os._exit(code)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -41,7 +54,5 @@ def _print(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        import os
-
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing left to say at exit either
     return 0

@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 
-from torchloom.cli.output import echo_json, job_shape, say, took
+from torchloom.cli.output import echo_json, say
 from torchloom.cli.relay import relay_logs
+from torchloom.cli.shapes import job_shape, took
 from torchloom.cli.target import Request, count, kind_of, processes_in_words
 from torchloom.errors import Failure
 from torchloom.launch import catalog, terminal

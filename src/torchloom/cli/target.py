@@ -1,7 +1,6 @@
 """What `run` and `plan` are pointed at: from words to an app, and from an app to a dry run."""
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -89,7 +88,13 @@ def kind_of(request: Request) -> Kind:
         return Kind.SPEC
     if target.endswith(".py"):
         return Kind.SCRIPT
-    return Kind.COMMAND if shutil.which(target) else Kind.COMPONENT
+    return Kind.COMMAND if _is_on_path(target) else Kind.COMPONENT
+
+
+def _is_on_path(command: str) -> bool:
+    import shutil
+
+    return shutil.which(command) is not None
 
 
 def build_app(request: Request, runner: Runner) -> AppDef:
@@ -163,7 +168,7 @@ def _python() -> str:
     """
     folders = environment().get("PATH", "").split(os.pathsep)
     if os.path.dirname(os.path.abspath(sys.argv[0])) in map(os.path.abspath, folders):
-        return "python" if shutil.which("python") else sys.executable
+        return "python" if _is_on_path("python") else sys.executable
     return sys.executable
 
 

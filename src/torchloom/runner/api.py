@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torchloom.runner import config
 from torchloom.runner.introduction import introduce
@@ -15,7 +15,6 @@ from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,
     AppHandle,
-    AppStatus,
     CfgVal,
     Role,
     UnknownAppException,
@@ -28,6 +27,9 @@ from torchloom.specs.api import (
     runopts,
     validate_app,
 )
+
+if TYPE_CHECKING:
+    from torchloom.specs.api import AppStatus
 
 SESSION = "torchx"  # the session name every TorchX tool writes into its handles
 WAIT_INTERVAL = 10.0
@@ -187,12 +189,14 @@ class Runner:
     def scheduler_backends(self) -> list[str]:
         return list(get_scheduler_factories() if self._factories is None else self._factories)
 
-    def status(self, app_handle: AppHandle) -> AppStatus | None:
+    def status(self, app_handle: AppHandle) -> "AppStatus | None":
         """Return how an app is; nothing when its scheduler does not know it."""
         scheduler, app_id = self._find(app_handle)
         found = scheduler.describe(app_id)
         if found is None:
             return None
+        from torchloom.specs.api import AppStatus
+
         return AppStatus(
             state=found.state,
             num_restarts=found.num_restarts,
@@ -202,7 +206,9 @@ class Runner:
             roles=found.roles_statuses,
         )
 
-    def wait(self, app_handle: AppHandle, wait_interval: float = WAIT_INTERVAL) -> AppStatus | None:
+    def wait(
+        self, app_handle: AppHandle, wait_interval: float = WAIT_INTERVAL
+    ) -> "AppStatus | None":
         """Return an app's status when it is over.
 
         An engine that can wake us does; others are asked every `wait_interval` seconds.

@@ -1,19 +1,12 @@
 """Find the job a person means: by id, its beginning, its name, a handle, or `@`."""
 
-from collections.abc import Iterable
-
 from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch import catalog
 from torchloom.launch.record import Record
+from torchloom.schedulers import LOCAL
 
 NEWEST = "@"
-LOCAL = ("local", "local_cwd")  # one engine under two names
 _REMEDY = "`loom ls` lists what there is"
-
-
-def engines(backends: Iterable[str]) -> list[str]:
-    """Return each engine once, under its first name."""
-    return [backend for backend in backends if backend not in LOCAL[1:]]
 
 
 def find_job(reference: str | None) -> Record:

@@ -1,6 +1,6 @@
 """Where an app can run: one module a backend, imported when it is asked for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,12 +13,18 @@ BUILT_IN: Mapping[str, str] = {
     "local_cwd": "torchloom.schedulers.local_scheduler",
 }
 DEFAULT = "local"
+LOCAL = ("local", "local_cwd")  # one engine under two names
 GROUP = "torchloom.schedulers"  # entry points of this group add to the built-in ones
 
 
 def get_default_scheduler_name() -> str:
     """Return the engine that is used when none is named."""
     return DEFAULT
+
+
+def engines(backends: Iterable[str]) -> list[str]:
+    """Return each engine once, under its first name."""
+    return [backend for backend in backends if backend not in LOCAL[1:]]
 
 
 def get_scheduler_factories() -> dict[str, SchedulerFactory]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from torchloom.errors import UserError
 from torchloom.specs.api import (
@@ -17,10 +17,12 @@ from torchloom.specs.api import (
     AppState,
     CfgVal,
     Role,
-    RoleStatus,
     Workspace,
     runopts,
 )
+
+if TYPE_CHECKING:
+    from torchloom.specs.api import RoleStatus
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class DescribeAppResponse:
     structured_error_msg: str = NONE
     ui_url: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
-    roles_statuses: list[RoleStatus] = field(default_factory=list)
+    roles_statuses: "list[RoleStatus]" = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
 
 

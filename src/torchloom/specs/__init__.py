@@ -18,7 +18,6 @@ from torchloom.specs.api import (
     AppDryRunInfo,
     AppHandle,
     AppState,
-    AppStatus,
     AppStatusError,
     BindMount,
     CfgVal,
@@ -31,11 +30,9 @@ from torchloom.specs.api import (
     MountType,
     ParsedAppHandle,
     ReplicaState,
-    ReplicaStatus,
     Resource,
     RetryPolicy,
     Role,
-    RoleStatus,
     SpecError,
     UnknownAppException,
     UnknownNamedResource,
@@ -58,7 +55,10 @@ from torchloom.specs.api import (
 
 if TYPE_CHECKING:
     from torchloom.specs.api import (
+        AppStatus,
         CapabilityKey,
+        ReplicaStatus,
+        RoleStatus,
         app_from_dict,
         app_to_dict,
         coerce_app,

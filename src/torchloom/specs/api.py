@@ -23,7 +23,6 @@ from torchloom.specs.resources import NULL_RESOURCE, Resource
 from torchloom.specs.role import AppDef, Metadata, RetryPolicy, Role
 from torchloom.specs.sentinels import ALL, MISSING, NONE, UNKNOWN
 from torchloom.specs.states import AppState, ReplicaState, is_started, is_terminal
-from torchloom.specs.status import AppStatus, ReplicaStatus, RoleStatus
 from torchloom.specs.substitution import macros
 from torchloom.specs.workspace import Workspace
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from torchloom.specs.named import get_named_resources, named_resources, resource
     from torchloom.specs.overrides import resolved
     from torchloom.specs.serialize import app_from_dict, app_to_dict, dump_app, load_app, read_app
+    from torchloom.specs.status import AppStatus, ReplicaStatus, RoleStatus
     from torchloom.specs.validate import validate_app
 
 __all__ = [
@@ -115,6 +115,9 @@ LAZY = {
     "dump_app": "serialize",
     "load_app": "serialize",
     "read_app": "serialize",
+    "AppStatus": "status",
+    "ReplicaStatus": "status",
+    "RoleStatus": "status",
     "validate_app": "validate",
 }
 
