@@ -59,6 +59,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def make_lab(options: argparse.Namespace, scratch: Path) -> Lab:
     """Return the lab: a state folder of its own, everything else as the user has it."""
     env = {**os.environ, "LOOM_HOME": str(scratch / "home")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # programs that pip installed have their byte code
     ours = Path(sys.prefix) / "bin"
     return Lab(ours, options.peers.absolute() / "bin", scratch, options.n, env)
 
