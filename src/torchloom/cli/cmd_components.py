@@ -35,7 +35,8 @@ def _list(as_json: bool) -> None:
     if as_json:
         echo_json([{"name": name, "description": text} for name, text in rows])
         return
-    click.echo(table(("NAME", "DESCRIPTION"), rows))
+    summaries = [(name, text.partition("\n")[0]) for name, text in rows]
+    click.echo(table(("NAME", "DESCRIPTION"), summaries))
     for entry, why in catalog.broken.items():
         click.echo(printable(f"loom: {entry}: {why}"), err=True)
 

@@ -30,7 +30,8 @@ class LinterMessage:
     remedy: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.path}:{self.line}: " if self.path else ""
+        line = f":{self.line}" if self.line else ""
+        place = f"{self.path}{line}: " if self.path else ""
         return place + "; ".join(part for part in (self.description, self.remedy) if part)
 
 
