@@ -96,7 +96,7 @@ def test_an_async_component_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_function_gets_the_nearest_one(tmp_path: Path) -> None:
     assert check(tmp_path, "def trainer() -> AppDef: ...", "trian") == [
-        ":0: no function 'trian' in the file; did you mean 'trainer'?"
+        ": no function 'trian' in the file; did you mean 'trainer'?"
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_function_inside_a_function_is_no_component(tmp_path: Path) -> None:
     text = "def outer() -> AppDef:\n    def train() -> AppDef: ...\n"
 
     assert check(tmp_path, text) == [
-        ":0: no function 'train' in the file; functions in the file: outer"
+        ": no function 'train' in the file; functions in the file: outer"
     ]
 
 
