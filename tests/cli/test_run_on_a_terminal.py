@@ -45,10 +45,10 @@ def test_the_size_is_right_from_the_first_moment(on_terminal: Any):
 def test_a_new_size_of_the_window_reaches_the_program(on_terminal: Any, script: Script):
     name = script(
         "import os, signal\n"
-        "def tell(*_): print('now', *os.get_terminal_size(), flush=True)\n"
-        "signal.signal(signal.SIGWINCH, tell)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
         "print('ready', flush=True)\n"
-        "input()\n"
+        "signal.sigwait([signal.SIGWINCH])\n"
+        "print('now', *os.get_terminal_size(), flush=True)\n"
     )
     terminal = on_terminal("run", name, size=(24, 80))
     terminal.expect(b"ready")
@@ -56,7 +56,6 @@ def test_a_new_size_of_the_window_reaches_the_program(on_terminal: Any, script: 
     terminal.resize(40, 132)
 
     terminal.expect(b"now 132 40\r\n")
-    terminal.send(b"\r")
     assert terminal.wait() == 0
 
 

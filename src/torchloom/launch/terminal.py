@@ -166,25 +166,28 @@ def window_size(screen: int) -> bytes:
 
 def show(channel: socket.socket, keys: int, screen: int) -> None:
     """The command's end: connect the user's terminal until the rank has ended."""
-    resized, wake = os.pipe()
+    signalled, wake = os.pipe()
     os.set_blocking(wake, False)
-    previous = signal.signal(signal.SIGWINCH, lambda *_: os.write(wake, b"."))
+    # The kernel's handler writes into the pipe: no signal is missed on the way into `select`.
+    wake_before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    previous = signal.signal(signal.SIGWINCH, lambda *_: None)
     try:
         with _raw(keys):
             _send(channel, window_size(screen))
-            _relay(channel, keys, screen, resized)
+            _relay(channel, keys, screen, signalled)
     finally:
         signal.signal(signal.SIGWINCH, previous)
-        os.close(resized)
+        signal.set_wakeup_fd(wake_before)
+        os.close(signalled)
         os.close(wake)
 
 
-def _relay(channel: socket.socket, keys: int, screen: int, resized: int) -> None:
-    sources = [channel.fileno(), keys, resized]
+def _relay(channel: socket.socket, keys: int, screen: int, signalled: int) -> None:
+    sources = [channel.fileno(), keys, signalled]
     while True:
         ready, _, _ = select.select(sources, [], [])
-        if resized in ready:
-            os.read(resized, 64)
+        if signalled in ready:  # most likely a new size; other signals have handlers of their own
+            os.read(signalled, 64)
             _send(channel, window_size(screen))
         if keys in ready:
             if typed := _typed(keys):
