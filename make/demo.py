@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from witness import processes_with
+
 ROOT = Path(__file__).resolve().parents[1]
 LOOM = ".venv/bin/loom"
 SCRIPT = "examples/pytorch/train_ddp.py"
@@ -79,7 +81,7 @@ class Stage:
 
     def _settle(self, patience: float) -> list[int]:
         end = time.monotonic() + patience
-        while (left := processes_of(self.home)) and time.monotonic() < end:
+        while (left := processes_with(f"LOOM_HOME={self.home}")) and time.monotonic() < end:
             time.sleep(0.1)
         return left
 
@@ -172,17 +174,6 @@ def close(stage: Stage, failure: str, seconds: float) -> int:
         print(f"  {command}\n      {what}")
     print(f"\nAll {len(ACTS)} acts happened, no process is left ({seconds:.0f} s).")
     return 0
-
-
-def processes_of(home: Path) -> list[int]:
-    """Return the living processes that carry this state folder in their environment."""
-    mark = f"LOOM_HOME={home}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
 
 
 def bold(text: str) -> str:

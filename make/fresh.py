@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from witness import processes_with
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = """sh make git
 [ basename cat chmod cksum comm cp cut date dd df dirname du echo env expr false fold head id
@@ -144,14 +146,8 @@ def visit(newcomer: Newcomer) -> int:
 
 
 def leftovers(base: Path) -> list[int]:
-    """Return the living processes whose environment names the newcomer's folder as its home."""
-    mark = f"HOME={base / 'home'}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+    """Return the living processes whose home is the newcomer's."""
+    return processes_with(f"HOME={base / 'home'}")
 
 
 def end_leftovers(base: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"  # where ranks of one host meet; nothing binds to all addresses
+LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1", "localhost.localdomain")
 LOCAL_HOST_NAME = "localhost"  # what TorchX puts into TORCHX_RANK0_HOST on one machine
 
 

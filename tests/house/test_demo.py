@@ -1,6 +1,7 @@
 """`make demo`: its acts happen, a failed act is a failed demo, nothing is left behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,18 +13,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def play(tmp_path: Path, script: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Play the demo of a checkout whose training script may be another one."""
-    demo = ROOT / "make/demo.py"
-    if script is not None:
-        for name in ("make", "examples/pytorch"):
-            (tmp_path / name).mkdir(parents=True)
-        demo = tmp_path / "make/demo.py"
-        demo.write_text((ROOT / "make/demo.py").read_text())
-        (tmp_path / "examples/pytorch/train_ddp.py").write_text(script)
+    demo = ROOT / "make/demo.py" if script is None else checkout(tmp_path, script)
     env = {**os.environ, "NO_COLOR": "1"}
     words = [sys.executable, str(demo)]
     return subprocess.run(
         words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
+
+
+def checkout(folder: Path, script: str) -> Path:
+    """Make a checkout with this training script; return its demo."""
+    shutil.copytree(ROOT / "make", folder / "make")
+    (folder / "examples/pytorch").mkdir(parents=True)
+    (folder / "examples/pytorch/train_ddp.py").write_text(script)
+    return folder / "make/demo.py"
 
 
 def acts(text: str) -> list[str]:
@@ -63,12 +66,8 @@ def test_a_failed_run_fails_the_demo(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.needs("torch")
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "make").mkdir()
-    (tmp_path / "examples/pytorch").mkdir(parents=True)
-    (tmp_path / "make/demo.py").write_text((ROOT / "make/demo.py").read_text())
     forever = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-    (tmp_path / "examples/pytorch/train_ddp.py").write_text(forever)
-    words = [sys.executable, str(tmp_path / "make/demo.py")]
+    words = [sys.executable, str(checkout(tmp_path, forever))]
 
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

@@ -5,9 +5,10 @@ import shlex
 from collections.abc import Mapping
 
 from torchloom.launch.assembly.request import Assembled, Command, Request
-from torchloom.launch.assembly.topology import LOOPBACK_NAMES, Topology
+from torchloom.launch.assembly.topology import Topology
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import same_host
+from torchloom.settings import LOOPBACK_NAMES
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from torchloom.errors import UserError
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import HostSlots, MissingHostfile
-
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1", "localhost.localdomain")
+from torchloom.settings import LOOPBACK, LOOPBACK_NAMES
 
 
 class BadTopology(UserError):
@@ -71,7 +70,7 @@ def resolve(
 def head_address(world: World, topology: Topology, template: str = "{host}") -> str:
     """Return where peers reach rank 0. A site may name hosts otherwise on its fast network."""
     if len(topology.hosts) == 1:
-        return "127.0.0.1" if not world.on_every_host else topology.hosts[0]
+        return LOOPBACK if not world.on_every_host else topology.hosts[0]
     head = topology.hosts[0]
     if head in LOOPBACK_NAMES:
         raise BadTopology(
