@@ -27,9 +27,10 @@ UNSET = (
     *("LOOMCONFIG", "TORCHXCONFIG", "LOOM_JOB", "LOOM_AGENT_OF", "CUDA_VISIBLE_DEVICES"),
     *("NO_COLOR", "COLUMNS", "PYTHONUNBUFFERED"),
 )
+# Ctrl-C works on a terminal, also where the tests run in the background and it is ignored.
 CONTROLLING = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    " os.execvp(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 
 

@@ -36,7 +36,7 @@ def test_help_fits_80_by_24_and_lists_the_verbs_of_the_table(
     assert len(lines) <= 24 + 1
     listed = [line.split()[0] for line in lines if re.match(r"  [a-z]", line)]
     assert listed == [
-        *("run", "plan", "ls", "show", "logs", "stop", "doctor"),
+        *("run", "launch", "plan", "ls", "show", "logs", "stop", "doctor"),
         *("rm", "components", "engines", "config", "completion", "bench"),
     ]
 
@@ -99,7 +99,10 @@ def test_a_flag_means_the_same_wherever_it_appears() -> None:
                     meanings.setdefault(flag, set()).add(max(option.opts, key=len).strip("-"))
 
     assert {flag: words for flag, words in meanings.items() if len(words) > 1} == {
-        "-s": {"scheduler", "schedulers"}  # TorchX's `configure -s a,b` takes several
+        "-s": {"scheduler", "schedulers"},  # TorchX's `configure -s a,b` takes several
+        "-n": {"n", "np"},  # processes, under one more name where ezpz's users look for it
+        "-m": {"m", "module"},
+        "-t": {"follow", "tee"},  # TorchX's for logs, torchrun's for a launch
     }
 
 

@@ -46,6 +46,8 @@ class Interrupted(BaseException):
 class Submission:
     """A dry run on its way to becoming a job on this machine."""
 
+    ending: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)  # signals that stop it
+
     def __init__(
         self,
         runner: Runner,
@@ -143,7 +145,7 @@ class Submission:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        signums = (signal.SIGINT, signal.SIGTERM, *_HANDED_ON)
+        signums = (*self.ending, *_HANDED_ON)
         before = {signum: signal.signal(signum, self._on_signal) for signum in signums}
         try:
             yield
@@ -152,7 +154,7 @@ class Submission:
                 signal.signal(signum, action)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """SIGINT and SIGTERM stop the job, other signals are for its ranks; Ctrl-C may leave it."""
+        """Some signals stop the job, others are for its ranks; Ctrl-C may leave it."""
         if not self._started:
             raise Interrupted(signum)
         if signum in _HANDED_ON or self._stopping:
@@ -209,6 +211,18 @@ class Submission:
     def _next_commands(self) -> str:
         verbs = ("loom logs -f", "loom show", "loom stop")
         return "\n".join(f"  {verb} {self._app_id}" for verb in verbs)
+
+
+class Launch(Submission):
+    """A job that lives no longer than the command that follows it, as torchrun's ranks do."""
+
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+    def _give(self) -> Input:
+        return "leash"
+
+    def _may_leave(self) -> bool:
+        return False
 
 
 def _in_foreground() -> bool:

@@ -51,6 +51,8 @@ class Request:
     cfg: dict[str, CfgVal] = field(default_factory=dict)
     component_args: dict[str, Any] | None = None
     dry: bool = False
+    role: str | None = None
+    kind: Kind | None = None  # known already, not to be guessed from the words
 
 
 def dryrun(request: Request, runner: Runner) -> AppDryRunInfo[Any]:
@@ -76,6 +78,8 @@ def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
 
 def kind_of(request: Request) -> Kind:
     """Return what the words mean; what is nothing else must be a component."""
+    if request.kind:
+        return request.kind
     if request.module:
         return Kind.MODULE
     if not request.words:
@@ -141,6 +145,7 @@ def _with_options(app: AppDef, request: Request) -> AppDef:
         app.name = request.name
     variables = _variables(request.env)
     for role in app.roles:
+        role.name = request.role or role.name
         role.env.update(variables)
         if request.max_retries is not None:
             role.max_retries = request.max_retries

@@ -64,7 +64,7 @@ class TargetCommand(LoomCommand):
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
             end = place + (2 if args[place] in with_value else 1)
-            if args[place][:2] == "-m":
+            if args[place][:2] == "-m" or args[place] == "--module":
                 return min(end, len(args))
             place = end
         return None

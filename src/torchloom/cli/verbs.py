@@ -30,6 +30,14 @@ VERBS: dict[str, Verb] = {
         ("--detach", "--dryrun", "--wait", "--log", "--stdin", *_TARGET),
         "target",
     ),
+    "launch": Verb(
+        "start the ranks of a command here, as torchrun does",
+        (
+            *("--np=", "--nproc-per-node=", "--nnodes=", "--max-restarts=", "--shutdown-timeout="),
+            *("--log-dir=", "--role=", "--no-python", "--dryrun", "--module="),
+        ),
+        "file",
+    ),
     "plan": Verb(
         "show what `run` would send, and what could not be honoured",
         ("--all", "--check", *_TARGET),

@@ -94,8 +94,8 @@ def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
 
 
 def _supervise(ledger: Ledger, signals: SignalPipe, channel: socket.socket, how: str) -> None:
-    """Run the app; `how` says what its only rank has for standard input."""
-    if how != "terminal":
+    """Run the app; `how` says what its only rank can read, and so what the channel is for."""
+    if how not in ("terminal", "leash"):
         channel.close()
     Supervisor(
         ledger.folder.request(),
@@ -104,6 +104,7 @@ def _supervise(ledger: Ledger, signals: SignalPipe, channel: socket.socket, how:
         settings.environment(),
         stdin=0 if how == "stdin" else None,
         terminal=channel if how == "terminal" else None,
+        leash=channel if how == "leash" else None,
     ).run()
 
 

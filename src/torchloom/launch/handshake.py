@@ -5,4 +5,6 @@ from typing import Literal
 READY = b"ready\n"  # the agent: the run exists, every verb knows it
 GO = b"go\n"  # the submitter: I know it too; without this word the run is unmade
 
-Input = Literal["nothing", "stdin", "terminal"]  # what the only rank gets as standard input
+# What the only rank gets as standard input. On a leash it gets nothing, and the app ends with
+# whoever holds the other end of the channel.
+Input = Literal["nothing", "stdin", "terminal", "leash"]

@@ -39,6 +39,7 @@ class Supervisor:
         inherited: Mapping[str, str],
         stdin: int | None = None,
         terminal: socket.socket | None = None,
+        leash: socket.socket | None = None,
     ) -> None:
         self._request = request
         self._ledger = ledger
@@ -57,6 +58,9 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._leash = leash
+        if leash is not None:
+            self._selector.register(leash, selectors.EVENT_READ, self._on_leash)
         self._relay = Relay(terminal, self._selector) if terminal is not None else None
         self._pump = Pump(self._selector, self._relay)
 
@@ -95,6 +99,13 @@ class Supervisor:
                 self._reap()
             else:
                 self._cancel(at_once=signum == signal.SIGQUIT)
+
+    def _on_leash(self, _ready: int) -> None:
+        """Whoever launched the app is gone, and the app with it."""
+        if self._leash is not None:
+            self._selector.unregister(self._leash)
+            self._leash = None
+            self._take(recovery.Cancelled("launcher_lost"))
 
     def _cancel(self, at_once: bool) -> None:
         if at_once:
