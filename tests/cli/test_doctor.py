@@ -12,11 +12,12 @@ from torchloom.cli.main import main
 
 
 @pytest.fixture
-def leftover(ended: Any) -> Iterator["subprocess.Popen[bytes]"]:
+def leftover(ended: Any, until: Any) -> Iterator["subprocess.Popen[bytes]"]:
     """A process of a job that is over, as a crash of its agents would leave it."""
     ended("train-a")
     env = {"LOOM_JOB": "train-a", "PATH": os.environ["PATH"]}
     process = subprocess.Popen(["sleep", "600"], env=env)
+    until(lambda: b"LOOM_JOB" in Path(f"/proc/{process.pid}/environ").read_bytes())
     yield process
     process.kill()
     process.wait()
