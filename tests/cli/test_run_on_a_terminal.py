@@ -111,11 +111,12 @@ def test_a_breakpoint_answers(on_terminal: Any, script: Script):
 
 def test_a_long_paste_arrives_whole(on_terminal: Any, script: Script):
     name = script(
-        "import sys, time\n"
+        "import os, sys, time\n"
         "print('ready', flush=True)\n"
         "time.sleep(0.3)\n"
         "lines = [sys.stdin.readline() for _ in range(400)]\n"
-        "print('got', sum(map(len, lines)), len(set(lines)))\n"
+        "got = f'got {sum(map(len, lines))} {len(set(lines))}\\n'\n"
+        "os.write(1, got.encode())\n"  # whole, among the echo of what was pasted
     )
     terminal = on_terminal("run", name)
     terminal.expect(b"ready")

@@ -32,14 +32,32 @@ def index(home: Path) -> Path:
     return home / "runs/.ended.jsonl"
 
 
-def test_runs_are_listed_newest_first_and_damaged_ones_left_out(home: Path) -> None:
+def test_runs_are_listed_newest_first_and_other_folders_left_out(home: Path) -> None:
     for day in (1, 3, 2):
         run(day)
     (home / "runs/app-9").mkdir()
-    (home / "runs/app-8").mkdir()
-    (home / "runs/app-8/status.json").write_text('{"id": ')
 
     assert [record.id for record in catalog.records()] == ["app-3", "app-2", "app-1"]
+
+
+@pytest.mark.parametrize("text", ["", '{"id": ', "[]", "null", '{"id": "app-1"}', '{"state": "X"}'])
+def test_a_run_whose_record_is_spoiled_is_a_failed_one(text: str, home: Path) -> None:
+    run(1)
+    (home / "runs/app-1/status.json").write_text(text)
+
+    assert listed() == [("app-1", AppState.FAILED, "record_damaged")]
+    found = catalog.record("app-1")
+    assert found is not None
+    assert (found.state, found.reason) == (AppState.FAILED, "record_damaged")
+
+
+def test_what_only_a_newer_version_knows_is_left_out(home: Path) -> None:
+    made = run(1)
+    path = home / "runs/app-1/status.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "mood": "good"}))
+
+    assert catalog.record("app-1") == made.truth()
 
 
 def test_a_listed_run_whose_owners_are_gone_is_lost(home: Path) -> None:

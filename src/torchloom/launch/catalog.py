@@ -24,19 +24,13 @@ _SLACK = 2  # lines a run, before the index is written anew
 
 
 def records() -> list[Record]:
-    """Return every run as it truly is now, newest first, without its ranks.
-
-    A damaged record is left out.
-    """
+    """Return every run as it truly is now, newest first, without its ranks."""
     index, lines = _read_index()
     found, news = [], []
     for folder in all_folders():
         known = index.get(folder.app_id)
-        if known is None:
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                known = folder.record()
-                if known.is_over():
-                    news.append(known)
+        if known is None and (known := _read(folder)) is not None and known.is_over():
+            news.append(known)
         if known is not None:
             found.append(known.truth())
     with contextlib.suppress(OSError):  # a folder that cannot be written is only slower
@@ -51,9 +45,21 @@ def record(app_id: str) -> Record | None:
     """
     if not app_id or app_id.startswith(".") or "/" in app_id:
         return None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return RunFolder.named(app_id).record().truth()
+    folder = RunFolder.named(app_id)
+    with contextlib.suppress(OSError):  # a name that no file can have
+        if folder.path.is_dir() and (known := _read(folder)) is not None:
+            return known.truth()
     return None
+
+
+def _read(folder: RunFolder) -> Record | None:
+    """Return a run's record; one that cannot be understood is a failed run that can be removed."""
+    try:
+        return folder.record()
+    except OSError:  # no run, or being removed
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return folder.damaged()
 
 
 def add_ended(ended: Record) -> None:

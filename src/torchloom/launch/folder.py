@@ -12,8 +12,9 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure
-from torchloom.launch.record import Record
+from torchloom.launch.record import RECORD_DAMAGED, Record
 from torchloom.launch.request import LaunchRequest
+from torchloom.specs.api import AppState
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
 _GONE = ".rm-"  # a folder being removed
@@ -69,6 +70,21 @@ class RunFolder:
         with contextlib.suppress(OSError, ValueError):
             return Record.from_dict(json.loads(self._refuge().read_bytes()))
         return Record.from_dict(self._read_json("status.json"))
+
+    def damaged(self) -> Record:
+        """Return what can be said of a run whose record a crash or a disk has spoiled."""
+        made = datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        return Record(
+            id=self.app_id,
+            name=self.app_id.rpartition("-")[0] or self.app_id,
+            session="",
+            owner="",
+            host="",
+            log_dir=str(self.path / "logs"),
+            created_at=made.isoformat(timespec="milliseconds"),
+            state=AppState.FAILED,
+            reason=RECORD_DAMAGED,
+        )
 
     def write_record(self, record: Record) -> None:
         """Keep the record: in the folder or, when that cannot be written, in the runtime folder."""

@@ -10,6 +10,7 @@ from torchloom.launch.identity import ProcessId, host_name
 from torchloom.specs.api import NONE, AppState
 
 AGENT_LOST = "agent_lost"
+RECORD_DAMAGED = "record_damaged"
 TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 
 
@@ -34,7 +35,7 @@ class RankRecord:
         process = data["process"]
         return cls(
             **{
-                **data,
+                **_known(cls, data),
                 "state": AppState[data["state"]],
                 "process": ProcessId.from_dict(process) if process else None,
             }
@@ -74,7 +75,7 @@ class Record:
     def from_dict(cls, data: Mapping[str, Any]) -> "Record":
         return cls(
             **{
-                **data,
+                **_known(cls, data),
                 "state": AppState[data["state"]],
                 "guard": ProcessId.from_dict(data["guard"]) if data["guard"] else None,
                 "agent": ProcessId.from_dict(data["agent"]) if data["agent"] else None,
@@ -115,6 +116,11 @@ class Record:
             for rank in self.ranks
         )
         return replace(self, state=AppState.FAILED, reason=AGENT_LOST, ranks=ranks)
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only a newer torchloom knows."""
+    return {name: data[name] for name in cls.__slots__ if name in data}  # type: ignore[attr-defined]
 
 
 def _may_live(owner: ProcessId) -> bool:
