@@ -28,12 +28,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     yield tmp_path / "loom"
-    left = {name: sorted(processes_of(name)) for name in app_ids(tmp_path / "loom")}
+    left = leaving(tmp_path / "loom")
     for pids in left.values():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert not any(left.values()), f"processes left by the test's apps: {left}"
+
+
+def leaving(loom_home: Path) -> dict[str, list[int]]:
+    """Return what runs of each app after an agent that was just about to leave has left."""
+    deadline = time.monotonic() + TIMEOUT / 3
+    while True:
+        left = {name: sorted(processes_of(name)) for name in app_ids(loom_home)}
+        if not any(left.values()) or time.monotonic() > deadline:
+            return left
+        time.sleep(0.01)
 
 
 def app_ids(loom_home: Path) -> list[str]:

@@ -118,13 +118,22 @@ def until(condition: Callable[[], object], what: str, patience: float = PATIENCE
         time.sleep(0.01)
 
 
+def leaving(marker: bytes) -> list[int]:
+    """Return what still runs after a guard that was just about to leave has left."""
+    deadline = time.monotonic() + PATIENCE / 3
+    while left := [pid for pid in all_pids() if pid != os.getpid() and marker in environ(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return left
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A machine whose apps are all gone afterwards, with their agents."""
     made = Machine(tmp_path)
     yield made
-    marker = f"XDG_RUNTIME_DIR={made.runtime}".encode()
-    left = [pid for pid in all_pids() if pid != os.getpid() and marker in environ(pid)]
+    left = leaving(f"XDG_RUNTIME_DIR={made.runtime}".encode())
     for pid in left:
         subprocess.run(["kill", "-9", str(pid)], check=False)
     assert not left, f"processes left behind: {left}"
