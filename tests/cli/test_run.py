@@ -456,3 +456,16 @@ class Far(Scheduler):
 def create_scheduler(session_name, **kwargs):
     return Far("far", session_name)
 """
+
+
+def test_the_submitters_variables_reach_the_program_and_no_file(
+    script: Script, loom: Any, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "canary-7f3a")
+    name = script("import os; open('seen', 'w').write(os.environ['API_KEY'])")
+
+    assert loom("run", name).returncode == 0
+
+    assert Path("seen").read_text() == "canary-7f3a"
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert [path.name for path in files if b"canary-7f3a" in path.read_bytes()] == []
