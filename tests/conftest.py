@@ -8,11 +8,17 @@ of being skipped.
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 
 import pytest
+
+from .cluster import NEEDS
+from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
+
+__all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
 
 
 def _no_torch() -> str:
@@ -48,6 +54,26 @@ def _no_mpich() -> str:
     return _runs(["mpiexec.hydra", "--version"])
 
 
+def _no_netns() -> str:
+    apart = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
+    words = ["unshare", *apart, "ip", "link", "add", "probe", "type", "bridge"]
+    return _runs(words) or _absent("nsenter", "tc")
+
+
+def _no_slurmd() -> str:
+    return _absent("slurmctld", "slurmd", "munged", "salloc", "srun")
+
+
+def _no_ssh() -> str:
+    return _absent("sshd", "ssh", "ssh-keygen")
+
+
+def _absent(*programs: str) -> str:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    absent = [program for program in programs if not shutil.which(program, path=path)]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
 def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
@@ -60,7 +86,10 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "mount": _no_mount,
     "mpi": _no_mpi,
     "mpich": _no_mpich,
+    "netns": _no_netns,
     "slurm": _no_slurm,
+    "slurmd": _no_slurmd,
+    "ssh": _no_ssh,
     "torch": _no_torch,
 }
 
@@ -72,10 +101,20 @@ def missing(what: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a need without a probe: it would never be met and never be noticed."""
+    """Mark what asks for hosts; refuse a need without a probe: it would never be noticed."""
+    for item in items:
+        _mark_hosts(item)
     asked = {mark.args[0] for item in items for mark in item.iter_markers("needs")}
     if unknown := asked - PROBES.keys():
         raise pytest.UsageError(f"needs without a probe in tests/conftest.py: {sorted(unknown)}")
+
+
+def _mark_hosts(item: pytest.Item) -> None:
+    asked = NEEDS.keys() & set(getattr(item, "fixturenames", ()))
+    for what in sorted({what for name in asked for what in NEEDS[name]}):
+        item.add_marker(pytest.mark.needs(what))
+    if asked:
+        item.add_marker(pytest.mark.process)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -61,9 +61,9 @@ def test_what_only_a_newer_version_knows_is_left_out(home: Path) -> None:
 
 
 def test_a_listed_run_whose_owners_are_gone_is_lost(home: Path) -> None:
-    RunFolder.create(REQUEST, {}, replace(RUNNING, guard=GONE, agent=GONE)).publish()
+    RunFolder.create(REQUEST, {}, replace(RUNNING, guard=GONE, launcher=GONE)).publish()
 
-    assert listed() == [("app-1", AppState.FAILED, "agent_lost")]
+    assert listed() == [("app-1", AppState.FAILED, "launcher_lost")]
 
 
 def test_an_ended_run_is_listed_the_same_whether_its_folder_or_the_index_is_read(
@@ -73,7 +73,7 @@ def test_an_ended_run_is_listed_the_same_whether_its_folder_or_the_index_is_read
     first = catalog.records()
     (home / "runs/app-1/status.json").write_text("not read any more")
 
-    assert catalog.records() == [running, replace(ended, ranks=(), guard=None, agent=None)]
+    assert catalog.records() == [running, replace(ended, ranks=(), guard=None, launcher=None)]
     assert [record.id for record in first] == ["app-2", "app-1"]
 
 

@@ -2,30 +2,50 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.contract import Seat, rank_environment, rank_of
+from torchloom.launch.contract import (
+    Group,
+    Meeting,
+    group_variables,
+    rank_environment,
+    whole_group,
+)
+from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.rules.recovery import ReplicaKey
 
-SHELL = {"HOME": "/root", "PATH": "/bin", "LOOM_AGENT_OF": "app-1"}
+SHELL = {"HOME": "/root", "PATH": "/bin", "LOOM_AGENT_OF": "app-1", "LOOM_LAUNCH_TOKEN": "t"}
 
 
-def request(
-    replicas: int = 2, ranks: int = 4, distributed: bool = True, **env: str
-) -> LaunchRequest:
-    replica = ReplicaRequest(("python",), env)
-    role = RoleRequest(
-        "trainer", (replica,) * replicas, ranks=ranks, distributed=distributed, max_retries=3
-    )
-    return LaunchRequest("app-1", "app", "torchx", "/work", "/logs", (role,))
+def role(
+    replicas: int = 2, ranks: int = 4, distributed: bool = True, **more: object
+) -> RoleRequest:
+    command = ReplicaRequest(("python",), {})
+    numbers = {"ranks": ranks, "distributed": distributed, "max_retries": 3, **more}
+    return RoleRequest("trainer", (command,) * replicas, **numbers)  # type: ignore[arg-type]
 
 
-def seat(replica: int = 0, local_rank: int = 0, **ports: int) -> Seat:
+def environment(
+    of: RoleRequest,
+    replica: int = 0,
+    local_rank: int = 0,
+    shell: dict[str, str] = SHELL,
+    meeting: Meeting = Meeting(port=29501),  # noqa: B008
+    members: tuple[int, ...] | None = None,
+    ports: dict[str, int] | None = None,
+    own: dict[str, str] | None = None,
+    store: str = "",
+) -> dict[str, str]:
+    """Return what a rank of this role finds, as launch process and agent put it together."""
+    request = LaunchRequest("app-1", "app", "torchx", "/work", "/logs", (of,))
+    group = Group(of, members) if members else whole_group(of)
     key = ReplicaKey("trainer", replica)
-    return Seat(key, local_rank, 1, Path("/logs/t"), master_port=29501, ports=ports)
+    told = group_variables(request, group, key, local_rank, 1, meeting)
+    order = ReplicaOrder("trainer", replica, 1, (), "/", (), own or {}, grouped=of.distributed)
+    return rank_environment(shell, order, told, "n1", Path("/logs/t"), ports or {}, store)
 
 
 def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
-    env = rank_environment(request(), seat(replica=1, local_rank=2), SHELL)
+    env = environment(role(), replica=1, local_rank=2)
 
     assert env == {
         "HOME": "/root",
@@ -49,23 +69,51 @@ def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
         "TORCHELASTIC_ERROR_FILE": "/logs/t/error.json",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "OMP_NUM_THREADS": "1",
+        "RES_OPTIONS": "timeout:1 attempts:1",
         "PET_LOG_DIR": "/logs/t/torchelastic",
         "TORCHX_RANK0_HOST": "localhost",
         "LOOM_JOB": "app-1",
+        "LOOM_NODE": "n1",
     }
 
 
 def test_every_rank_has_its_own_number() -> None:
-    role = request().roles[0]
-    places = [(replica, local) for replica in range(2) for local in range(4)]
+    group = whole_group(role())
 
-    ranks = [rank_of(role, ReplicaKey("trainer", replica), local) for replica, local in places]
+    ranks = [group.rank(replica, local) for replica in range(2) for local in range(4)]
 
     assert ranks == list(range(8))
 
 
+def test_hosts_may_differ_in_their_number_of_ranks() -> None:
+    env = environment(role(replicas=3, uneven=(1, 4, 2)), replica=2, local_rank=1)
+
+    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("6", "7", "2")
+
+
+def test_a_smaller_group_has_no_gap_in_its_numbers() -> None:
+    env = environment(role(replicas=3, ranks=2), replica=2, local_rank=1, members=(0, 2))
+
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("3", "4")
+    assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("1", "2")
+
+
+def test_over_hosts_the_store_is_somebody_elses_to_serve() -> None:
+    env = environment(role(), meeting=Meeting("10.0.0.1", 4711, hosted=True))
+
+    found = (env["MASTER_ADDR"], env["MASTER_PORT"], env["TORCHELASTIC_USE_AGENT_STORE"])
+    assert found == ("10.0.0.1", "4711", "True")
+
+
+def test_on_one_host_a_rank_is_told_of_its_attempts_file() -> None:
+    stale = {**SHELL, "LOOM_STORE": "file:///dev/shm/outer"}
+
+    assert environment(role(), shell=stale, store="file:///x/0")["LOOM_STORE"] == "file:///x/0"
+    assert "LOOM_STORE" not in environment(role(), shell=stale)
+
+
 def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
-    env = rank_environment(request(ranks=1, distributed=False), seat(), SHELL)
+    env = environment(role(ranks=1, distributed=False))
 
     assert env == {
         "HOME": "/root",
@@ -75,39 +123,39 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
         "PET_LOG_DIR": "/logs/t/torchelastic",
         "TORCHX_RANK0_HOST": "localhost",
         "LOOM_JOB": "app-1",
+        "LOOM_NODE": "n1",
     }
 
 
 @pytest.mark.parametrize(
-    "name", ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED"]
+    "name",
+    ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED", "RES_OPTIONS"],
 )
 def test_what_the_shell_has_set_stays(name: str) -> None:
-    env = rank_environment(request(), seat(), {**SHELL, name: "7"})
-
-    assert env[name] == "7"
+    assert environment(role(), shell={**SHELL, name: "7"})[name] == "7"
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MASTER_PORT", "RANK", "PYTHONUNBUFFERED"])
 def test_the_roles_own_variables_win(name: str) -> None:
-    asked = request(**{name: "mine"})
+    env = environment(role(), shell={**SHELL, name: "shell"}, own={name: "mine"})
 
-    assert rank_environment(asked, seat(), {**SHELL, name: "shell"})[name] == "mine"
+    assert env[name] == "mine"
 
 
 def test_a_rank_that_is_alone_keeps_all_its_threads() -> None:
-    env = rank_environment(request(replicas=1, ranks=1), seat(), SHELL)
+    env = environment(role(replicas=1, ranks=1))
 
     assert env["WORLD_SIZE"] == "1"
     assert "OMP_NUM_THREADS" not in env
 
 
 def test_stale_variables_of_an_outer_launch_do_not_reach_a_group() -> None:
-    env = rank_environment(request(), seat(), {**SHELL, "RANK": "99", "LOOM_JOB": "outer"})
+    env = environment(role(), shell={**SHELL, "RANK": "99", "LOOM_JOB": "outer"})
 
     assert (env["RANK"], env["LOOM_JOB"]) == ("0", "app-1")
 
 
 def test_ports_are_told_by_name() -> None:
-    env = rank_environment(request(), seat(**{"http-api": 8080, "c10d": 29500}), SHELL)
+    env = environment(role(), ports={"http-api": 8080, "c10d": 29500})
 
     assert (env["LOOM_PORT_HTTP_API"], env["LOOM_PORT_C10D"]) == ("8080", "29500")

@@ -37,7 +37,7 @@ RUNNING = Record(
     restarts=3,
     started_at="2026-08-01T00:00:01.000+00:00",
     guard=ME,
-    agent=ME,
+    launcher=ME,
     ranks=RANKS,
 )
 
@@ -55,11 +55,11 @@ def test_a_record_of_nothing_started_survives_it_too() -> None:
     assert Record.from_dict(json.loads(json.dumps(new.to_dict()))) == new
 
 
-@pytest.mark.parametrize(("guard", "agent"), [(ME, ME), (ME, GONE), (GONE, ME), (None, ME)])
-def test_a_run_whose_guard_or_agent_lives_is_what_it_says(
-    guard: ProcessId | None, agent: ProcessId
+@pytest.mark.parametrize(("guard", "launcher"), [(ME, ME), (ME, GONE), (GONE, ME), (None, ME)])
+def test_a_run_whose_guard_or_launcher_lives_is_what_it_says(
+    guard: ProcessId | None, launcher: ProcessId
 ) -> None:
-    owned = replace(RUNNING, guard=guard, agent=agent)
+    owned = replace(RUNNING, guard=guard, launcher=launcher)
 
     assert owned.truth() is owned
 
@@ -67,15 +67,15 @@ def test_a_run_whose_guard_or_agent_lives_is_what_it_says(
 @pytest.mark.parametrize(
     "owner", [GONE, replace(ME, boot="another"), replace(ME, pid=2**22 + 1), None]
 )
-def test_a_run_whose_guard_and_agent_are_gone_is_lost(owner: ProcessId | None) -> None:
-    truth = replace(RUNNING, guard=owner, agent=owner).truth()
+def test_a_run_whose_guard_and_launcher_are_gone_is_lost(owner: ProcessId | None) -> None:
+    truth = replace(RUNNING, guard=owner, launcher=owner).truth()
 
     assert truth == replace(
         RUNNING,
         guard=owner,
-        agent=owner,
+        launcher=owner,
         state=AppState.FAILED,
-        reason="agent_lost",
+        reason="launcher_lost",
         ranks=(
             replace(RANKS[0], state=AppState.FAILED),
             RANKS[1],
@@ -86,14 +86,14 @@ def test_a_run_whose_guard_and_agent_are_gone_is_lost(owner: ProcessId | None) -
 
 def test_a_run_of_another_host_is_believed() -> None:
     owner = replace(ME, host="elsewhere", boot="theirs")
-    there = replace(RUNNING, guard=owner, agent=owner, host="elsewhere")
+    there = replace(RUNNING, guard=owner, launcher=owner, host="elsewhere")
 
     assert there.truth() is there
 
 
 @pytest.mark.parametrize("state", [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED])
 def test_a_run_that_is_over_stays_as_it_ended(state: AppState) -> None:
-    ended = replace(RUNNING, state=state, reason="x", guard=GONE, agent=GONE)
+    ended = replace(RUNNING, state=state, reason="x", guard=GONE, launcher=GONE)
 
     assert ended.is_over()
     assert ended.truth() is ended

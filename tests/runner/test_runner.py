@@ -134,6 +134,8 @@ def test_options_are_those_given_else_the_files_else_the_defaults(home: Path) ->
 
     assert dict(info.cfg) == {
         "grace": 4,
+        "orphan_limit": 60,
+        "idle_timeout": 0,
         "log_dir": "/file",
         "prepend_cwd": False,
         "auto_set_cuda_visible_devices": False,

@@ -73,6 +73,8 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
         "log_dir": None,
         "prepend_cwd": False,
         "auto_set_cuda_visible_devices": False,
+        "orphan_limit": 60,
+        "idle_timeout": 0,
         "grace": 10,
     }
 

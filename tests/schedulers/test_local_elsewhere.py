@@ -24,7 +24,7 @@ def elsewhere(home: Path) -> Record:
     owner = replace(ME, host="elsewhere", boot="theirs")
     logs = str(home / "runs/app-1/logs")
     record = replace(
-        RUNNING, guard=owner, agent=owner, host="elsewhere", log_dir=logs, ranks=RANKS[:1]
+        RUNNING, guard=owner, launcher=owner, host="elsewhere", log_dir=logs, ranks=RANKS[:1]
     )
     RunFolder.create(REQUEST, APP, record).publish()
     record.log_path(RANKS[0]).mkdir(parents=True)

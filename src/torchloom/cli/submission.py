@@ -28,6 +28,7 @@ from torchloom.specs.api import AppDryRunInfo, AppState, make_app_handle
 
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
+IDLE = 124  # as `timeout` has it
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -61,9 +62,12 @@ class Submission:
         self._is_program = kind_of(request).is_program
         self._app_id: str = info.request.launch.app_id
         self._handle = make_app_handle(scheduler.backend, runner.name(), self._app_id)
-        self._ranks = sum(len(r.replicas) * r.ranks for r in info.request.launch.roles)
+        self._ranks = sum(role.total for role in info.request.launch.roles)
         self._many = processes_in_words(request) if self._is_program else count(self._ranks)
         self._started = self._detached = self._stopping = self._leaving = False
+        self._starting = False
+        self._early: int | None = None  # a signal that came while the job came to be
+        self._stopped_by = 0
 
     def submit(self) -> None:
         """Start the job and say its handle and what can be done with it."""
@@ -98,8 +102,11 @@ class Submission:
         say(f"{self._app_id}: {self._many}")
         give = self._give()
         window = terminal.window_size(1) if give == "terminal" else b""
+        self._starting = True
         with self._scheduler.start(self._info, give, window) as channel:
             self._started = True
+            if self._early is not None:
+                self._on_signal(self._early, None)
             if give == "terminal":
                 terminal.show(channel, 0, 1)
             else:
@@ -155,9 +162,11 @@ class Submission:
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         """Some signals stop the job, others are for its ranks; Ctrl-C may leave it."""
-        if not self._started:
+        if self._starting and not self._started and self._early is None:
+            self._early = signum  # in a moment there is somebody to tell
+        elif not self._started:
             raise Interrupted(signum)
-        if signum in _HANDED_ON or self._stopping:
+        elif signum in _HANDED_ON or self._stopping:
             self._hand_on(signum)
         elif self._leaving:
             raise Interrupted(signum)
@@ -184,12 +193,13 @@ class Submission:
 
     def _stop(self, signum: int) -> None:
         self._stopping = True
+        self._stopped_by = signum
         self._scheduler.stop(self._app_id, signum=signum)
 
     def _hand_on(self, signum: int) -> None:
-        for rank in self._record().ranks:
-            if rank.process is not None and rank.state is AppState.RUNNING:
-                rank.process.send(signum)
+        """Have the launch process tell all ranks, wherever they are."""
+        if launcher := self._record().launcher:
+            launcher.send(signum)
 
     # The end.
 
@@ -200,6 +210,8 @@ class Submission:
             say(f"{self._app_id} {record.state.name}{why} after {took(record)}")
         if record.state is AppState.FAILED:
             say(f"more: loom show {self._app_id}")
+        if self._stopped_by and all(rank.exit_code is None for rank in record.ranks):
+            return 128 + self._stopped_by  # before any of it had started
         return exit_code(record)
 
     def _record(self) -> Record:
@@ -237,6 +249,8 @@ def exit_code(record: Record) -> int:
     """Return what a shell would see had the job been one command: its first bad rank's code."""
     if record.state is AppState.SUCCEEDED:
         return 0
+    if record.reason.startswith("idle_output"):
+        return IDLE
     bad = [rank for rank in record.ranks if rank.exit_code]
     if bad:  # those the agent ended on behalf of the first are CANCELLED
         first = min(bad, key=lambda rank: (rank.state is not AppState.FAILED, rank.ended_at or ""))

@@ -1,112 +1,369 @@
-"""The agent of one app on this host: `python -m torchloom.launch.agent FOLDER CHANNEL [how]`.
+"""The agent of a job on one node: starts ranks through the keeper, keeps their logs, tells exits.
 
-Two processes. The guard is a subreaper that starts the agent and waits for its end: if the agent
-dies, whatever it leaves behind becomes the guard's child, is killed, and the run is written down as
-lost. The agent owns the app's processes and carries out the recovery rule. Both are detached: no
-terminal, no session and no command that started them can take them along.
+It decides nothing: the launch process says what to start and stop. It may die and come back: the
+keeper has its ranks, their exits and the ends of their outputs.
 """
 
 import contextlib
+import errno
 import os
+import selectors
 import signal
 import socket
-import sys
-import traceback
-from dataclasses import replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torchloom import settings
-from torchloom.launch import descendants
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.handshake import GO, READY
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.ledger import Ledger
-from torchloom.launch.record import AGENT_LOST
+from torchloom.launch import link, ports
+from torchloom.launch.contract import TOKEN_VARIABLE, rank_environment
+from torchloom.launch.errorfile import ErrorReport, put_aside
+from torchloom.launch.frames import Connection, Message
+from torchloom.launch.identity import ProcessId, host_name
+from torchloom.launch.keeping import KeeperLink
+from torchloom.launch.logfiles import LogFiles
+from torchloom.launch.logforward import ForwardedLog
+from torchloom.launch.orders import RankOrder, ReplicaOrder
+from torchloom.launch.pump import Pump
+from torchloom.launch.rank import Log, Rank
 from torchloom.launch.signals import SignalPipe
-from torchloom.launch.spawn import become_subreaper
-from torchloom.launch.supervisor import Supervisor
+from torchloom.launch.stores import Stores
+from torchloom.launch.terminal import Relay
+from torchloom.rules.recovery import ReplicaKey
+
+LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
+_LOOK = 0.02  # seconds between looks at leftovers that were told to end
+_DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
+_BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
 
-def main(arguments: list[str]) -> None:
-    """Detach, become the guard, and run the agent under it."""
-    path, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
-    if os.fork():
-        os._exit(0)  # whoever started us has no child to wait for
-    os.chdir(os.sep)  # keep no file system busy
-    become_subreaper()
-    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
-        signal.signal(signum, signal.SIG_IGN)
-    guard = ProcessId.mine()
-    agent = os.fork()
-    if agent == 0:
-        _agent(RunFolder(path), socket.socket(fileno=channel), how, guard)
-    os.close(channel)
-    _guard(RunFolder(path), agent)
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where an agent stands: whose it is, whom it answers to, what its only rank may read."""
+
+    app_id: str
+    launcher: link.Address
+    stdin: int | None = None
+    terminal: socket.socket | None = None
 
 
-def _guard(new: RunFolder, agent: int) -> None:
-    """Wait for the agent's end; end what it did not."""
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    while True:
-        pid, _ = os.waitpid(-1, 0)
-        if pid == agent:
-            break
-    app_id = new.app_id
-    descendants.kill_all(app_id, os.getpid())
-    folder = RunFolder.named(app_id)
-    if folder.exists() and not (record := folder.record()).is_over():
-        folder.write_record(replace(record.lost(), ended_at=now()))
-        folder.add_event("failed", reason=AGENT_LOST)
-    os._exit(0)
+class Agent:
+    """One life of a node's agent."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._node = host_name()
+        self._inherited = settings.environment()
+        self._token = self._inherited.get(TOKEN_VARIABLE, "")
+        self._challenge = link.nonce()
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalPipe()
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._relay: Relay | None = None
+        self._ranks: dict[int, Rank] = {}
+        self._starting: dict[ReplicaKey, list[Rank]] = {}
+        self._failed: dict[ReplicaKey, OSError] = {}
+        self._kill_at: dict[ReplicaKey, float] = {}
+        self._last_output = time.monotonic()
+        self._quiet_limit = 0.0
+        self._log_dir: Path | None = None
+        self._forwards = False
+        self._leaving = False
+        self._orphan_limit = 0.0
+        self._lost_bytes = 0
+        self._pump = Pump(self._selector, self._on_output)
+        self._keeper = KeeperLink(post.app_id, self._selector, self._on_keeper, self._on_no_keeper)
+        self._stores = Stores(post.app_id, self._keeper)
+        self._launcher = Connection(
+            post.launcher.connect(), self._selector, self._on_launcher, self._on_launcher_gone
+        )
+
+    def run(self) -> None:
+        """Serve until the launch process ends the job, or is gone."""
+        if not self._keeper.find():
+            self._introduce()
+        while not self._leaving:
+            self._turn()
+        self._stores.close()
+        self._launcher.finish()
+
+    def _introduce(self) -> None:
+        """Tell the launch process who is here, and which ranks an agent before has left."""
+        hello: dict[str, Any] = {"say": "hello", "host": self._node, "challenge": self._challenge}
+        hello["process"] = _process(ProcessId.mine())
+        hello["ranks"] = [self._shown(rank) for rank in self._ranks.values()]
+        self._launcher.send(hello)
+
+    def _turn(self, longest: float | None = None) -> None:
+        for key, ready in self._selector.select(self._patience(longest)):
+            key.data(ready)
+        self._pump.resume()
+        now = time.monotonic()
+        for replica in [key for key, when in self._kill_at.items() if when <= now]:
+            del self._kill_at[replica]
+            self._send_signal(replica, signal.SIGKILL)
+        if self._quiet_limit and now >= self._last_output + self._quiet_limit:
+            self._launcher.send({"say": "quiet", "seconds": now - self._last_output})
+            self._last_output = now
+
+    def _patience(self, longest: float | None) -> float | None:
+        moments = [*self._kill_at.values()]
+        if self._quiet_limit:
+            moments.append(self._last_output + self._quiet_limit)
+        waits = [max(0.0, when - time.monotonic()) for when in moments]
+        return min([*waits, *([] if longest is None else [longest])], default=None)
+
+    def _on_signals(self, _ready: int) -> None:
+        """Only the keeper can be a child of this process, and its end shows in its connection."""
+        if self._signals.read():
+            self._keeper.reap()
+
+    # What the launch process says.
+
+    def _on_launcher(self, message: Message, _fds: list[int]) -> None:
+        match message["do"]:
+            case "prove":
+                answer = link.proof(self._token, "agent", message["challenge"])
+                self._launcher.send({"say": "proof", "proof": answer})
+            case "job":
+                self._take_job(message)
+            case "start":
+                self._start(ReplicaOrder.from_dict(message["order"]))
+            case "store":
+                self._host_store(message)
+            case "stop":
+                self._stop(ReplicaKey(*message["key"]), message["signum"], message["grace"])
+            case "signal":
+                for rank in self._alive():
+                    self._keeper.signal(rank.number, message["signum"])
+            case "end":
+                self._end(message["grace"])
+
+    def _take_job(self, message: Message) -> None:
+        if self._token and not link.is_proof(
+            message.get("proof"), self._token, "launcher", self._challenge
+        ):
+            self._on_launcher_gone()  # whoever that is, it is not ours
+            return
+        self._log_dir = Path(message["log_dir"])
+        self._quiet_limit = message["quiet_limit"]
+        self._orphan_limit = message["orphan_limit"]
+        marker = message["marker"]
+        self._forwards = bool(marker) and not Path(marker).exists()
+        if self._post.terminal is not None and self._relay is None:
+            self._lend_terminal(self._post.terminal)
+
+    def _lend_terminal(self, channel: socket.socket) -> None:
+        self._relay = self._pump.relay = Relay(channel, self._selector)
+        for rank in self._alive():
+            for fd in rank.outputs:
+                self._relay.attach(fd)
+
+    def _on_launcher_gone(self) -> None:
+        """Nobody decides any more: end the ranks, politely but soon."""
+        if not self._leaving:
+            self._leaving = True
+            for key in {rank.key for rank in self._alive()}:
+                self._stop(key, signal.SIGTERM, LAST_GRACE)
+            self._end(LAST_GRACE)
+
+    # Starting.
+
+    def _start(self, order: ReplicaOrder) -> None:
+        key = order.key
+        self._kill_at.pop(key, None)  # the grace was for the life before
+        for rank in [rank for rank in self._ranks.values() if rank.key == key]:
+            self._bury(rank)
+        self._last_output = time.monotonic()
+        self._starting[key] = []
+        self._failed.pop(key, None)
+        settled = ports.settle(order.ports)
+        for rank_order in order.ranks:
+            self._start_rank(order, rank_order, settled)
+
+    def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> None:
+        log = self._log(mine.logs)
+        forwarded = mine.logs if self._forwards else ""
+        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log)
+        with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
+            log.directory.mkdir(parents=True, exist_ok=True)
+        put_aside(rank.error_file, order.attempt - 1)
+        variables = dict(mine.variables)
+        store = self._stores.settle(order, variables)
+        env = rank_environment(
+            self._inherited, order, variables, self._node, log.directory, settled, store
+        )
+        if self._relay is None:
+            given = rank.pipes(self._post.stdin)
+        else:
+            given = rank.terminal(self._relay.attach)
+        self._keeper.prepare(order, env, self._orphan_limit)
+        rank.number = self._keeper.start(
+            order.argv, env, order.cwd, given, list(rank.outputs), rank.note, bool(self._relay)
+        )
+        self._ranks[rank.number] = rank
+        self._starting[order.key].append(rank)
+
+    def _log(self, logs: str) -> Log:
+        private = settings.runtime_dir() / self._post.app_id / self._node
+        shared = self._log_dir if self._log_dir and not self._forwards else private
+        return self._log_at(shared / logs, logs if self._forwards else "")
+
+    def _log_at(self, directory: Path, forwarded: str) -> Log:
+        if forwarded:
+            return ForwardedLog(directory, forwarded, self._launcher.send)
+        return LogFiles(directory)
+
+    def _host_store(self, message: Message) -> None:
+        order = ReplicaOrder.from_dict(message["order"])
+        env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
+        self._keeper.prepare(order, env, self._orphan_limit)
+        port = self._stores.host(order.role, order.attempt, message["address"])
+        answer = {"say": "store", "role": order.role, "attempt": order.attempt}
+        self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
+
+    # What the keeper says.
+
+    def _on_keeper(self, message: Message, fds: list[int]) -> None:
+        match message["say"]:
+            case "hello":
+                self._found(message["children"], fds)
+            case "started":
+                self._started(message)
+            case "failed":
+                self._start_failed(message)
+            case "exited":
+                self._exited(message["children"])
+
+    def _found(self, children: list[Mapping[str, Any]], fds: list[int]) -> None:
+        """Take over what an agent before has started."""
+        if not self._keeper.was_found:
+            return
+        for child in children:
+            kept, fds = fds[: child["kept"]], fds[child["kept"] :]
+            self._keeper.number = max(self._keeper.number, child["id"])
+            note = child["note"]
+            if "role" not in note:  # a store; its attempt needs no agent to end it
+                continue
+            rank = Rank.from_note(note, self._log_at(Path(note["directory"]), note["logs"]))
+            rank.number = child["id"]
+            for fd, stream in zip(kept, ("stdout", "stderr"), strict=False):
+                rank.watch(fd, stream)
+            rank.started(child)
+            self._ranks[rank.number] = rank
+            self._pump.watch(rank)
+        self._introduce()
+
+    def _started(self, shown: Mapping[str, Any]) -> None:
+        rank = self._ranks.get(shown["id"])
+        if rank is None:
+            return
+        rank.started(shown)
+        self._pump.watch(rank)
+        self._answered(rank.key)
+
+    def _start_failed(self, message: Message) -> None:
+        rank = self._ranks.pop(message["id"], None)
+        if rank is None:
+            return
+        for fd in list(rank.outputs):
+            rank.close(fd)
+        self._starting[rank.key].remove(rank)
+        number = message["errno"]
+        self._failed.setdefault(rank.key, OSError(number, message["what"] or ""))
+        self._answered(rank.key)
+
+    def _answered(self, key: ReplicaKey) -> None:
+        """Tell of a replica once the keeper has answered for all of its ranks."""
+        crew = self._starting.get(key, [])
+        if any(rank.process is None for rank in crew):
+            return
+        self._starting.pop(key, None)
+        place = {"role": key.role, "index": key.index}
+        if key in self._failed:
+            self._send_signal(key, signal.SIGKILL)
+            error = self._failed.pop(key)
+            bad = error.errno in _BAD_NODE
+            cause = f"{error.strerror}: {os.strerror(error.errno or 0)}"
+            self._launcher.send({"say": "start_failed", **place, "cause": cause, "bad_node": bad})
+        self._launcher.send({"say": "started", **place, "ranks": list(map(self._shown, crew))})
+
+    def _exited(self, children: list[Mapping[str, int]]) -> None:
+        ended = []
+        for child in children:
+            self._stores.exited(child["id"])
+            rank = self._ranks.get(child["id"])
+            if rank is not None:
+                rank.code = child["code"]
+                self._pump.drain(rank)
+                ended.append(self._shown(rank))
+        if ended:
+            self._launcher.send({"say": "exited", "ranks": ended})
+
+    def _shown(self, rank: Rank) -> dict[str, Any]:
+        shown = {**rank.note, "code": rank.code, "warm": self._keeper.warmth}
+        shown["process"] = _process(rank.process) if rank.process else None
+        if rank.code and (report := ErrorReport.read(rank.error_file)):
+            shown["error"] = [report.text, report.written]
+        return shown
+
+    def _on_no_keeper(self) -> None:
+        """The keeper is gone, and the kernel has ended its ranks."""
+        ended = [rank for rank in self._ranks.values() if rank.is_alive]
+        for rank in ended:
+            rank.code = -signal.SIGKILL
+            self._pump.drain(rank)
+        if ended and not self._leaving:
+            self._launcher.send({"say": "exited", "ranks": list(map(self._shown, ended))})
+
+    # Stopping.
+
+    def _stop(self, key: ReplicaKey, signum: int, grace: float) -> None:
+        self._kill_at[key] = time.monotonic() + grace
+        self._send_signal(key, signum)
+        self._send_signal(key, signal.SIGCONT)  # a stopped process sees its signal only then
+
+    def _send_signal(self, key: ReplicaKey, signum: int) -> None:
+        for rank in self._alive():
+            if rank.key == key:
+                self._keeper.signal(rank.number, signum)
+
+    def _alive(self) -> list[Rank]:
+        return [rank for rank in self._ranks.values() if rank.is_alive]
+
+    def _bury(self, rank: Rank) -> None:
+        """End what the attempt before left running, so that it cannot disturb the next."""
+        del self._ranks[rank.number]
+        self._keeper.bury(rank.number)
+        self._lost_bytes += rank.log.lost
+
+    def _end(self, grace: float) -> None:
+        """End whatever the job left running here, politely first, and read its last words."""
+        self._leaving = True
+        deadline = time.monotonic() + grace
+        self._keeper.sweep(signal.SIGTERM)
+        while self._keeper.has_more and time.monotonic() < deadline:
+            self._turn(_LOOK)
+            self._keeper.look_again()
+        self._keeper.end()
+        while not self._keeper.is_gone:
+            self._turn(_LOOK)
+        self._pump.finish(_DRAIN)
+        self._lost_bytes += sum(rank.log.lost for rank in self._ranks.values())
+        self._launcher.send({"say": "cleared", "lost": self._lost_bytes})
+        if self._relay is not None:
+            self._relay.close()
+
+    def _on_output(self) -> None:
+        self._last_output = time.monotonic()
 
 
-def _agent(new: RunFolder, channel: socket.socket, how: str, guard: ProcessId) -> None:
-    """Show the run to the world, wait for the submitter's word, run it; never returns."""
-    code = 1
-    try:
-        become_subreaper()
-        signals = SignalPipe()
-        ledger = _publish(new, guard)
-        if _agreed(channel, ledger.folder):
-            _supervise(ledger, signals, channel, how)
-        code = 0
-    except BaseException:  # the guard ends the run; what happened is in agent.log
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _publish(new: RunFolder, guard: ProcessId) -> Ledger:
-    record = replace(new.record(), guard=guard, agent=ProcessId.mine())
-    new.write_record(record)
-    return Ledger(new.publish(), record)
-
-
-def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
-    """Tell whether the submitter took notice; without it the run is unmade."""
-    answer = b""
-    with contextlib.suppress(OSError):
-        channel.sendall(READY)
-        answer = channel.recv(len(GO))
-    if answer != GO:
-        folder.remove()
-    return answer == GO
-
-
-def _supervise(ledger: Ledger, signals: SignalPipe, channel: socket.socket, how: str) -> None:
-    """Run the app; `how` says what its only rank can read, and so what the channel is for."""
-    if how not in ("terminal", "leash"):
-        channel.close()
-    Supervisor(
-        ledger.folder.request(),
-        ledger,
-        signals,
-        settings.environment(),
-        stdin=0 if how == "stdin" else None,
-        terminal=channel if how == "terminal" else None,
-        leash=channel if how == "leash" else None,
-    ).run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _process(process: ProcessId) -> dict[str, Any]:
+    return {
+        "host": process.host,
+        "boot": process.boot,
+        "pid": process.pid,
+        "started": process.started,
+    }

@@ -1,79 +1,125 @@
-"""The environment every rank finds: torchrun's contract, TorchX's names and our own. Pure."""
+"""The environment every rank finds: torchrun's contract, TorchX's names and our own. Pure.
 
-from collections.abc import Mapping
+The launch process knows a rank's place in its group, the agent what is true of its own host.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.rules.recovery import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
+STORE_VARIABLE = "LOOM_STORE"
+TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between the launch process and its agents only
+_NOT_FOR_RANKS = (AGENT_VARIABLE, TOKEN_VARIABLE, STORE_VARIABLE)
+
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Which rank of which replica, in which attempt, with which ports."""
+class Meeting:
+    """Where the ranks of a group find each other; `hosted` by a store process, else by rank 0."""
 
-    key: ReplicaKey
-    local_rank: int
-    attempt: int
-    log_dir: Path
-    master_port: int
-    ports: Mapping[str, int]
+    address: str = LOOPBACK
+    port: int = 0
+    hosted: bool = False
 
 
-def rank_of(role: RoleRequest, key: ReplicaKey, local_rank: int) -> int:
-    """Return the rank's number within its role."""
-    return key.index * role.ranks + local_rank
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of a role in one attempt: those of its members, in order."""
+
+    role: RoleRequest
+    members: Sequence[int]
+
+    @property
+    def world(self) -> int:
+        return sum(self.role.ranks_of(index) for index in self.members)
+
+    def place(self, index: int) -> int:
+        """Return a replica's number among those that take part."""
+        return list(self.members).index(index)
+
+    def rank(self, index: int, local_rank: int) -> int:
+        before = self.members[: self.place(index)]
+        return sum(self.role.ranks_of(other) for other in before) + local_rank
+
+
+def whole_group(role: RoleRequest) -> Group:
+    """Return the group that all replicas of a role make up."""
+    return Group(role, range(len(role.replicas)))
+
+
+def group_variables(
+    request: LaunchRequest,
+    group: Group,
+    key: ReplicaKey,
+    local_rank: int,
+    attempt: int,
+    meeting: Meeting,
+) -> dict[str, str]:
+    """Return what a rank is told of the app and of its place in it."""
+    own = {JOB_VARIABLE: request.app_id, "TORCHX_RANK0_HOST": LOCAL_HOST_NAME}
+    if not group.role.distributed:
+        return own
+    rank = group.rank(key.index, local_rank)
+    contract = {
+        "RANK": rank,
+        "WORLD_SIZE": group.world,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": group.role.ranks_of(key.index),
+        "GROUP_RANK": group.place(key.index),
+        "GROUP_WORLD_SIZE": len(group.members),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": group.world,
+        "ROLE_NAME": group.role.name,
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": meeting.port,
+        "TORCHELASTIC_RESTART_COUNT": attempt,
+        "TORCHELASTIC_MAX_RESTARTS": group.role.max_retries,
+        "TORCHELASTIC_RUN_ID": request.app_id,
+        "TORCHELASTIC_USE_AGENT_STORE": meeting.hosted,
+    }
+    if request.nodes:
+        own["TORCHX_RANK0_HOST"] = meeting.address
+    return {name: str(value) for name, value in contract.items()} | own
 
 
 def rank_environment(
-    request: LaunchRequest, seat: Seat, inherited: Mapping[str, str]
+    inherited: Mapping[str, str],
+    order: ReplicaOrder,
+    variables: Mapping[str, str],
+    node: str,
+    log_dir: Path,
+    ports: Mapping[str, int],
+    store: str = "",
 ) -> dict[str, str]:
     """Return all a rank's process sees: the submitter's variables, ours, then the role's."""
-    role = request.role(seat.key.role)
-    replica = request.replica(seat.key)
-    env = {name: value for name, value in inherited.items() if name != AGENT_VARIABLE}
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    if role.distributed:
-        env |= _torchrun(request, role, seat, env)
+    env = {name: value for name, value in inherited.items() if name not in _NOT_FOR_RANKS}
+    env = _defaults(order, variables) | env | dict(variables)
     env |= {
-        JOB_VARIABLE: request.app_id,
-        "TORCHX_RANK0_HOST": LOCAL_HOST_NAME,
-        "TORCHELASTIC_ERROR_FILE": str(seat.log_dir / "error.json"),
-        "PET_LOG_DIR": str(seat.log_dir / "torchelastic"),
+        NODE_VARIABLE: node,
+        "TORCHELASTIC_ERROR_FILE": str(log_dir / "error.json"),
+        "PET_LOG_DIR": str(log_dir / "torchelastic"),
     }
-    env |= {f"LOOM_PORT_{_upper(name)}": str(port) for name, port in seat.ports.items()}
-    return env | dict(replica.env)
+    if store:
+        env[STORE_VARIABLE] = store
+    env |= {f"LOOM_PORT_{_upper(name)}": str(port) for name, port in ports.items()}
+    return env | dict(order.env)
 
 
-def _torchrun(
-    request: LaunchRequest, role: RoleRequest, seat: Seat, env: Mapping[str, str]
-) -> dict[str, str]:
-    world = role.ranks * len(role.replicas)
-    rank = rank_of(role, seat.key, seat.local_rank)
-    contract = {
-        "RANK": rank,
-        "WORLD_SIZE": world,
-        "LOCAL_RANK": seat.local_rank,
-        "LOCAL_WORLD_SIZE": role.ranks,
-        "GROUP_RANK": seat.key.index,
-        "GROUP_WORLD_SIZE": len(role.replicas),
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world,
-        "ROLE_NAME": role.name,
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": seat.master_port,
-        "TORCHELASTIC_RESTART_COUNT": seat.attempt,
-        "TORCHELASTIC_MAX_RESTARTS": role.max_retries,
-        "TORCHELASTIC_RUN_ID": request.app_id,
-        "TORCHELASTIC_USE_AGENT_STORE": False,
-    }
-    unset = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-    if world > 1:
-        unset["OMP_NUM_THREADS"] = "1"
-    defaults = {name: value for name, value in unset.items() if name not in env}
-    return {**{name: str(value) for name, value in contract.items()}, **defaults}
+def _defaults(order: ReplicaOrder, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what holds unless the user said otherwise."""
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if order.grouped:
+        defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+        # torch asks for its peers' names whenever it connects: an answer that is lost costs 5 s
+        defaults["RES_OPTIONS"] = "timeout:1 attempts:1"
+        if variables.get("WORLD_SIZE") != "1":
+            defaults["OMP_NUM_THREADS"] = "1"
+    return defaults
 
 
 def _upper(name: str) -> str:

@@ -8,18 +8,30 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchloom.launch.identity import host_name
+
 JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
-AGENT_VARIABLE = "LOOM_AGENT_OF"  # every agent has its app's id under this name
+NODE_VARIABLE = "LOOM_NODE"  # and the name of its host
+AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
 _PROC = Path("/proc")
 
 
 def of_app(app_id: str) -> set[int]:
-    """Return every process whose environment carries the app's id."""
-    wanted = f"{JOB_VARIABLE}={app_id}".encode()
-    return {pid for pid in _pids() if wanted in _environ(pid)}
+    """Return every process of this host whose environment carries the app's id.
+
+    Where hosts share one /proc, as containers may, the host's name tells theirs from ours.
+    """
+    found = _carrying(f"{JOB_VARIABLE}={app_id}")
+    return {pid for pid, nodes in found.items() if not nodes or _here() in nodes}
 
 
-def below(ancestor: int) -> set[int]:
+def agents_of(app_id: str) -> set[int]:
+    """Return the app's launch process, agent and keeper on this host, whichever there are."""
+    found = _carrying(f"{AGENT_VARIABLE}={app_id}")
+    return {pid for pid, nodes in found.items() if _here() in nodes}
+
+
+def below(ancestor: int, app_id: str) -> set[int]:
     """Return all living descendants of a process, but not other apps' agents and what is theirs.
 
     With `ancestor` a subreaper this also finds what cleared its environment or made a new session.
@@ -33,7 +45,7 @@ def below(ancestor: int) -> set[int]:
     front = list(children[ancestor])
     while front:
         pid = front.pop()
-        if not _is_agent(pid):
+        if not _is_agent_of_another(pid, app_id):
             found.add(pid)
             front.extend(children[pid])
     return found
@@ -41,12 +53,12 @@ def below(ancestor: int) -> set[int]:
 
 def remaining(app_id: str, ancestor: int) -> set[int]:
     """Return what still runs of an app, seen from the subreaper that owns it."""
-    return (of_app(app_id) | below(ancestor)) - {ancestor, os.getpid()}
+    return (of_app(app_id) | below(ancestor, app_id)) - {ancestor, os.getpid()}
 
 
-def in_session(ancestor: int, session: int) -> set[int]:
+def in_session(ancestor: int, session: int, app_id: str) -> set[int]:
     """Return the descendants that are in one session, such as what a dead rank left behind."""
-    return {pid for pid in below(ancestor) if _session(pid) == session}
+    return {pid for pid in below(ancestor, app_id) if _session(pid) == session}
 
 
 def send(pids: set[int], signum: int) -> None:
@@ -69,6 +81,12 @@ def kill_all(app_id: str, ancestor: int, patience: float = 10.0) -> set[int]:
             break
         time.sleep(0.002)
     return left
+
+
+def kill_job(app_id: str) -> None:
+    """End all of an app on this host: its agent and keeper first, so that nothing is started."""
+    send(agents_of(app_id) - {os.getpid()}, signal.SIGKILL)
+    kill_all(app_id, os.getpid())
 
 
 def reap() -> list[tuple[int, int]]:
@@ -106,8 +124,27 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _is_agent(pid: int) -> bool:
-    return any(entry.startswith(f"{AGENT_VARIABLE}=".encode()) for entry in _environ(pid))
+def _carrying(entry: str) -> dict[int, list[bytes]]:
+    """Return the processes with this variable, and what each says of its host."""
+    found = {}
+    for pid in _pids():
+        environ = _environ(pid)
+        if entry.encode() in environ:
+            found[pid] = [item for item in environ if item.startswith(_node(""))]
+    return found
+
+
+def _node(host: str) -> bytes:
+    return os.fsencode(f"{NODE_VARIABLE}={host}")
+
+
+def _here() -> bytes:
+    return _node(host_name())
+
+
+def _is_agent_of_another(pid: int, app_id: str) -> bool:
+    prefix, own = f"{AGENT_VARIABLE}=".encode(), f"{AGENT_VARIABLE}={app_id}".encode()
+    return any(item.startswith(prefix) and item != own for item in _environ(pid))
 
 
 def _parent_if_alive(pid: int) -> int | None:

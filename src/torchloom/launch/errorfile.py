@@ -2,19 +2,30 @@
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom.specs.status_text import read_error
 
 
-def first_error(paths: Iterable[Path]) -> str | None:
-    """Return the text of the error that happened first, as its rank wrote it."""
-    found: list[tuple[float, float, str]] = []
-    for path in paths:
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """An error file: its text, and when it was written."""
+
+    text: str
+    written: float
+
+    @classmethod
+    def read(cls, path: Path) -> "ErrorReport | None":
         with contextlib.suppress(OSError):
-            text, written = path.read_text(errors="replace"), path.stat().st_mtime
-            # `@record` knows whole seconds only: within one, the file that was there first
-            found.append((int(_timestamp(text, written)), written, text))
+            return cls(path.read_text(errors="replace"), path.stat().st_mtime)
+        return None
+
+
+def first_error(reports: Iterable[ErrorReport | None]) -> str | None:
+    """Return the text of the error that happened first, as its rank wrote it."""
+    # `@record` knows whole seconds only: within one, the file that was there first
+    found = [(int(_timestamp(each)), each.written, each.text) for each in reports if each]
     return min(found)[-1] if found else None
 
 
@@ -24,9 +35,9 @@ def put_aside(path: Path, attempt: int) -> None:
         path.rename(path.with_name(f"error.{attempt}.json"))
 
 
-def _timestamp(text: str, otherwise: float) -> float:
+def _timestamp(error: ErrorReport) -> float:
     """Return when the error happened, by its own word; without one, when the file was written."""
-    report = read_error(text)
+    report = read_error(error.text)
     with contextlib.suppress(ValueError, TypeError):
-        return float(report.timestamp) if report else otherwise  # type: ignore[arg-type]
-    return otherwise
+        return float(report.timestamp) if report else error.written  # type: ignore[arg-type]
+    return error.written

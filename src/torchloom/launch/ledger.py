@@ -3,10 +3,10 @@
 import contextlib
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchloom.launch import catalog
-from torchloom.launch.contract import rank_of
+from torchloom.launch.contract import whole_group
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.record import RankRecord, Record
@@ -17,6 +17,17 @@ from torchloom.specs.api import NONE, AppState
 Place = tuple[str, int, int]  # role, replica, local rank
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A new life of a rank."""
+
+    place: Place
+    rank: int
+    process: ProcessId | None
+    attempt: int
+    warmth: str = ""
+
+
 def rank_records(request: LaunchRequest) -> tuple[RankRecord, ...]:
     """Return one waiting record for every rank the request will start."""
     keys = [ReplicaKey(role.name, i) for role in request.roles for i in range(len(role.replicas))]
@@ -24,12 +35,12 @@ def rank_records(request: LaunchRequest) -> tuple[RankRecord, ...]:
         RankRecord(
             role=key.role,
             replica=key.index,
-            rank=rank_of(request.role(key.role), key, local_rank),
+            rank=whole_group(request.role(key.role)).rank(key.index, local_rank),
             local_rank=local_rank,
             logs=rank_logs(request, key, local_rank),
         )
         for key in keys
-        for local_rank in range(request.role(key.role).ranks)
+        for local_rank in range(request.role(key.role).ranks_of(key.index))
     )
 
 
@@ -40,7 +51,7 @@ def rank_logs(request: LaunchRequest, key: ReplicaKey, local_rank: int) -> str:
 
 
 class Ledger:
-    """The one writer of a run's record while its agent lives."""
+    """The one writer of a run's record while its launch process lives."""
 
     def __init__(self, folder: RunFolder, record: Record) -> None:
         self.folder = folder
@@ -53,21 +64,27 @@ class Ledger:
     def restarted(self, restarts: int) -> None:
         self._write(replace(self.record, restarts=restarts), "restart", restarts=restarts)
 
-    def ranks_started(self, started: Iterable[tuple[Place, ProcessId | None, int]]) -> None:
+    def ranks_started(self, started: Iterable[Started]) -> None:
         """Note new processes of some ranks."""
         record = self.record
-        for place, process, attempt in started:
+        for one in started:
             record = _put(
                 record,
-                place,
+                one.place,
                 state=AppState.RUNNING,
-                process=process,
-                attempt=attempt,
+                rank=one.rank,
+                process=one.process,
+                attempt=one.attempt,
+                warmth=one.warmth,
                 exit_code=None,
                 started_at=now(),
                 ended_at=None,
             )
         self._write(record)
+
+    def note(self, event: str, **facts: object) -> None:
+        """Write down something that changes no state, such as why a node was replaced."""
+        self.folder.add_event(event, **facts)
 
     def rank_ended(self, place: Place, state: AppState, exit_code: int) -> None:
         """Note how a rank ended; codes below zero are signals, as the kernel counts them."""

@@ -2,6 +2,7 @@
 
 import selectors
 import time
+from collections.abc import Callable
 from functools import partial
 
 from torchloom.launch.rank import Rank
@@ -11,9 +12,14 @@ from torchloom.launch.terminal import Relay
 class Pump:
     """The outputs of all ranks of an app."""
 
-    def __init__(self, selector: selectors.BaseSelector, relay: Relay | None) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        on_output: Callable[[], None] = lambda: None,
+    ) -> None:
         self._selector = selector
-        self._relay = relay
+        self.relay: Relay | None = None  # the terminal that watches
+        self._on_moved = on_output
         self._watched: dict[int, Rank] = {}
         self._held: set[int] = set()  # not read while the user's terminal cannot keep up
 
@@ -58,11 +64,14 @@ class Pump:
 
     def _move(self, fd: int) -> int | None:
         """Return how many bytes were moved; nothing at all when the output has ended."""
-        copy = self._relay.send if self._relay is not None else None
-        return self._watched[fd].pump(fd, copy)
+        copy = self.relay.send if self.relay is not None else None
+        moved = self._watched[fd].pump(fd, copy)
+        if moved:
+            self._on_moved()
+        return moved
 
     def _is_full(self) -> bool:
-        return self._relay is not None and self._relay.full
+        return self.relay is not None and self.relay.full
 
     def _end(self, fd: int) -> None:
         rank = self._watched.pop(fd)
@@ -70,8 +79,8 @@ class Pump:
             self._held.discard(fd)
         else:
             self._selector.unregister(fd)
-        if self._relay is not None:
-            self._relay.detach(fd)
+        if self.relay is not None:
+            self.relay.detach(fd)
         rank.close(fd)
         if not rank.outputs:
             rank.log.close()

@@ -1,70 +1,96 @@
-"""One living rank: its process, what it prints, and where that goes."""
+"""One rank as its agent knows it: its process, what it prints, and where that goes."""
 
-import contextlib
 import os
 import pty
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.logfiles import LogFiles
-from torchloom.launch.spawn import Outputs, spawn
+from torchloom.launch.identity import ProcessId, boot_id, host_name
 from torchloom.rules.recovery import ReplicaKey
 
 _CHUNK = 1 << 16
 
 
-class Rank:
-    """A started rank. Its outputs are read by whoever owns it, with `pump`."""
+class Log(Protocol):
+    """Where a rank's output goes."""
 
-    def __init__(self, key: ReplicaKey, local_rank: int, log: LogFiles) -> None:
+    directory: Path
+    lost: int
+
+    def write(self, stream: str, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Rank:
+    """A rank that was started, or is about to be. Its owner reads its outputs with `pump`."""
+
+    def __init__(self, key: ReplicaKey, local_rank: int, attempt: int, logs: str, log: Log) -> None:
         self.key = key
         self.local_rank = local_rank
+        self.attempt = attempt
+        self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
-        self.pid = 0
+        self.number = 0  # the keeper's name for it
         self.process: ProcessId | None = None
+        self.code: int | None = None
         self.outputs: dict[int, str] = {}
 
-    def start(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, stdin: int | None
-    ) -> None:
-        """Start the command with pipes for its outputs and the given (or no) standard input."""
-        null = os.open(os.devnull, os.O_RDONLY)
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        try:
-            outputs = Outputs(null if stdin is None else stdin, out_write, err_write)
-            self._started(spawn(argv, env, cwd, outputs))
-        except OSError:
-            os.close(out_read)
-            os.close(err_read)
-            raise
-        finally:
-            for fd in (null, out_write, err_write):
-                os.close(fd)
-        self._watch({out_read: "stdout", err_read: "stderr"})
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the keeper remembers of a rank, for an agent that knows nothing."""
+        return {
+            "role": self.key.role,
+            "index": self.key.index,
+            "local_rank": self.local_rank,
+            "attempt": self.attempt,
+            "logs": self.logs,
+            "directory": str(self.log.directory),
+        }
 
-    def start_on_terminal(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: str,
-        attach: Callable[[int], None],
-    ) -> None:
-        """Start the command on a terminal of its own, attached before it can look at it.
+    @classmethod
+    def from_note(cls, note: Mapping[str, Any], log: Log) -> "Rank":
+        key = ReplicaKey(note["role"], note["index"])
+        return cls(key, note["local_rank"], note["attempt"], note["logs"], log)
+
+    @property
+    def error_file(self) -> Path:
+        return self.log.directory / "error.json"
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether it runs, or is about to: the keeper takes one word after the other."""
+        return self.code is None
+
+    def pipes(self, stdin: int | None) -> list[int]:
+        """Return the descriptors its process gets as 0, 1 and 2; what they bring is read here."""
+        given = [os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin)]
+        for stream in ("stdout", "stderr"):
+            read_end, write_end = os.pipe()
+            self.watch(read_end, stream)
+            given.append(write_end)
+        return given
+
+    def terminal(self, attach: Callable[[int], None]) -> list[int]:
+        """The same with a terminal of its own, attached before the process can look at it.
 
         What it prints there is its stdout.
         """
         master, slave = pty.openpty()
         attach(master)
-        try:
-            self._started(spawn(argv, env, cwd, Outputs(slave, slave, slave, terminal=True)))
-        except OSError:
-            os.close(master)
-            raise
-        finally:
-            os.close(slave)
-        self._watch({master: "stdout"})
+        self.watch(master, "stdout")
+        return [slave, os.dup(slave), os.dup(slave)]
+
+    def watch(self, fd: int, stream: str) -> None:
+        """Take an output, new or handed on by the keeper."""
+        os.set_blocking(fd, False)
+        self.outputs[fd] = stream
+
+    def started(self, shown: Mapping[str, Any]) -> None:
+        """Take note of what the keeper says of the process."""
+        self.process = ProcessId(host_name(), boot_id(), shown["pid"], shown["started"])
+        self.code = shown["code"]
 
     def pump(self, fd: int, copy: Callable[[bytes], None] | None = None) -> int | None:
         """Move what is there from one output to the log; return how much, nothing at its end."""
@@ -85,21 +111,3 @@ class Rank:
         """Let one output go."""
         del self.outputs[fd]
         os.close(fd)
-
-    def send(self, signum: int) -> None:
-        """Signal the rank and everything in its process group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signum)
-
-    @property
-    def error_file(self) -> Path:
-        return self.log.directory / "error.json"
-
-    def _started(self, pid: int) -> None:
-        self.pid = pid
-        self.process = ProcessId.of(pid)
-
-    def _watch(self, outputs: dict[int, str]) -> None:
-        for fd in outputs:
-            os.set_blocking(fd, False)
-        self.outputs = outputs

@@ -1,4 +1,5 @@
-"""What is known of a run: the agent writes it, every verb reads it, the dead are found out."""
+"""What is known of a run: its launch process writes it, every verb reads it, the dead are found
+out."""
 
 import time
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.specs.api import NONE, AppState
 
-AGENT_LOST = "agent_lost"
+LAUNCHER_LOST = "launcher_lost"
 RECORD_DAMAGED = "record_damaged"
 TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 
@@ -29,22 +30,22 @@ class RankRecord:
     logs: str = ""
     started_at: str | None = None
     ended_at: str | None = None
+    warmth: str = ""  # "warm", or "cold" and why
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "RankRecord":
-        process = data["process"]
         return cls(
             **{
                 **_known(cls, data),
                 "state": AppState[data["state"]],
-                "process": ProcessId.from_dict(process) if process else None,
+                "process": _process(data["process"]),
             }
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run as its agent last saw it."""
+    """One run as its launch process last saw it."""
 
     id: str
     name: str
@@ -60,7 +61,7 @@ class Record:
     started_at: str | None = None
     ended_at: str | None = None
     guard: ProcessId | None = None
-    agent: ProcessId | None = None
+    launcher: ProcessId | None = None
     lost_log_bytes: int = 0
     ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
 
@@ -77,8 +78,8 @@ class Record:
             **{
                 **_known(cls, data),
                 "state": AppState[data["state"]],
-                "guard": ProcessId.from_dict(data["guard"]) if data["guard"] else None,
-                "agent": ProcessId.from_dict(data["agent"]) if data["agent"] else None,
+                "guard": _process(data.get("guard")),
+                "launcher": _process(data.get("launcher")),
                 "ranks": tuple(RankRecord.from_dict(rank) for rank in data["ranks"]),
             }
         )
@@ -91,9 +92,9 @@ class Record:
         return self.state in TERMINAL
 
     def truth(self) -> "Record":
-        """Return the record as it must be read now: one whose agent is gone is a failed one.
+        """Return the record as it must be read now: one whose launcher is gone has failed.
 
-        The agent writes the end, the guard where the agent cannot; so if a run is not over and
+        The launch process writes the end, the guard where that cannot; so if a run is not over and
         both are gone (killed, or the host was booted anew), nobody will ever end it.
         """
         if self.is_over() or any(_may_live(owner) for owner in self.owners()):
@@ -102,7 +103,7 @@ class Record:
 
     def owners(self) -> tuple[ProcessId, ...]:
         """Return the processes that may still write the run's end."""
-        return tuple(owner for owner in (self.guard, self.agent) if owner is not None)
+        return tuple(owner for owner in (self.guard, self.launcher) if owner is not None)
 
     def wait_end(self, timeout: float) -> bool:
         """Sleep until nobody owns the run any more, woken by the kernel; false if time ran out."""
@@ -110,12 +111,16 @@ class Record:
         return all(owner.wait_exit(deadline - time.monotonic()) for owner in self.owners())
 
     def lost(self) -> "Record":
-        """Return how the run ended when its agent vanished."""
+        """Return how the run ended when its launch process vanished."""
         ranks = tuple(
             replace(rank, state=AppState.FAILED) if rank.state not in TERMINAL else rank
             for rank in self.ranks
         )
-        return replace(self, state=AppState.FAILED, reason=AGENT_LOST, ranks=ranks)
+        return replace(self, state=AppState.FAILED, reason=LAUNCHER_LOST, ranks=ranks)
+
+
+def _process(data: dict[str, Any] | None) -> ProcessId | None:
+    return ProcessId.from_dict(data) if data else None
 
 
 def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchloom.rules.recovery import ReplicaKey, RoleRule
 
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+ORPHAN_LIMIT = 60.0  # seconds that ranks live without an agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,17 @@ class RoleRequest:
     min_replicas: int | None = None
     workspace: Mapping[str, str] | None = None
     cwd: str | None = None
+    min_group: int | None = None  # with fewer nodes the group is not started again
+    uneven: tuple[int, ...] = ()  # ranks of each replica, where they differ
+
+    def ranks_of(self, index: int) -> int:
+        """Return how many ranks a replica has."""
+        return self.uneven[index] if self.uneven else self.ranks
+
+    @property
+    def total(self) -> int:
+        """Return how many ranks the role has in all."""
+        return sum(self.ranks_of(index) for index in range(len(self.replicas)))
 
     def rule(self) -> "RoleRule":
         """Return what the recovery rule needs to know of this role."""
@@ -47,6 +59,8 @@ class RoleRequest:
             max_retries=self.max_retries,
             policy=self._policy(),
             min_replicas=self.min_replicas,
+            min_group=self.min_group,
+            uneven=self.uneven,
         )
 
     def _policy(self) -> RetryPolicy:
@@ -56,8 +70,19 @@ class RoleRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Carrier:
+    """What brings an agent to every node: a launcher, and the allocation it is started in."""
+
+    launcher: str
+    world: Mapping[str, Any]  # `environments.World`, field by field
+    flags: tuple[str, ...] = ()
+    cpu_bind: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)  # the site's own variables
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One app on one host. Printing it is the dry run."""
+    """One app, on this host or on `nodes`, each replica on its own. Printing it is the dry run."""
 
     app_id: str
     name: str
@@ -67,6 +92,10 @@ class LaunchRequest:
     roles: tuple[RoleRequest, ...]
     grace: float = DEFAULT_GRACE
     notes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # more than there are replicas: spares
+    carrier: Carrier | None = None
+    idle_timeout: float = 0.0  # seconds without output after which the app has failed
+    orphan_limit: float = ORPHAN_LIMIT
 
     def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]
@@ -81,7 +110,8 @@ class LaunchRequest:
     def from_dict(cls, data: Mapping[str, Any]) -> "LaunchRequest":
         """Rebuild a request that `to_dict` took apart."""
         roles = tuple(_role(role) for role in data["roles"])
-        return cls(**{**data, "roles": roles, "notes": tuple(data["notes"])})
+        lists = {name: tuple(data[name]) for name in ("notes", "nodes")}
+        return cls(**{**data, **lists, "roles": roles, "carrier": _carrier(data["carrier"])})
 
     def __str__(self) -> str:
         return "\n".join(_show(self))
@@ -92,11 +122,20 @@ def _role(data: Mapping[str, Any]) -> RoleRequest:
         ReplicaRequest(**{**replica, "argv": tuple(replica["argv"])})
         for replica in data["replicas"]
     )
-    return RoleRequest(**{**data, "replicas": replicas, "policy": RetryPolicy(data["policy"])})
+    changed = {"replicas": replicas, "uneven": tuple(data["uneven"])}
+    return RoleRequest(**{**data, **changed, "policy": RetryPolicy(data["policy"])})
+
+
+def _carrier(data: Mapping[str, Any] | None) -> Carrier | None:
+    return Carrier(**{**data, "flags": tuple(data["flags"])}) if data else None
 
 
 def _show(request: LaunchRequest) -> list[str]:
     lines = [f"app: {request.app_id}", f"cwd: {request.cwd}", f"logs: {request.log_dir}"]
+    if request.carrier:
+        used = sum(len(role.replicas) for role in request.roles)
+        lines.append(f"nodes: {' '.join(request.nodes[:used])} (by {request.carrier.launcher})")
+        lines += [f"spares: {' '.join(request.nodes[used:])}"] if request.nodes[used:] else []
     for role in request.roles:
         lines += _show_role(role)
     return lines + [f"note: {note}" for note in request.notes]
@@ -106,7 +145,8 @@ def _show_role(role: RoleRequest) -> list[str]:
     retries = (
         f", up to {role.max_retries} retries ({role.policy.value})" if role.max_retries else ""
     )
-    ranks = f" of {role.ranks} ranks" if role.distributed else ""
+    each = "+".join(map(str, role.uneven)) or str(role.ranks)
+    ranks = f" of {each} ranks" if role.distributed else ""
     replicas = f"{len(role.replicas)} replica{'s' if len(role.replicas) > 1 else ''}"
     lines = [f"role {role.name}: {replicas}{ranks}{retries}"]
     if role.workspace:

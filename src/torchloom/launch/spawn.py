@@ -1,4 +1,4 @@
-"""Start one process of an app: own session, dead with its agent, an honest error if it cannot."""
+"""Start one process of an app: own session, dead with its keeper, an honest error if it cannot."""
 
 import contextlib
 import ctypes
@@ -8,21 +8,33 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_FIRST_EXTRA = 3  # the descriptor behind stdin, stdout and stderr
+_MOST_FDS = 1 << 20
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """The descriptors a child gets as 0, 1 and 2; a terminal also becomes its controlling one."""
+class Order:
+    """A process to start: its words, all of its environment, its folder and its descriptors.
 
-    stdin: int
-    stdout: int
-    stderr: int
+    `fds` become 0, 1, 2, 3, ...; with `terminal` the first is one and becomes the controlling one.
+    `warm` asks for the program to be run by a fork instead of being executed.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    fds: tuple[int, ...] = field(default=())
     terminal: bool = False
+    warm: bool = False
+
+
+Run = Callable[[Order], NoReturn]
 
 
 def become_subreaper() -> None:
@@ -31,17 +43,25 @@ def become_subreaper() -> None:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Outputs) -> int:
-    """Return the pid of the started command; OSError as `exec` gave it when it cannot start.
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to end this process with its parent."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(127)
 
-    The agent has one thread, so a plain fork is safe, and the child can ask the kernel to end it
-    with its parent before anything else happens.
+
+def spawn(order: Order, run: Run | None = None) -> int:
+    """Return the pid of the started process; OSError as `exec` gave it when it cannot start.
+
+    The caller has one thread, so a plain fork is safe, and the child can ask the kernel to end it
+    with its parent before anything else happens. `run` is what a warm order becomes.
     """
     read_end, write_end = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, outputs, parent, write_end)
+        _become(order, run, parent, write_end)
     os.close(write_end)
     with open(read_end, "rb") as report:
         failure = report.read()
@@ -52,36 +72,25 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str, outputs: Output
     return pid
 
 
-def _become(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    cwd: str,
-    outputs: Outputs,
-    parent: int,
-    report: int,
-) -> None:
-    """Turn this fork into the command, or say why not; never returns."""
-    what = cwd
+def _become(order: Order, run: Run | None, parent: int, report: int) -> None:
+    """Turn this fork into the program, or say why not; never returns."""
+    what = order.cwd
     try:
-        _die_with(parent)
+        die_with_parent(parent)
         os.setsid()
         _reset_signals()
-        _connect(outputs)
-        os.chdir(cwd)
-        what = argv[0]
-        os.execvpe(argv[0], list(argv), dict(env))
+        report = _connect(order, report)
+        os.chdir(order.cwd)
+        what = order.argv[0]
+        if order.warm and run is not None:
+            os.closerange(_FIRST_EXTRA + len(order.fds[_FIRST_EXTRA:]), _MOST_FDS)
+            run(order)
+        os.execvpe(order.argv[0], list(order.argv), dict(order.env))
     except OSError as error:
         os.write(report, f"{error.errno or errno.EINVAL} ".encode() + os.fsencode(what)[:4000])
     except ValueError as error:  # a NUL byte in an argument or a variable
         os.write(report, f"{errno.EINVAL} {error}".encode()[:4000])
     finally:
-        os._exit(127)
-
-
-def _die_with(parent: int) -> None:
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew
         os._exit(127)
 
 
@@ -93,8 +102,12 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _connect(outputs: Outputs) -> None:
-    if outputs.terminal:
-        fcntl.ioctl(outputs.stdin, termios.TIOCSCTTY, 0)
-    for target, source in enumerate((outputs.stdin, outputs.stdout, outputs.stderr)):
+def _connect(order: Order, report: int) -> int:
+    """Put the descriptors in their places; return where the report's went."""
+    if order.terminal:
+        fcntl.ioctl(order.fds[0], termios.TIOCSCTTY, 0)
+    beyond = _FIRST_EXTRA + len(order.fds)
+    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, beyond) for fd in (*order.fds, report)]
+    for target, source in enumerate(sources[:-1]):
         os.dup2(source, target, inheritable=True)
+    return sources[-1]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
 from torchloom.launch.handshake import GO, READY, Input
 from torchloom.launch.identity import host_name
@@ -43,7 +43,7 @@ def start(
     try:
         fill(folder.path)
         with theirs:
-            _run_agent(folder, theirs.fileno(), give)
+            _run_process(folder, theirs.fileno(), give, request)
         if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
             raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
         ours.sendall(GO + window)
@@ -67,21 +67,23 @@ def _first_record(request: LaunchRequest) -> Record:
     )
 
 
-def _run_agent(folder: RunFolder, channel: int, give: Input) -> None:
-    """Start the agent's first process, which leaves at once for its detached children."""
+def _run_process(folder: RunFolder, channel: int, give: Input, request: LaunchRequest) -> None:
+    """Start the run's first process, which leaves at once for its detached children."""
     env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
-    command = [sys.executable, "-P", "-m", "torchloom.launch.agent"]
+    own = {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
+    agent = "carried" if request.carrier else "here"
+    command = [sys.executable, "-P", "-m", "torchloom.launch.process"]
     try:
         log = open(folder.path / "agent.log", "ab")  # noqa: SIM115
     except OSError as error:
         raise StateNotWritable(folder.path, error) from error
     with log:
         subprocess.run(
-            [*command, str(folder.path), str(channel), give],
+            [*command, str(folder.path), str(channel), give, agent],
             stdin=None if give == "stdin" else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**env, AGENT_VARIABLE: folder.app_id},
+            env={**env, **own},
             pass_fds=[channel],
             start_new_session=True,
         )

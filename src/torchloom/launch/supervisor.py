@@ -1,102 +1,172 @@
-"""Carry out what the recovery rule decides for one app on this host; decide nothing."""
+"""Carry out what the recovery rule decides for one app, through the agents of its nodes."""
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from torchloom.launch import descendants, ports
-from torchloom.launch.contract import Seat, rank_environment, rank_of
-from torchloom.launch.errorfile import first_error, put_aside
-from torchloom.launch.ledger import Ledger, rank_logs
+from torchloom.launch import descendants
+from torchloom.launch.carriers import Carriers
+from torchloom.launch.contract import Group, Meeting, group_variables
+from torchloom.launch.errorfile import ErrorReport, first_error
+from torchloom.launch.frames import Message
+from torchloom.launch.identity import ProcessId, host_name
+from torchloom.launch.ledger import Ledger, Place, Started, rank_logs
+from torchloom.launch.link import nonce
 from torchloom.launch.logfiles import LogFiles
-from torchloom.launch.pump import Pump
-from torchloom.launch.rank import Rank
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.nodes import Nodes
+from torchloom.launch.orders import RankOrder, ReplicaOrder
+from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.signals import SignalPipe
-from torchloom.launch.terminal import Relay
 from torchloom.rules import recovery
-from torchloom.rules.recovery import Finish, ReplicaKey, Start, StartFailed, Stop, Verdict
+from torchloom.rules.recovery import Finish, Replace, ReplicaKey, Start, StartFailed, Stop, Verdict
 from torchloom.specs.api import AppState
 
-_DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
-_LOOK = 0.02  # seconds between looks at leftovers that were told to end
+FORWARDED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGQUIT)
+LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
+JOIN_LIMIT = 60.0  # seconds for an agent to come up
+_FAREWELL = 15.0  # seconds beyond the grace in which agents must have cleared up
 
 
 class Supervisor:
-    """One app's processes, from the first start to the last exit."""
+    """One app, from the first start to the last exit."""
 
     def __init__(
         self,
         request: LaunchRequest,
         ledger: Ledger,
         signals: SignalPipe,
-        inherited: Mapping[str, str],
-        stdin: int | None = None,
-        terminal: socket.socket | None = None,
+        listener: socket.socket,
         leash: socket.socket | None = None,
     ) -> None:
         self._request = request
         self._ledger = ledger
         self._signals = signals
-        self._inherited = inherited
-        self._stdin = stdin
-        self._state = recovery.initial(role.rule() for role in request.roles)
+        names = request.nodes or (host_name(),)
+        self._state = recovery.initial((role.rule() for role in request.roles), names)
         self._events: deque[recovery.Event] = deque()
-        self._alive: dict[int, Rank] = {}
-        self._crew: dict[ReplicaKey, list[Rank]] = {}  # each replica's newest attempt
-        self._kill_at: dict[ReplicaKey, float] = {}
-        self._ports: dict[tuple[str, int], int] = {}
+        self._starts: list[Start] = []
+        self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
+        self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
+        self._errors: dict[Place, ErrorReport] = {}
+        self._logs: dict[str, LogFiles] = {}
+        self._quiet_at: dict[str, float] = {}
+        self._uncleared: set[str] = set()
         self._grace = request.grace
         self._polite = int(signal.SIGTERM)
         self._lost_bytes = 0
         self._verdict: Verdict | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._token = nonce() if request.carrier else ""
+        self._nodes = Nodes(
+            self._selector, names, self._token, self._on_joined, self._on_message, self._on_lost
+        )
+        self._nodes.take_calls(listener)
+        self._carriers = Carriers(request, ledger.folder.path, self._token)
+        self._marker: Path | None = None
         self._leash = leash
         if leash is not None:
             self._selector.register(leash, selectors.EVENT_READ, self._on_leash)
-        self._relay = Relay(terminal, self._selector) if terminal is not None else None
-        self._pump = Pump(self._selector, self._relay)
 
     def run(self) -> None:
         """Run the app to its end."""
         self._on_signals()
-        self._take(recovery.Begin())
+        self._gather()
+        if self._verdict is None:
+            self._take(recovery.Begin())
         if self._verdict is None:
             self._ledger.running()
         while self._verdict is None:
             self._turn()
         self._clear_up()
-        self._ledger.finished(self._verdict, self._first_error(), self._lost_bytes)
-        if self._relay is not None:
-            self._relay.close()
+        error = first_error(self._errors.values()) if self._has_failed() else None
+        self._ledger.finished(self._verdict, error, self._lost_bytes)
+        self._carriers.close()
 
     def _turn(self, longest: float | None = None) -> None:
-        """Wait for something to happen, see to it, and kill whoever outstayed its grace."""
-        for key, ready in self._selector.select(self._patience(longest)):
+        waits = [wait for wait in (self._nodes.patience(), longest) if wait is not None]
+        for key, ready in self._selector.select(min(waits, default=None)):
             key.data(ready)
-        self._pump.resume()
-        for replica in [key for key, when in self._kill_at.items() if when <= time.monotonic()]:
-            del self._kill_at[replica]
-            for rank in self._alive_of(replica):
-                rank.send(signal.SIGKILL)
+        self._nodes.expire()
 
-    def _patience(self, longest: float | None) -> float | None:
-        waits = [max(0.0, when - time.monotonic()) for when in self._kill_at.values()]
-        return min([*waits, *([] if longest is None else [longest])], default=None)
+    # Nodes.
+
+    def _gather(self) -> None:
+        """Have an agent on every node that is needed; those that do not come are lost."""
+        if self._request.carrier:
+            self._share_logs()
+            self._nodes.take_calls(self._carriers.start())
+        deadline = time.monotonic() + JOIN_LIMIT
+        while self._verdict is None and not self._nodes.have_joined(self._needed()):
+            if time.monotonic() > deadline:
+                for name in self._nodes.missing():
+                    why = self._carriers.last_words(name) or "nothing was heard of it"
+                    self._nodes.give_up(name, f"no agent in {JOIN_LIMIT:g} s: {why}")
+            else:
+                self._turn(max(0.0, deadline - time.monotonic()))
+
+    def _needed(self) -> list[str]:
+        seats = self._state.seats.items()
+        return [name for key, name in seats if key not in self._state.dropped]
+
+    def _share_logs(self) -> None:
+        """Leave a mark in the log folder: a node that does not see it sends its logs here."""
+        folder = Path(self._request.log_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._marker = folder / f".seen-by-{nonce()}"
+        self._marker.touch()
+
+    def _on_joined(self, name: str, hello: Message) -> None:
+        """Tell an agent about the job, and learn what happened while it had none."""
+        self._nodes.send(
+            name,
+            {
+                "do": "job",
+                "log_dir": self._request.log_dir,
+                "marker": str(self._marker) if self._marker else "",
+                "quiet_limit": self._request.idle_timeout,
+                "orphan_limit": self._request.orphan_limit,
+                "proof": self._carriers.proof(hello.get("challenge", "")),
+            },
+        )
+        if self._request.carrier:
+            self._ledger.note("node_joined", node=name, pid=hello["process"]["pid"])
+        there = {_place(rank) for rank in hello["ranks"]}
+        ours = {place: attempt for place, attempt in self._alive.items() if self._at(place) == name}
+        gone = [_vanished(place, attempt) for place, attempt in ours.items() if place not in there]
+        held = {start.key for starts in self._held.values() for start in starts}
+        ended = [rank for rank in hello["ranks"] if rank["code"] is not None]
+        self._exited(ended + [rank for rank in gone if _key(rank) not in held])
+        for key, replica in self._state.replicas.items():
+            if replica.phase is recovery.Phase.STOPPING and self._state.seats[key] == name:
+                self._send_stop(key)
+
+    def _on_lost(self, name: str, evidence: str) -> None:
+        self._ledger.note("node_lost", node=name, evidence=evidence)
+        self._uncleared.discard(name)
+        self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
+        self._take(recovery.NodeLost(name, evidence))
+
+    def _at(self, place: Place) -> str:
+        return self._state.seats[ReplicaKey(place[0], place[1])]
 
     # What happens.
 
     def _on_signals(self, _ready: int = 0) -> None:
         for signum in self._signals.read():
             if signum == signal.SIGCHLD:
-                self._reap()
+                self._carriers.reap()
+                for name, why in self._carriers.failed(self._nodes.missing()):
+                    self._nodes.give_up(name, why)
+            elif signum in FORWARDED:
+                self._nodes.tell_all({"do": "signal", "signum": signum})
             else:
                 self._cancel(at_once=signum == signal.SIGQUIT)
 
@@ -105,132 +175,267 @@ class Supervisor:
         if self._leash is not None:
             self._selector.unregister(self._leash)
             self._leash = None
+            self._grace = min(self._grace, LEASH_GRACE)
             self._take(recovery.Cancelled("launcher_lost"))
 
     def _cancel(self, at_once: bool) -> None:
-        if at_once:
-            self._grace = 0.0
-            self._kill_at = dict.fromkeys(self._kill_at, 0.0)
         asked = self._ledger.folder.cancel_request()
         self._polite = int(asked.get("signal") or signal.SIGTERM)
+        if at_once:
+            self._grace = 0.0
+            for key, replica in self._state.replicas.items():
+                if replica.phase is recovery.Phase.STOPPING:
+                    self._send_stop(key)
         self._take(recovery.Cancelled(str(asked.get("reason") or "agent_terminated")))
 
-    def _reap(self) -> None:
+    def _on_message(self, name: str, message: Message) -> None:
+        match message["say"]:
+            case "started":
+                self._started(message)
+            case "start_failed":
+                self._start_failed(name, message)
+            case "exited":
+                self._exited(message["ranks"])
+            case "store":
+                self._met(name, message)
+            case "quiet":
+                self._quiet(name)
+            case "output":
+                self._log(message["logs"]).write(
+                    message["stream"], message["data"].encode("latin-1")
+                )
+            case "output_end":
+                self._log(message["logs"]).close()
+            case "cleared":
+                self._lost_bytes += message["lost"]
+                self._uncleared.discard(name)
+
+    def _started(self, message: Message) -> None:
+        self._ledger.ranks_started(
+            Started(
+                place=_place(rank),
+                rank=self._rank(_place(rank)),
+                process=_process(rank),
+                attempt=rank["attempt"],
+                warmth=rank["warm"],
+            )
+            for rank in message["ranks"]
+            if _place(rank) in self._alive
+        )
+
+    def _start_failed(self, name: str, message: Message) -> None:
+        key = ReplicaKey(message["role"], message["index"])
+        cause = f"cannot_start: {message['cause']}"
+        self._forget(key)
+        if message["bad_node"] and self._state.spares:
+            self._nodes.give_up(name, cause)
+        else:
+            self._take(StartFailed(key, cause))
+
+    def _exited(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
-        ended = [(self._alive.pop(pid, None), status) for pid, status in descendants.reap()]
-        known = [(rank, os.waitstatus_to_exitcode(status)) for rank, status in ended if rank]
-        told = [self._state.replicas[rank.key].phase is not recovery.Phase.UP for rank, _ in known]
-        for (rank, code), was_told_to in zip(known, told, strict=True):
-            self._pump.drain(rank)
-            self._rank_ended(rank, code, AppState.CANCELLED if was_told_to else AppState.FAILED)
+        news = [rank for rank in ranks if self._alive.get(_place(rank)) == rank["attempt"]]
+        phases = [self._state.replicas[_key(rank)].phase for rank in news]
+        for rank, phase in zip(news, phases, strict=True):
+            del self._alive[_place(rank)]
+            if "error" in rank:
+                self._keep_error(rank)
+            told = phase is not recovery.Phase.UP
+            self._rank_ended(rank, AppState.CANCELLED if told else AppState.FAILED)
 
-    def _rank_ended(self, rank: Rank, code: int, failure: AppState) -> None:
-        place = (rank.key.role, rank.key.index, rank.local_rank)
+    def _keep_error(self, rank: Mapping[str, Any]) -> None:
+        report = self._errors[_place(rank)] = ErrorReport(*rank["error"])
+        if rank["logs"]:  # of a host that does not see our log folder
+            with contextlib.suppress(OSError):
+                Path(self._request.log_dir, rank["logs"], "error.json").write_text(report.text)
+
+    def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
+        place, code = _place(rank), rank["code"]
         self._ledger.rank_ended(place, failure if code else AppState.SUCCEEDED, code)
-        cause = self._cause(rank, code)
-        self._take(recovery.RankExited(rank.key, rank.local_rank, code == 0, cause))
+        self._take(recovery.RankExited(_key(rank), place[2], code == 0, self._cause(place, code)))
 
-    def _cause(self, rank: Rank, code: int) -> str:
-        role = self._request.role(rank.key.role)
+    def _cause(self, place: Place, code: int) -> str:
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
-        if role.distributed:
-            return f"{how}_rank_{rank_of(role, rank.key, rank.local_rank)}"
-        return f"{how}_{rank.key.role}_{rank.key.index}"
+        if self._request.role(place[0]).distributed:
+            return f"{how}_rank_{self._rank(place)}"
+        return f"{how}_{place[0]}_{place[1]}"
+
+    def _rank(self, place: Place) -> int:
+        role, index, local_rank = place
+        group = self._group(self._request.role(role))
+        return group.rank(index, local_rank) if index in group.members else local_rank
+
+    def _quiet(self, name: str) -> None:
+        """Take note that a node has printed nothing for too long; all of them: that is a hang."""
+        now, limit = time.monotonic(), self._request.idle_timeout
+        self._quiet_at[name] = now
+        busy = {self._at(place) for place in self._alive}
+        if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
+            self._quiet_at.clear()
+            self._take(recovery.Idle(f"idle_output_{limit:g}s"))
+
+    def _log(self, logs: str) -> LogFiles:
+        if logs not in self._logs:
+            self._logs[logs] = LogFiles(Path(self._request.log_dir, logs))
+        return self._logs[logs]
 
     # What is done about it.
 
     def _take(self, event: recovery.Event) -> None:
         self._events.append(event)
+        if len(self._events) > 1:
+            return  # whoever is at it takes this one too
         while self._events:
             restarts = self._state.restarts
-            self._state, effects = recovery.step(self._state, self._events.popleft())
+            self._state, effects = recovery.step(self._state, self._events[0])
             if self._state.restarts != restarts:
                 self._ledger.restarted(self._state.restarts)
             for effect in effects:
                 self._do(effect)
+            self._order_starts()
+            self._events.popleft()
 
     def _do(self, effect: recovery.Effect) -> None:
         match effect:
             case Start():
-                self._start(effect)
+                self._starts.append(effect)
             case Stop():
                 self._stop(effect.key)
+            case Replace():
+                facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
+                self._ledger.note("node_replaced", replica=effect.key.index, **facts)
             case Finish():
                 self._verdict = effect.verdict
 
-    def _start(self, effect: Start) -> None:
-        key = effect.key
-        self._kill_at.pop(key, None)  # the grace was for the life before
-        self._bury(key)
-        crew = self._crew[key] = []
-        try:
-            settled = ports.settle(self._request.replica(key).ports)
-            for local_rank in range(self._request.role(key.role).ranks):
-                crew.append(self._start_rank(effect, local_rank, settled))
-        except OSError as error:
-            for rank in crew:
-                rank.send(signal.SIGKILL)
-            cause = f"cannot_start: {error.filename}: {error.strerror}"
-            self._events.append(StartFailed(key, cause))
-        self._ledger.ranks_started(
-            ((key.role, key.index, rank.local_rank), rank.process, effect.attempt) for rank in crew
+    def _order_starts(self) -> None:
+        """Start replicas; those that meet over hosts wait for their store."""
+        starts, self._starts = self._starts, []
+        for start in starts:
+            role = self._request.role(start.key.role)
+            for local_rank in range(role.ranks_of(start.key.index)):
+                place = (start.key.role, start.key.index, local_rank)
+                self._alive[place] = start.attempt
+                self._errors.pop(place, None)
+            if self._meets_over_hosts(role):
+                self._hold(start)
+            else:
+                self._order(start, Meeting(), file_store=True)
+
+    def _meets_over_hosts(self, role: RoleRequest) -> bool:
+        members = self._group(role).members
+        seats = {self._state.seats[ReplicaKey(role.name, index)] for index in members}
+        return role.distributed and len(seats) > 1
+
+    def _hold(self, start: Start) -> None:
+        """Keep a start until its group's store is there; the first asks for one."""
+        meeting = (start.key.role, start.attempt)
+        if meeting not in self._held:
+            self._held[meeting] = []
+            head = ReplicaKey(start.key.role, self._group_of(start).members[0])
+            node = self._state.seats[head]
+            order = self._replica_order(Start(head, start.attempt), Meeting())
+            address = self._nodes.address(node)
+            self._nodes.send(node, {"do": "store", "order": order.to_dict(), "address": address})
+        self._held[meeting].append(start)
+
+    def _met(self, name: str, message: Message) -> None:
+        meeting = Meeting(self._nodes.address(name), message["port"], message["hosted"])
+        for start in self._held.pop((message["role"], message["attempt"]), []):
+            self._order(start, meeting)
+
+    def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> None:
+        order = self._replica_order(start, meeting, file_store)
+        node = self._state.seats[start.key]
+        self._nodes.send(node, {"do": "start", "order": order.to_dict()})
+
+    def _replica_order(
+        self, start: Start, meeting: Meeting, file_store: bool = False
+    ) -> ReplicaOrder:
+        key, role = start.key, self._request.role(start.key.role)
+        replica = self._request.replica(key)
+        group = self._group(role)
+        ranks = tuple(
+            RankOrder(
+                local_rank,
+                rank_logs(self._request, key, local_rank),
+                group_variables(self._request, group, key, local_rank, start.attempt, meeting),
+            )
+            for local_rank in range(role.ranks_of(key.index))
+        )
+        return ReplicaOrder(
+            role=key.role,
+            index=key.index,
+            attempt=start.attempt,
+            argv=replica.argv,
+            cwd=role.cwd or self._request.cwd,
+            ranks=ranks,
+            env=replica.env,
+            ports=replica.ports,
+            grouped=role.distributed,
+            file_store=file_store,
         )
 
-    def _start_rank(self, effect: Start, local_rank: int, settled: Mapping[str, int]) -> Rank:
-        key, role = effect.key, self._request.role(effect.key.role)
-        logs = Path(self._request.log_dir, rank_logs(self._request, key, local_rank))
-        rank = Rank(key, local_rank, LogFiles(logs))
-        with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
-            rank.log.directory.mkdir(parents=True, exist_ok=True)
-        put_aside(rank.error_file, effect.attempt - 1)
-        port = self._master_port(key.role, effect.attempt) if role.distributed else 0
-        seat = Seat(key, local_rank, effect.attempt, rank.log.directory, port, settled)
-        env = rank_environment(self._request, seat, self._inherited)
-        argv, cwd = role.replicas[key.index].argv, role.cwd or self._request.cwd
-        if self._relay is None:
-            rank.start(argv, env, cwd, self._stdin)
-        else:
-            rank.start_on_terminal(argv, env, cwd, self._relay.attach)
-        self._alive[rank.pid] = rank
-        self._pump.watch(rank)
-        return rank
+    def _group(self, role: RoleRequest) -> Group:
+        return Group(role, self._state.members(role.name))
 
-    def _master_port(self, role: str, attempt: int) -> int:
-        """Return where the ranks of a role meet: a fresh port for every attempt."""
-        if (role, attempt) not in self._ports:
-            self._ports[role, attempt] = ports.free_port()
-        return self._ports[role, attempt]
-
-    def _bury(self, key: ReplicaKey) -> None:
-        """End what the attempt before left running, so that it cannot disturb the next."""
-        for rank in self._crew.pop(key, []):
-            left = descendants.in_session(os.getpid(), rank.pid)
-            descendants.send(left, signal.SIGKILL)
-            self._lost_bytes += rank.log.lost
+    def _group_of(self, start: Start) -> Group:
+        return self._group(self._request.role(start.key.role))
 
     def _stop(self, key: ReplicaKey) -> None:
-        self._kill_at[key] = time.monotonic() + self._grace
-        for rank in self._alive_of(key):
-            rank.send(self._polite)
-            rank.send(signal.SIGCONT)  # a stopped process sees its signal only then
+        """End a replica; one that was only about to start is told nothing."""
+        for meeting, starts in self._held.items():
+            if any(start.key == key for start in starts):
+                self._held[meeting] = [start for start in starts if start.key != key]
+                for place in self._forget(key):
+                    self._events.append(recovery.RankExited(key, place[2], False, "not_started"))
+                return
+        self._send_stop(key)
 
-    def _alive_of(self, key: ReplicaKey) -> list[Rank]:
-        return [rank for rank in self._alive.values() if rank.key == key]
+    def _send_stop(self, key: ReplicaKey) -> None:
+        order = {"do": "stop", "key": [key.role, key.index], "signum": self._polite}
+        self._nodes.send(self._state.seats[key], {**order, "grace": self._grace})
+
+    def _forget(self, key: ReplicaKey) -> list[Place]:
+        places = [place for place in self._alive if place[:2] == (key.role, key.index)]
+        for place in places:
+            del self._alive[place]
+        return places
 
     # The end.
 
-    def _clear_up(self) -> None:
-        """End whatever the app left running, politely first, and read its last words."""
-        app_id, me = self._request.app_id, os.getpid()
-        deadline = time.monotonic() + self._grace
-        descendants.send(descendants.remaining(app_id, me), signal.SIGTERM)
-        while descendants.remaining(app_id, me) and time.monotonic() < deadline and self._grace:
-            self._turn(_LOOK)
-        descendants.kill_all(app_id, me)
-        self._pump.finish(_DRAIN)
-        self._lost_bytes += sum(rank.log.lost for crew in self._crew.values() for rank in crew)
+    def _has_failed(self) -> bool:
+        return self._verdict is not None and self._verdict.state is AppState.FAILED
 
-    def _first_error(self) -> str | None:
-        if self._verdict is None or self._verdict.state is not AppState.FAILED:
-            return None
-        return first_error(rank.error_file for crew in self._crew.values() for rank in crew)
+    def _clear_up(self) -> None:
+        """Have every agent end whatever the app left running there."""
+        self._uncleared = set(self._nodes.present) - set(self._nodes.missing())
+        self._nodes.tell_all({"do": "end", "grace": self._grace})
+        deadline = time.monotonic() + self._grace + _FAREWELL
+        while self._uncleared and time.monotonic() < deadline:
+            self._turn(max(0.0, deadline - time.monotonic()))
+        for log in self._logs.values():
+            log.close()
+        if self._marker is not None:
+            self._marker.unlink(missing_ok=True)
+        self._nodes.close()
+        if not self._request.carrier and self._nodes.lost:  # agent and guard of this very host
+            descendants.kill_job(self._request.app_id)
+
+
+def _place(rank: Mapping[str, Any]) -> Place:
+    return (rank["role"], rank["index"], rank["local_rank"])
+
+
+def _key(rank: Mapping[str, Any]) -> ReplicaKey:
+    return ReplicaKey(rank["role"], rank["index"])
+
+
+def _process(rank: Mapping[str, Any]) -> ProcessId | None:
+    return ProcessId.from_dict(rank["process"]) if rank["process"] else None
+
+
+def _vanished(place: Place, attempt: int) -> dict[str, Any]:
+    """Return the end of a rank that nobody has seen: its agent and its keeper are gone."""
+    role, index, local_rank = place
+    facts = {"role": role, "index": index, "local_rank": local_rank, "attempt": attempt}
+    return {**facts, "code": -int(signal.SIGKILL)}

@@ -153,6 +153,8 @@ class Relay:
             self._open = False
             self._waiting = b""
             self._selector.unregister(self._channel)
+            with contextlib.suppress(OSError):  # others may hold it open, for our successor
+                self._channel.shutdown(socket.SHUT_RDWR)
             self._channel.close()
 
 

@@ -1,11 +1,12 @@
 """Decide what follows when a rank ends: go on, try again, or end the app.
 
 A replica is up while any of its ranks is. A rank that fails takes its replica down; the role's
-policy says who is started again with it, and how often. Whoever executes the effects decides
-nothing: it starts, stops and reports exits.
+policy says who is started again with it, and how often. A node that is lost takes its replicas down
+too; they go on on a spare one, or the group goes on without them. Whoever executes the effects
+decides nothing: it starts, stops and reports exits.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -29,7 +30,12 @@ class RoleRule:
     ranks: int = 1
     max_retries: int = 0
     policy: RetryPolicy = RetryPolicy.APPLICATION
-    min_replicas: int | None = None
+    min_replicas: int | None = None  # as many may go on when others have failed for good
+    min_group: int | None = None  # as many may start again as a smaller group
+    uneven: tuple[int, ...] = ()  # ranks of each replica, where they differ
+
+    def ranks_of(self, index: int) -> int:
+        return self.uneven[index] if self.uneven else self.ranks
 
 
 class Phase(Enum):
@@ -69,11 +75,24 @@ class State:
     restarting: frozenset[frozenset[ReplicaKey]] = frozenset()  # each starts when all of it is down
     verdict: Verdict | None = None
     finished: bool = False
+    begun: bool = False
+    seats: Mapping[ReplicaKey, str] = field(default_factory=dict)  # the node of each replica
+    spares: tuple[str, ...] = ()
+    dropped: frozenset[ReplicaKey] = frozenset()  # the group goes on without them
 
     @property
     def restarts(self) -> int:
         """Return how many times anything was started again."""
         return sum(self.retries.values())
+
+    def members_on(self, node: str) -> list[ReplicaKey]:
+        """Return the replicas that have their seat on a node."""
+        return [key for key, at in self.seats.items() if at == node and key not in self.dropped]
+
+    def members(self, role: str) -> tuple[int, ...]:
+        """Return the replicas that make up a role's group now."""
+        keys = (key for key in self.replicas if key.role == role and key not in self.dropped)
+        return tuple(sorted(key.index for key in keys))
 
 
 # What happened.
@@ -103,13 +122,28 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone, or no good, with all that ran there; `evidence` says how one knows."""
+
+    node: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing was printed for longer than the app may be silent."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """Somebody wants the app to end."""
 
     reason: str
 
 
-Event = Begin | RankExited | StartFailed | Cancelled
+Event = Begin | RankExited | StartFailed | NodeLost | Idle | Cancelled
 
 
 # What to do about it.
@@ -137,14 +171,30 @@ class Finish:
     verdict: Verdict
 
 
-Effect = Start | Stop | Finish
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A replica moves from a lost node to a spare one; without one, its group goes on smaller."""
+
+    key: ReplicaKey
+    lost: str
+    spare: str | None
+    evidence: str
 
 
-def initial(roles: Iterable[RoleRule]) -> State:
-    """Return the state of an app of which nothing was started yet."""
+Effect = Start | Stop | Finish | Replace
+
+
+def initial(roles: Iterable[RoleRule], nodes: Sequence[str] = ("",)) -> State:
+    """Return the state of an app of which nothing was started yet.
+
+    One node takes all replicas; of several, each takes one in turn and those left over are spares.
+    """
     rules = {role.name: role for role in roles}
-    keys = (ReplicaKey(role.name, i) for role in rules.values() for i in range(role.replicas))
-    return State(roles=rules, replicas={key: Replica() for key in keys})
+    keys = [ReplicaKey(role.name, i) for role in rules.values() for i in range(role.replicas)]
+    spread = list(nodes) if len(nodes) > 1 else [nodes[0]] * len(keys)
+    seats = dict(zip(keys, spread, strict=False))
+    spares = tuple(node for node in nodes if node not in seats.values())
+    return State(rules, {key: Replica() for key in keys}, seats=seats, spares=spares)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
@@ -153,12 +203,18 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         return state, ()
     match event:
         case Begin():
-            return _start(state, state.replicas)
+            begun = replace(state, begun=True)
+            return _start(begun, [key for key in state.replicas if key not in state.dropped])
         case RankExited():
             return _exited(state, event)
         case StartFailed():
             down = replace(state.replicas[event.key], phase=Phase.FAILED, alive=frozenset())
             return _end(_put(state, event.key, down), Verdict(AppState.FAILED, event.cause))
+        case NodeLost():
+            return _node_lost(state, event)
+        case Idle():
+            up = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
+            return _failed(state, min(up), event.cause) if up else (state, ())
         case Cancelled():
             return _end(state, Verdict(AppState.CANCELLED, event.reason))
 
@@ -192,6 +248,51 @@ def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Eff
         return state, stops + after
     state, after = _end(state, Verdict(AppState.FAILED, cause))
     return state, stops + after
+
+
+def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]]:
+    """Take down what ran on the node; seat it elsewhere, or go on without it, or end."""
+    cause = f"node_lost_{event.node}"
+    state = replace(state, spares=tuple(node for node in state.spares if node != event.node))
+    mine = [key for key in state.members_on(event.node) if _is_needed(state.replicas[key])]
+    failed = [key for key in mine if state.replicas[key].phase is Phase.UP]
+    for key in mine:
+        gone = replace(state.replicas[key], alive=frozenset(), phase=Phase.DOWN)
+        state = _put(state, key, gone)
+    if state.verdict is not None:
+        return _settle(state)
+    rule = state.roles[failed[0].role] if failed else None
+    if rule and state.retries.get(_scope(rule.policy, failed[0]), 0) >= rule.max_retries:
+        return _end(state, Verdict(AppState.FAILED, cause))
+    effects: tuple[Effect, ...] = ()
+    for key in mine:
+        seated = _reseat(state, key, event)
+        if seated is None:
+            return _end(state, Verdict(AppState.FAILED, cause))
+        state, moved = seated
+        effects += (moved,)
+    if not state.begun:
+        return state, effects
+    state, after = _failed(state, failed[0], cause) if failed else _settle(state)
+    return state, effects + after
+
+
+def _is_needed(replica: Replica) -> bool:
+    return replica.phase not in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+def _reseat(state: State, key: ReplicaKey, event: NodeLost) -> tuple[State, Replace] | None:
+    """Move a replica to a spare node, or leave it out where its group may be smaller."""
+    if state.spares:
+        spare, *rest = state.spares
+        state = replace(state, seats={**state.seats, key: spare}, spares=tuple(rest))
+        return state, Replace(key, event.node, spare, event.evidence)
+    smallest = state.roles[key.role].min_group
+    if smallest is None or len(state.members(key.role)) <= max(1, smallest):
+        return None
+    restarting = frozenset(group - {key} for group in state.restarting)
+    state = replace(state, dropped=state.dropped | {key}, restarting=restarting)
+    return state, Replace(key, event.node, None, event.evidence)
 
 
 def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple[Effect, ...]]:
@@ -232,7 +333,7 @@ def _start(
     effects: list[Effect] = []
     for key in sorted(keys):
         attempt = state.replicas[key].attempt + again
-        alive = frozenset(range(state.roles[key.role].ranks))
+        alive = frozenset(range(state.roles[key.role].ranks_of(key.index)))
         state = _put(state, key, Replica(Phase.UP, alive, attempt))
         effects.append(Start(key, attempt))
     return state, tuple(effects)
@@ -265,6 +366,8 @@ def _scope(policy: RetryPolicy, key: ReplicaKey) -> tuple[str, ...]:
 def _members(state: State, policy: RetryPolicy, key: ReplicaKey) -> Iterator[ReplicaKey]:
     """Return who is started again together."""
     for other in state.replicas:
+        if other in state.dropped:
+            continue
         same_role = policy is RetryPolicy.ROLE and other.role == key.role
         if policy is RetryPolicy.APPLICATION or same_role or other == key:
             yield other

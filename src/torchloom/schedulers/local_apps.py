@@ -67,14 +67,14 @@ def wait_end(app_id: str, timeout: float) -> bool:
 
 
 def stop(app_id: str, reason: str, signum: int = SIGTERM, at_once: bool = False) -> None:
-    """Leave word why, and tell the app's agent; an app that is over is left alone."""
+    """Leave word why, and tell the app's launch process; an app that is over is left alone."""
     record = catalog.record(app_id)
-    if record is None or record.is_over() or record.agent is None:
+    if record is None or record.is_over() or record.launcher is None:
         return
-    if not record.agent.is_here():
+    if not record.launcher.is_here():
         raise UserError(f"{app_id} runs on host {record.host}; stop it there: `loom stop {app_id}`")
     RunFolder.named(app_id).ask_cancel(settings.user_name(), reason, signum)
-    record.agent.send(SIGQUIT if at_once else SIGTERM)
+    record.launcher.send(SIGQUIT if at_once else SIGTERM)
 
 
 def remove(app_id: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.errors import UserError
 from torchloom.launch.handshake import Input
-from torchloom.launch.request import DEFAULT_GRACE, LaunchRequest
+from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchloom.schedulers.ids import make_unique
@@ -64,6 +64,18 @@ class LocalScheduler(Scheduler[LocalRequest]):
             default=int(DEFAULT_GRACE),
             help="seconds between SIGTERM and SIGKILL when the app is stopped",
         )
+        opts.add(
+            "orphan_limit",
+            type_=int,
+            default=int(ORPHAN_LIMIT),
+            help="seconds that processes live on when nobody watches over them any more",
+        )
+        opts.add(
+            "idle_timeout",
+            type_=int,
+            default=0,
+            help="seconds without any output after which the app has failed; 0: never",
+        )
         return opts
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
@@ -76,7 +88,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
             cwd=os.getcwd(),
             log_dir=_log_dir(cfg.get("log_dir"), self.session_name, app_id, home),
             roles=(),
-            grace=_grace(cfg.get("grace")),
+            grace=_seconds("grace", cfg),
+            orphan_limit=_seconds("orphan_limit", cfg),
+            idle_timeout=_seconds("idle_timeout", cfg),
         )
         launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
@@ -184,7 +198,8 @@ def _log_dir(chosen: CfgVal, session: str, app_id: str, home: Path) -> str:
     return str(Path(str(chosen)).expanduser().absolute() / session / app_id)
 
 
-def _grace(chosen: CfgVal) -> float:
+def _seconds(name: str, cfg: Mapping[str, CfgVal]) -> float:
+    chosen = cfg.get(name)
     if not isinstance(chosen, int) or chosen < 0:
-        raise UserError(f"grace: expected seconds from 0, got {chosen!r}")
+        raise UserError(f"{name}: expected seconds from 0, got {chosen!r}")
     return float(chosen)

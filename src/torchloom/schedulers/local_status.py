@@ -4,7 +4,7 @@ only the ranks' own error files are read."""
 from collections import defaultdict
 from collections.abc import Iterable
 
-from torchloom.launch.errorfile import first_error
+from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.record import RankRecord, Record
 from torchloom.specs.api import NONE, AppState, ReplicaStatus, RoleStatus
 
@@ -45,4 +45,5 @@ def replica_state(states: Iterable[AppState]) -> AppState:
 
 def _error(record: Record, ranks: list[RankRecord]) -> str:
     failed = [rank for rank in ranks if rank.state is AppState.FAILED]
-    return first_error(record.log_path(rank) / "error.json" for rank in failed) or NONE
+    reports = (ErrorReport.read(record.log_path(rank) / "error.json") for rank in failed)
+    return first_error(reports) or NONE

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -72,12 +72,26 @@ class Machine:
         """Return what `ls` says: id -> state."""
         return {job["id"]: job["state"] for job in json.loads(self.loom("ls", "--json").stdout)}
 
-    def agent_of(self, app_id: str) -> tuple[int, int]:
-        """Return the pids of an app's guard and agent, from /proc: both carry its id."""
+    def team(self, app_id: str) -> "Team":
+        """Return who serves an app, from /proc: all carry its id, the record names the launcher."""
         wanted = f"LOOM_AGENT_OF={app_id}".encode()
-        pids = [pid for pid in all_pids() if wanted in environ(pid) and is_agent(pid)]
-        guard, agent = sorted(pids, key=lambda pid: parent(pid) in pids)
-        return guard, agent
+        until(lambda: processes_of(app_id), "a rank is up")
+        pids = [pid for pid in all_pids() if wanted in environ(pid)]
+        guard = next(pid for pid in pids if parent(pid) not in pids)
+        keeper = next(at for rank in processes_of(app_id) if (at := parent(rank)) in pids)
+        record = json.loads((self.home / "runs" / app_id / "status.json").read_text())
+        launcher = record["launcher"]["pid"]
+        agent = next(pid for pid in pids if pid not in (guard, keeper, launcher))
+        return Team(guard, launcher, agent, keeper)
+
+
+class Team(NamedTuple):
+    """The processes that serve one app."""
+
+    guard: int
+    launcher: int
+    agent: int
+    keeper: int
 
 
 def all_pids() -> list[int]:
@@ -89,13 +103,6 @@ def environ(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def is_agent(pid: int) -> bool:
-    try:
-        return b"torchloom.launch.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def parent(pid: int) -> int:

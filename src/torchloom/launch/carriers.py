@@ -1,0 +1,187 @@
+"""Bring an agent to every node of a job, by whatever launcher the site has, and watch the bringers.
+
+What they print is kept in the run's folder: it is the evidence when a node does not come up.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from torchloom import settings
+from torchloom.launch import link
+from torchloom.launch.assembly import Assembled, assemble
+from torchloom.launch.assembly.request import Command, Request
+from torchloom.launch.assembly.topology import Topology
+from torchloom.launch.contract import TOKEN_VARIABLE
+from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE
+from torchloom.launch.environments.world import World
+from torchloom.launch.hostfile import index_of
+from torchloom.launch.identity import host_name
+from torchloom.launch.request import LaunchRequest
+
+_PATIENCE = 5.0  # seconds in which a carrier must have ended after its agents
+# What belongs to this process, this shell or this host, and would mislead on another.
+_OWN = re.compile(
+    r"(PMI|PMIX|PRTE|OMPI|HYDRA|PALS|SLURM_(PROCID|LOCALID|NODEID|STEP|TASK|GTIDS|SRUN|LAUNCH))"
+    r"|(SSH|DBUS|TMUX|BASH_FUNC|XDG_SESSION)_"
+    r"|(HOSTNAME|DISPLAY|XAUTHORITY|TERM|SHLVL|_|OLDPWD|PWD|HOME|USER|LOGNAME|SHELL|MAIL|TMPDIR)$"
+)
+
+
+@dataclass(slots=True)
+class Running:
+    """One carrier: the process, which hosts it brings an agent to, what it printed."""
+
+    process: subprocess.Popen[bytes]
+    hosts: tuple[str, ...]
+    log: Path
+
+
+class Carriers:
+    """The processes that start a job's agents; none where the only agent is this host's."""
+
+    def __init__(self, request: LaunchRequest, folder: Path, token: str) -> None:
+        self._request = request
+        self._folder = folder
+        self._token = token
+        self._running: list[Running] = []
+
+    def start(self) -> socket.socket:
+        """Start them all; return the socket at which their agents will call."""
+        listener = link.listen_on(self._own_address())
+        address = link.Address(host=listener.getsockname()[0], port=listener.getsockname()[1])
+        plan = carry(self._request, self._folder, str(address), self._variables())
+        for path, text in plan.files:
+            path.write_text(text)
+        for number, command in enumerate(plan.commands):
+            self._run(command, self._folder / f"carrier-{number}.log")
+        return listener
+
+    def proof(self, challenge: str) -> str:
+        """Return what shows an agent that this is its launch process."""
+        return link.proof(self._token, "launcher", challenge) if self._token else ""
+
+    def reap(self) -> None:
+        for one in self._running:
+            one.process.poll()
+
+    def failed(self, missing: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield the nodes that will not come, since what should bring them has ended; and why."""
+        for one in self._running:
+            if one.process.returncode is not None:
+                for name in missing:
+                    if not one.hosts or index_of(name, one.hosts) is not None:
+                        yield name, f"{self._launcher()} ended: {_tail(one.log) or _how(one)}"
+
+    def last_words(self, name: str) -> str:
+        """Return what a node's carrier printed last."""
+        mine = (one for one in self._running if not one.hosts or name in one.hosts)
+        return next((tail for one in mine if (tail := _tail(one.log))), "")
+
+    def close(self) -> None:
+        """Let go; whoever has not ended soon is told to."""
+        for one in self._running:
+            _hang_up(one.process.stdin)
+        for one in self._running:
+            for signum in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    one.process.wait(_PATIENCE)
+                    break
+                one.process.send_signal(signum)
+
+    def _launcher(self) -> str:
+        return self._request.carrier.launcher if self._request.carrier else "agent"
+
+    def _own_address(self) -> str:
+        others = [name for name in self._request.nodes if index_of(host_name(), [name]) is None]
+        return link.own_address_towards(others[0]) if others else settings.LOOPBACK
+
+    def _variables(self) -> dict[str, str]:
+        """Return what agents and their ranks must find in their environment."""
+        env = settings.environment()
+        own = {AGENT_VARIABLE: self._request.app_id, TOKEN_VARIABLE: self._token}
+        return (
+            portable(env) | dict(self._request.carrier.env if self._request.carrier else {}) | own
+        )
+
+    def _run(self, command: Command, log: Path) -> None:
+        env = {
+            name: value for name, value in settings.environment().items() if name != NODE_VARIABLE
+        }
+        with open(log, "ab") as output:
+            process = subprocess.Popen(
+                command.argv,
+                env=env | dict(command.env),
+                cwd=self._request.cwd,
+                stdin=subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        if command.stdin is not None and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(command.stdin.encode(errors="surrogateescape"))
+                process.stdin.flush()  # and stays open: its end is the launcher's
+        hosts = (command.host,) if command.host else ()
+        self._running.append(Running(process, hosts, log))
+
+
+def carry(
+    request: LaunchRequest, folder: Path, address: str, variables: Mapping[str, str]
+) -> Assembled:
+    """Return the commands that start one agent a node. Pure."""
+    carrier = request.carrier
+    assert carrier is not None
+    lists = {name: tuple(carrier.world[name]) for name in ("hosts", "slots", "notes")}
+    world = World(**{**carrier.world, **lists})
+    by_itself = carrier.launcher == "srun"  # it hands on all of its environment
+    own = {AGENT_VARIABLE, TOKEN_VARIABLE, *carrier.env}
+    env = {name: text for name, text in variables.items() if name in own or not by_itself}
+    return assemble(
+        carrier.launcher,
+        world,
+        Request(
+            command=(sys.executable, "-P", "-m", "torchloom.launch.node", address),
+            topology=Topology(request.nodes, (1,) * len(request.nodes)),
+            env=env,
+            cwd=request.cwd,
+            cpu_bind=carrier.cpu_bind,
+            flags=carrier.flags,
+            hostfile=folder / "hostfile",
+            own_host=host_name(),
+            job_id=request.app_id,
+            as_root=os.getuid() == 0,
+        ),
+    )
+
+
+def portable(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that mean the same on every host of a job."""
+    return {name: value for name, value in env.items() if not _OWN.match(name)}
+
+
+def _tail(log: Path) -> str:
+    """Return the last line that says something."""
+    with contextlib.suppress(OSError):
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "")
+    return ""
+
+
+def _how(one: Running) -> str:
+    code = one.process.returncode
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _hang_up(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        with contextlib.suppress(OSError):
+            pipe.close()

@@ -1,0 +1,146 @@
+"""Messages between launch process, agents and keepers: JSON in frames, with descriptors on the way.
+
+A connection lives in its owner's selector and never blocks it: what cannot be sent yet waits here.
+"""
+
+import array
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+
+_HEADER = struct.Struct("!IB")  # bytes of JSON, descriptors that belong to them
+_CHUNK = 1 << 16
+_MOST_FDS = 64  # in one frame
+
+
+class Connection:
+    """One end of a stream of messages. `on_message` gets each with its descriptors, which are its
+    to close; `on_end` is called once, when the other end is gone."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        selector: selectors.BaseSelector,
+        on_message: Callable[[Message, list[int]], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._channel = channel
+        self._selector = selector
+        self._on_message = on_message
+        self._on_end = on_end
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._received = b""
+        self._fds: deque[int] = deque()
+        self._open = True
+        self._takes_fds = channel.family == socket.AF_UNIX
+        channel.setblocking(False)
+        selector.register(channel, selectors.EVENT_READ, self._serve)
+
+    @property
+    def channel(self) -> socket.socket:
+        return self._channel
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send a message as soon as the other end takes it; after its end, drop it."""
+        if not self._open:
+            return
+        text = json.dumps(message).encode()
+        frame = _HEADER.pack(len(text), len(fds)) + text
+        self._unsent.append((frame, [os.dup(fd) for fd in fds]))
+        self._flush()
+
+    def finish(self, patience: float = 1.0) -> None:
+        """Send what waits, for as long as patience lasts, and close."""
+        with contextlib.suppress(OSError):
+            self._channel.settimeout(patience)
+            while self._open and self._unsent:
+                self._send_some()
+        self.close()
+
+    def close(self) -> None:
+        """Hang up without a word; `on_end` is not called."""
+        if self._open:
+            self._open = False
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            for fd in [*self._fds, *(fd for _, fds in self._unsent for fd in fds)]:
+                os.close(fd)
+
+    def _serve(self, ready: int) -> None:
+        if ready & selectors.EVENT_WRITE:
+            self._flush()
+        if ready & selectors.EVENT_READ and self._open:
+            self._receive()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                self._send_some()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()  # the end shows itself when reading; what came before it counts
+        if self._open:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._selector.modify(self._channel, wanted, self._serve)
+
+    def _send_some(self) -> None:
+        frame, fds = self._unsent[0]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        sent = self._channel.sendmsg([frame], rights)
+        for fd in fds:
+            os.close(fd)
+        self._unsent[0] = (frame[sent:], [])
+        if sent == len(frame):
+            self._unsent.popleft()
+
+    def _receive(self) -> None:
+        try:
+            data = self._read()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            self._on_end()
+            return
+        self._received += data
+        while self._open and (frame := self._next()):
+            self._on_message(*frame)
+
+    def _read(self) -> bytes:
+        if not self._takes_fds:
+            return self._channel.recv(_CHUNK)
+        room = socket.CMSG_SPACE(_MOST_FDS * array.array("i").itemsize)
+        data, extra, _, _ = self._channel.recvmsg(_CHUNK, room)
+        for _, _, rights in extra:
+            fds = array.array("i")
+            fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            self._fds.extend(fds)
+        return data
+
+    def _next(self) -> tuple[Message, list[int]] | None:
+        if len(self._received) < _HEADER.size:
+            return None
+        length, count = _HEADER.unpack_from(self._received)
+        end = _HEADER.size + length
+        if len(self._received) < end:
+            return None
+        text, self._received = self._received[_HEADER.size : end], self._received[end:]
+        message: Message = json.loads(text)
+        return message, [self._fds.popleft() for _ in range(count)]

@@ -1,0 +1,202 @@
+"""The parent of a job's ranks on one host: forks, reaps, remembers exits, and does nothing else.
+
+It has one thread and no network. Agents come and go: a new one is told who lives, how the others
+ended, and gets the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
+ranks; without the keeper the kernel does.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchloom.launch import descendants
+from torchloom.launch.frames import Connection, Message
+from torchloom.launch.identity import ProcessId
+from torchloom.launch.request import ORPHAN_LIMIT
+from torchloom.launch.signals import SignalPipe
+from torchloom.launch.sockets import listen, same_user
+from torchloom.launch.spawn import Order, Run, become_subreaper, spawn
+
+
+@dataclass(slots=True)
+class Child:
+    """One started process: what the agent wants remembered of it, and how it ended."""
+
+    number: int
+    note: Any
+    process: ProcessId | None
+    pid: int
+    kept: list[int] = field(default_factory=list)
+    code: int | None = None
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "id": self.number,
+            "note": self.note,
+            "pid": self.pid,
+            "started": self.process.started if self.process else "",
+            "code": self.code,
+            "kept": len(self.kept),
+        }
+
+
+class Keeper:
+    """The processes of one job on this host. `agent` is the first agent's connection; later ones
+    call at `address`. With `run`, orders may be warm."""
+
+    def __init__(
+        self,
+        job_id: str,
+        agent: socket.socket,
+        address: Path,
+        run: Run | None = None,
+        orphan_limit: float = ORPHAN_LIMIT,
+    ) -> None:
+        become_subreaper()
+        self._job_id = job_id
+        self._address = address
+        self._listener = listen(address)
+        self._run = run
+        self._orphan_limit = orphan_limit
+        self._orphaned_at: float | None = None
+        self._children: dict[int, Child] = {}
+        self._ended = False
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalPipe()
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_caller)
+        self._agent = self._connected(agent)
+
+    def serve(self) -> None:
+        """Keep the ranks until told to end, or left alone for too long."""
+        self._agent.send(self._hello())
+        while not self._ended:
+            for key, ready in self._selector.select(self._patience()):
+                key.data(ready)
+            if self._patience() == 0.0:
+                self._end()
+        self._address.unlink(missing_ok=True)
+        self._agent.finish()
+
+    def _patience(self) -> float | None:
+        if self._orphaned_at is None:
+            return None
+        return max(0.0, self._orphaned_at + self._orphan_limit - time.monotonic())
+
+    # Agents.
+
+    def _on_caller(self, _ready: int) -> None:
+        """Take a new agent; the one before is gone, or about to learn that it is not needed."""
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:
+            return
+        if not same_user(channel):
+            channel.close()
+            return
+        self._agent.close()
+        self._orphaned_at = None
+        self._agent = self._connected(channel)
+        kept = [fd for child in self._children.values() for fd in child.kept]
+        self._agent.send(self._hello(), kept)
+
+    def _connected(self, channel: socket.socket) -> Connection:
+        return Connection(channel, self._selector, self._on_message, self._on_agent_gone)
+
+    def _hello(self) -> Message:
+        children = [child.shown() for child in self._children.values()]
+        return {"say": "hello", "pid": os.getpid(), "children": children}
+
+    def _on_agent_gone(self) -> None:
+        self._orphaned_at = time.monotonic()
+
+    def _on_message(self, message: Message, fds: list[int]) -> None:
+        match message["do"]:
+            case "start":
+                self._start(message, fds)
+            case "signal":
+                self._signal(self._children.get(message["id"]), message["signum"])
+            case "bury":
+                self._bury(message["id"])
+            case "sweep":
+                self._sweep(message["signum"])
+            case "end":
+                self._end()
+
+    # Processes.
+
+    def _start(self, message: Message, fds: list[int]) -> None:
+        number = message["id"]
+        given, kept = fds[: message["given"]], fds[message["given"] :]
+        order = Order(
+            argv=tuple(message["argv"]),
+            env=message["env"],
+            cwd=message["cwd"],
+            fds=tuple(given),
+            terminal=message.get("terminal", False),
+            warm=message.get("warm", False),
+        )
+        try:
+            pid = spawn(order, self._run)
+        except OSError as error:
+            _close(kept)
+            answer = {"say": "failed", "id": number, "errno": error.errno, "what": error.filename}
+        else:
+            child = Child(number, message.get("note"), ProcessId.of(pid), pid, kept)
+            self._children[number] = child
+            answer = {"say": "started", **child.shown()}
+        finally:
+            _close(given)
+        self._agent.send(answer)
+
+    def _signal(self, child: Child | None, signum: int) -> None:
+        """Signal a rank and its process group; a child not reaped yet keeps its pid."""
+        if child is not None and child.code is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signum)
+
+    def _bury(self, number: int) -> None:
+        """Forget a rank that ended, and end what it left running."""
+        child = self._children.pop(number, None)
+        if child is not None:
+            left = descendants.in_session(os.getpid(), child.pid, self._job_id)
+            descendants.send(left, signal.SIGKILL)
+            _close(child.kept)
+
+    def _sweep(self, signum: int) -> None:
+        """Signal all that still runs of the job, and say how much that was."""
+        left = descendants.remaining(self._job_id, os.getpid())
+        descendants.send(left, signum)
+        self._agent.send({"say": "left", "count": len(left)})
+
+    def _on_signals(self, _ready: int) -> None:
+        if self._signals.read():
+            self._reap()
+
+    def _reap(self) -> None:
+        """Tell of all that ended together in one message: none of them is the consequence of what
+        is done about another."""
+        codes = {pid: os.waitstatus_to_exitcode(status) for pid, status in descendants.reap()}
+        ended = []
+        for child in self._children.values():
+            if child.code is None and child.pid in codes:
+                child.code = codes[child.pid]
+                ended.append({"id": child.number, "code": child.code})
+        if ended:
+            self._agent.send({"say": "exited", "children": ended})
+
+    def _end(self) -> None:
+        descendants.kill_all(self._job_id, os.getpid())
+        self._reap()
+        self._ended = True
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

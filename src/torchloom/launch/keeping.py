@@ -1,0 +1,150 @@
+"""The agent's end of the keeper: find the job's, or make one, and tell it what to start."""
+
+import os
+import selectors
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torchloom.launch import sockets
+from torchloom.launch.descendants import reap
+from torchloom.launch.frames import Connection, Message
+from torchloom.launch.identity import host_name
+from torchloom.launch.orders import ReplicaOrder
+
+_MOST_FDS = 1 << 20
+
+
+class KeeperLink:
+    """The one keeper of a job on this host, there or not."""
+
+    def __init__(
+        self,
+        app_id: str,
+        selector: selectors.BaseSelector,
+        on_message: Callable[[Message, list[int]], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._app_id = app_id
+        self._selector = selector
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._address = sockets.socket_path(f"{app_id}.{host_name()}.keeper")
+        self._connection: Connection | None = None
+        self._left: int | None = 0
+        self.number = 0  # of the youngest child
+        self.was_found = False
+        self.warmth = "cold"
+
+    @property
+    def is_gone(self) -> bool:
+        return self._connection is None
+
+    def find(self) -> bool:
+        """Call the keeper that an agent before has made; it says hello if it is there."""
+        try:
+            self._connect(sockets.connect(self._address))
+        except OSError:
+            return False
+        self.was_found = True
+        return True
+
+    def prepare(self, order: ReplicaOrder, env: Mapping[str, str], orphan_limit: float) -> None:
+        """See to it that there is a keeper, as warm as the command allows."""
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            if os.fork() == 0:
+                _become_keeper(self._app_id, theirs, self._address, orphan_limit)
+            theirs.close()
+            self._connect(ours)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str,
+        given: list[int],
+        kept: Sequence[int] = (),
+        note: Any = None,
+        terminal: bool = False,
+    ) -> int:
+        """Order a process; return its number. The given descriptors are closed here."""
+        self.number += 1
+        order = {
+            "do": "start",
+            "id": self.number,
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": cwd,
+            "given": len(given),
+            "note": note if note is not None else {},
+            "terminal": terminal,
+        }
+        self._send(order, [*given, *kept])
+        for fd in given:
+            os.close(fd)
+        return self.number
+
+    def signal(self, number: int, signum: int) -> None:
+        self._send({"do": "signal", "id": number, "signum": int(signum)})
+
+    def bury(self, number: int) -> None:
+        """Have the keeper forget a child and end what it left running."""
+        self._send({"do": "bury", "id": number})
+
+    def sweep(self, signum: int) -> None:
+        """Signal all that is left of the job here, and ask how much that is."""
+        self._left = None
+        self._send({"do": "sweep", "signum": int(signum)})
+
+    @property
+    def has_more(self) -> bool:
+        """Tell whether anything may be left."""
+        return self._connection is not None and self._left != 0
+
+    def look_again(self) -> None:
+        """Ask what is left by now, unless an answer is still on its way."""
+        if self._left:
+            self.sweep(0)
+
+    def end(self) -> None:
+        """Have the keeper kill all it has, and leave."""
+        self._send({"do": "end"})
+
+    def reap(self) -> None:
+        """Collect a keeper that was forked here and has ended."""
+        reap()
+
+    def _connect(self, channel: socket.socket) -> None:
+        self._connection = Connection(channel, self._selector, self._hear, self._gone)
+
+    def _hear(self, message: Message, fds: list[int]) -> None:
+        if message["say"] == "left":
+            self._left = message["count"]
+        else:
+            self._on_message(message, fds)
+
+    def _gone(self) -> None:
+        self._connection = None
+        self._on_gone()
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        if self._connection is not None:
+            self._connection.send(message, fds)
+
+
+def _become_keeper(app_id: str, agent: socket.socket, address: Any, limit: float) -> None:
+    """Turn this fork of the agent into the keeper; nothing of the agent stays open in it."""
+    code = 1
+    try:
+        from torchloom.launch.keeper import Keeper
+
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        fd = os.dup2(agent.detach(), 3, inheritable=False)
+        os.closerange(4, _MOST_FDS)
+        Keeper(app_id, socket.socket(fileno=fd), address, None, limit).serve()
+        code = 0
+    finally:
+        os._exit(code)

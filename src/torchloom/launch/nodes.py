@@ -1,0 +1,174 @@
+"""The launch process' end of its agents: who has come, who is gone, and what each is told."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from torchloom.launch import link, sockets
+from torchloom.launch.frames import Connection, Message
+from torchloom.launch.hostfile import index_of
+
+REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
+
+
+class Nodes:
+    """The agents of a job, each by the name of its node.
+
+    Connections are taken at every listener. A caller on this host must be the same user, one from
+    another must know the token.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        names: Sequence[str],
+        token: str,
+        on_joined: Callable[[str, Message], None],
+        on_message: Callable[[str, Message], None],
+        on_lost: Callable[[str, str], None],
+    ) -> None:
+        self.names = tuple(names)
+        self._selector = selector
+        self._token = token
+        self._on_joined = on_joined
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._joined: dict[str, Connection] = {}
+        self._strangers: dict[Connection, str] = {}  # and what each was asked to prove
+        self._addresses: dict[str, str] = {}
+        self._gone_at: dict[str, float] = {}
+        self._waiting: dict[str, list[Message]] = {}  # for agents that are not there
+        self.lost: set[str] = set()
+
+    def take_calls(self, listener: socket.socket) -> None:
+        """Let agents in at a socket."""
+        self._selector.register(
+            listener, selectors.EVENT_READ, lambda _ready: self._on_caller(listener)
+        )
+
+    def have_joined(self, names: Sequence[str]) -> bool:
+        return all(name in self._joined for name in names)
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name not in self.lost)
+
+    def missing(self) -> tuple[str, ...]:
+        return tuple(name for name in self.present if name not in self._joined)
+
+    def address(self, name: str) -> str:
+        """Return where other hosts reach a node."""
+        return self._addresses.get(name, name)
+
+    def send(self, name: str, message: Message) -> None:
+        """Tell an agent something, now or when it is back."""
+        if name in self._joined:
+            self._joined[name].send(message)
+        elif name not in self.lost:
+            self._waiting.setdefault(name, []).append(message)
+
+    def tell_all(self, message: Message) -> None:
+        for name in self.present:
+            self.send(name, message)
+
+    def expire(self) -> None:
+        """Give up the nodes whose agents were gone for too long."""
+        now = time.monotonic()
+        for name in [name for name, when in self._gone_at.items() if when + REJOIN_LIMIT <= now]:
+            self.give_up(name, f"its agent is gone and was not back in {REJOIN_LIMIT:g} s")
+
+    def patience(self) -> float | None:
+        """Return how long nothing can expire."""
+        now = time.monotonic()
+        waits = (max(0.0, when + REJOIN_LIMIT - now) for when in self._gone_at.values())
+        return min(waits, default=None)
+
+    def give_up(self, name: str, evidence: str) -> None:
+        """Have nothing more to do with a node."""
+        if name in self.lost:
+            return
+        self.lost.add(name)
+        self._gone_at.pop(name, None)
+        self._waiting.pop(name, None)
+        if connection := self._joined.pop(name, None):
+            connection.close()
+        self._on_lost(name, evidence)
+
+    def close(self) -> None:
+        for connection in (*self._joined.values(), *self._strangers):
+            connection.close()
+
+    # Callers.
+
+    def _on_caller(self, listener: socket.socket) -> None:
+        try:
+            channel, _ = listener.accept()
+        except OSError:
+            return
+        is_local = channel.family == socket.AF_UNIX
+        if is_local and not sockets.same_user(channel):
+            channel.close()
+            return
+        if not is_local:
+            link.watch(channel)
+        self._receive(channel, "" if is_local else link.nonce())
+
+    def _receive(self, channel: socket.socket, challenge: str) -> None:
+        box: list[Connection] = []
+        connection = Connection(
+            channel,
+            self._selector,
+            lambda message, _fds: self._hear(box[0], message),
+            lambda: self._left(box[0]),
+        )
+        box.append(connection)
+        self._strangers[connection] = challenge
+        if challenge:
+            connection.send({"do": "prove", "challenge": challenge})
+
+    def _hear(self, connection: Connection, message: Message) -> None:
+        if connection not in self._strangers:
+            name = self._name_of(connection)
+            if name is not None:
+                self._on_message(name, message)
+        elif message["say"] == "proof":
+            challenge = self._strangers[connection]
+            if link.is_proof(message["proof"], self._token, "agent", challenge):
+                self._strangers[connection] = ""
+            else:
+                self._dismiss(connection)
+        elif message["say"] == "hello" and not self._strangers[connection]:
+            self._join(connection, message)
+
+    def _join(self, connection: Connection, hello: Message) -> None:
+        is_local = connection.channel.family == socket.AF_UNIX
+        index = 0 if is_local else index_of(hello["host"], self.names)
+        if index is None or self.names[index] in self.lost:
+            self._dismiss(connection)
+            return
+        name = self.names[index]
+        del self._strangers[connection]
+        if before := self._joined.get(name):
+            before.close()
+        self._joined[name] = connection
+        self._gone_at.pop(name, None)
+        if not is_local:
+            self._addresses[name] = connection.channel.getpeername()[0]
+        self._on_joined(name, hello)
+        for message in self._waiting.pop(name, []):
+            connection.send(message)
+
+    def _left(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        name = self._name_of(connection)
+        if name is not None:
+            del self._joined[name]
+            self._gone_at[name] = time.monotonic()
+
+    def _dismiss(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        connection.close()
+
+    def _name_of(self, connection: Connection) -> str | None:
+        return next((name for name, each in self._joined.items() if each is connection), None)

@@ -1,0 +1,44 @@
+"""What the launch process tells an agent to start, as values that survive a trip through JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchloom.rules.recovery import ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """One rank: its place, where its logs go below the log folder, and what only it is told."""
+
+    local_rank: int
+    logs: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrder:
+    """All ranks of one replica, on one node, in one attempt."""
+
+    role: str
+    index: int
+    attempt: int
+    argv: tuple[str, ...]
+    cwd: str
+    ranks: tuple[RankOrder, ...]
+    env: Mapping[str, str] = field(default_factory=dict)  # the role's own: it beats all others
+    ports: Mapping[str, int] = field(default_factory=dict)
+    grouped: bool = False  # the ranks form a torch.distributed group
+    file_store: bool = False  # and meet in a file of their own host
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.role, self.index)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ReplicaOrder":
+        ranks = tuple(RankOrder(**rank) for rank in data["ranks"])
+        return cls(**{**data, "argv": tuple(data["argv"]), "ranks": ranks})

@@ -1,0 +1,107 @@
+"""A run where it was started: `python -m torchloom.launch.process FOLDER CHANNEL HOW AGENT`.
+
+Three processes, all forks of one. The guard waits; the launch process carries out the recovery
+rule and writes the record; the agent has the ranks of this host. If the agent dies, the guard makes
+another; if the launch process dies, the agent ends its ranks and the guard writes the run down as
+lost. All are detached: no terminal, no session and no command that started them can take them
+along.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from torchloom.launch import catalog, link, sockets
+from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.guard import Guard, fork
+from torchloom.launch.handshake import GO, READY
+from torchloom.launch.identity import ProcessId
+from torchloom.launch.ledger import Ledger
+from torchloom.launch.record import LAUNCHER_LOST
+from torchloom.launch.signals import SignalPipe
+from torchloom.launch.spawn import become_subreaper
+from torchloom.launch.supervisor import ENDING, FORWARDED, Supervisor
+
+
+def main(arguments: list[str]) -> None:
+    """Detach, become the guard, and start the others under it."""
+    folder, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
+    with_agent = arguments[3] == "here"
+    if os.fork():
+        os._exit(0)  # whoever started us has no child to wait for
+    os.chdir(os.sep)  # keep no file system busy
+    become_subreaper()
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_IGN)
+    guard = ProcessId.mine()
+    run = RunFolder(folder)
+    address = sockets.socket_path(f"{run.app_id}.launch")
+    listener = sockets.listen(address)
+    launcher = fork(lambda: _launch(run, socket.socket(fileno=channel), how, guard, listener))
+    listener.close()
+    if how != "terminal":
+        os.close(channel)
+    _guard(run.app_id, launcher, address, channel, how, with_agent)
+
+
+def _guard(
+    app_id: str, launcher: int, address: Path, channel: int, how: str, with_agent: bool
+) -> NoReturn:
+    """Have an agent here while the launch process lives; write the end if that could not."""
+
+    def agent() -> None:
+        from torchloom.launch.agent import Agent, Post
+
+        terminal = socket.socket(fileno=os.dup(channel)) if how == "terminal" else None
+        stdin = 0 if how == "stdin" else None
+        Agent(Post(app_id, link.Address(path=str(address)), stdin, terminal)).run()
+
+    Guard(app_id, agent, beside=launcher).watch(with_agent)
+    address.unlink(missing_ok=True)
+    folder = RunFolder.named(app_id)
+    if folder.exists() and not (record := folder.record()).is_over():
+        lost = replace(record.lost(), ended_at=now())
+        folder.write_record(lost)
+        folder.add_event("failed", reason=LAUNCHER_LOST)
+        catalog.add_ended(lost)
+    os._exit(0)
+
+
+def _launch(
+    new: RunFolder, channel: socket.socket, how: str, guard: ProcessId, listener: socket.socket
+) -> None:
+    """Show the run to the world, wait for the submitter's word, run it."""
+    signals = SignalPipe(more=(*FORWARDED, *ENDING))
+    ledger = _publish(new, guard)
+    if not _agreed(channel, ledger.folder):
+        return
+    if how != "leash":
+        channel.close()
+    leash = channel if how == "leash" else None
+    Supervisor(ledger.folder.request(), ledger, signals, listener, leash).run()
+
+
+def _publish(new: RunFolder, guard: ProcessId) -> Ledger:
+    record = replace(new.record(), guard=guard, launcher=ProcessId.mine())
+    new.write_record(record)
+    return Ledger(new.publish(), record)
+
+
+def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
+    """Tell whether the submitter took notice; without it the run is unmade."""
+    answer = b""
+    with contextlib.suppress(OSError):
+        channel.sendall(READY)
+        answer = channel.recv(len(GO))
+    if answer != GO:
+        folder.remove()
+    return answer == GO
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

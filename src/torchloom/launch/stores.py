@@ -1,0 +1,88 @@
+"""Where the ranks of an attempt meet: a file on one host, a store process over hosts.
+
+Every attempt has its own, so nothing of a dead one is found by the next.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.launch import link, ports
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.keeping import KeeperLink
+from torchloom.launch.orders import ReplicaOrder
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class StorePort:
+    """Where a group meets over hosts; `hosted` by a process of ours, else rank 0 must serve."""
+
+    number: int
+    hosted: bool
+
+
+class Stores:
+    """The stores of one job on this node."""
+
+    def __init__(self, app_id: str, keeper: KeeperLink) -> None:
+        self._app_id = app_id
+        self._keeper = keeper
+        base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        self._folder = base / f"loom-{app_id}-{os.getuid()}"
+        self._ports: dict[tuple[str, int], int] = {}
+        self._processes: dict[int, tuple[str, int]] = {}
+
+    def settle(self, order: ReplicaOrder, variables: MutableMapping[str, str]) -> str:
+        """Fill in the port where ranks of one host meet; return the address of their file."""
+        if not order.grouped or not order.file_store:
+            return ""
+        place = (order.role, order.attempt)
+        if place not in self._ports:
+            self._ports[place] = ports.free_port()
+        variables["MASTER_PORT"] = str(self._ports[place])
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            return f"file://{self._folder}/{order.role}-{order.attempt}"
+        return ""  # no room for a file: rank 0 serves at the port
+
+    def host(self, role: str, attempt: int, address: str) -> StorePort:
+        """Start the store of an attempt at an address of this host."""
+        self._end_older(role, attempt)
+        listener = link.listen_on(address)
+        port = listener.getsockname()[1]
+        if importlib.util.find_spec("torch") is None:
+            listener.close()
+            return StorePort(port, hosted=False)
+        env = dict(settings.environment()) | {JOB_VARIABLE: self._app_id}
+        env.pop(AGENT_VARIABLE, None)
+        read_end, write_end = os.pipe()  # the keeper holds the other end: it closes with it
+        given = [read_end, os.open(os.devnull, os.O_WRONLY), os.dup(2), listener.detach()]
+        argv = (sys.executable, "-P", "-m", "torchloom.worker.store", "3")
+        number = self._keeper.start(argv, env, os.sep, given, [write_end])
+        os.close(write_end)
+        self._processes[number] = (role, attempt)
+        return StorePort(port, hosted=True)
+
+    def exited(self, number: int) -> None:
+        """Forget a store that ended."""
+        if self._processes.pop(number, None):
+            self._keeper.bury(number)
+
+    def close(self) -> None:
+        """Leave no file behind; processes end with the keeper."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end_older(self, role: str, attempt: int) -> None:
+        for number, (other, before) in list(self._processes.items()):
+            if other == role and before < attempt:
+                self._keeper.signal(number, signal.SIGKILL)
