@@ -131,13 +131,11 @@ def test_a_module_and_a_command_are_launched(script: Any, loom: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nnodes", "2", "x.py"], "--nnodes 2: ranks are started on one host only, so far"),
+        (["--nnodes", "2", "x.py"], "--nnodes 2: 1 host here; ask for a larger allocation"),
         (["-n", "0", "x.py"], "-n '0': write a number from 1, gpu, cpu or auto"),
         (["-n", "gpu", "x.py"], "-n gpu: no accelerator found; use cpu, auto or a number"),
-        (
-            ["-n", "2", "--ppn", "3", "x.py"],
-            "-n 2 ranks are not 3 on one host; leave one of the two",
-        ),
+        (["-n", "3", "--ppn", "2", "x.py"], "-n 3 is not a multiple of --ppn 2; change one"),
+        (["--hostfile", "no", "x.py"], "no hosts from 'no': No such file or directory; set PBS_N"),
         (["-n", "2"], "nothing to launch: write `loom launch -n 4 train.py`"),
         (["-n", "2", "nowhere.py"], "no file 'nowhere.py'"),
     ],

@@ -107,6 +107,7 @@ def test_alone_without_an_accelerator_the_environment_has_no_ranks(loom: Any, sc
     }
     assert ours["PATH"].startswith(theirs["PATH"])
     assert set(ours) - set(theirs) - {"LC_CTYPE"} == {
+        "LOOM_ATTEMPT",
         "LOOM_JOB",
         "LOOM_NODE",
         "PET_LOG_DIR",

@@ -74,6 +74,7 @@ def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
         "TORCHX_RANK0_HOST": "localhost",
         "LOOM_JOB": "app-1",
         "LOOM_NODE": "n1",
+        "LOOM_ATTEMPT": "1",
     }
 
 
@@ -124,6 +125,7 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
         "TORCHX_RANK0_HOST": "localhost",
         "LOOM_JOB": "app-1",
         "LOOM_NODE": "n1",
+        "LOOM_ATTEMPT": "1",
     }
 
 

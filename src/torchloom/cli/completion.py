@@ -86,6 +86,7 @@ def _arguments(kind: str, last: str) -> Sequence[str]:
         "engine": lambda: ("local",),
         "config": lambda: ("init", "show"),
         "shell": lambda: list(SCRIPTS),
+        "file": lambda: (),
     }
     return arguments[kind]() if kind else ()
 

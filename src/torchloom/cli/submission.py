@@ -22,6 +22,7 @@ from torchloom.errors import Failure
 from torchloom.launch import catalog, terminal
 from torchloom.launch.handshake import Input
 from torchloom.launch.record import Record
+from torchloom.launch.request import LaunchRequest
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo, AppState, make_app_handle
@@ -63,11 +64,18 @@ class Submission:
         self._app_id: str = info.request.launch.app_id
         self._handle = make_app_handle(scheduler.backend, runner.name(), self._app_id)
         self._ranks = sum(role.total for role in info.request.launch.roles)
-        self._many = processes_in_words(request) if self._is_program else count(self._ranks)
+        self._many = self._in_words(request, info.request.launch)
         self._started = self._detached = self._stopping = self._leaving = False
         self._starting = False
         self._early: int | None = None  # a signal that came while the job came to be
         self._stopped_by = 0
+
+    def _in_words(self, request: Request, launch: LaunchRequest) -> str:
+        """Say how many processes there will be, and why or where."""
+        if launch.carrier:
+            hosts = sum(len(role.replicas) for role in launch.roles)
+            return f"{count(self._ranks)} on {hosts} hosts"
+        return processes_in_words(request) if self._is_program else count(self._ranks)
 
     def submit(self) -> None:
         """Start the job and say its handle and what can be done with it."""

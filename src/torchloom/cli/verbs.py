@@ -31,10 +31,19 @@ VERBS: dict[str, Verb] = {
         "target",
     ),
     "launch": Verb(
-        "start the ranks of a command here, as torchrun does",
+        "start the ranks of a command here or over an allocation, as torchrun does",
         (
-            *("--np=", "--nproc-per-node=", "--nnodes=", "--max-restarts=", "--shutdown-timeout="),
-            *("--log-dir=", "--role=", "--no-python", "--dryrun", "--module="),
+            *(
+                "--np=",
+                "--nproc-per-node=",
+                "--nnodes=",
+                "--hostfile=",
+                "--launcher=",
+                "--per-rank",
+            ),
+            *("--max-restarts=", "--spares=", "--timeout=", "--orphan-limit="),
+            *("--shutdown-timeout=", "--cpu-bind=", "--log-dir=", "--role=", "--no-fallback"),
+            *("--no-python", "--dryrun", "--module="),
         ),
         "file",
     ),

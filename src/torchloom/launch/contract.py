@@ -14,6 +14,7 @@ from torchloom.rules.recovery import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
 STORE_VARIABLE = "LOOM_STORE"
+ATTEMPT_VARIABLE = "LOOM_ATTEMPT"
 TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between the launch process and its agents only
 _NOT_FOR_RANKS = (AGENT_VARIABLE, TOKEN_VARIABLE, STORE_VARIABLE)
 
@@ -62,6 +63,7 @@ def group_variables(
 ) -> dict[str, str]:
     """Return what a rank is told of the app and of its place in it."""
     own = {JOB_VARIABLE: request.app_id, "TORCHX_RANK0_HOST": LOCAL_HOST_NAME}
+    own[ATTEMPT_VARIABLE] = str(attempt)
     if not group.role.distributed:
         return own
     rank = group.rank(key.index, local_rank)

@@ -21,14 +21,17 @@ def of_app(app_id: str) -> set[int]:
 
     Where hosts share one /proc, as containers may, the host's name tells theirs from ours.
     """
-    found = _carrying(f"{JOB_VARIABLE}={app_id}")
-    return {pid for pid, nodes in found.items() if not nodes or _here() in nodes}
-
-
-def agents_of(app_id: str) -> set[int]:
-    """Return the app's launch process, agent and keeper on this host, whichever there are."""
-    found = _carrying(f"{AGENT_VARIABLE}={app_id}")
-    return {pid for pid, nodes in found.items() if _here() in nodes}
+    wanted = f"{JOB_VARIABLE}={app_id}".encode()
+    node = f"{NODE_VARIABLE}=".encode()
+    here = node + os.fsencode(host_name())
+    found = set()
+    for pid in _pids():
+        environ = _environ(pid)
+        if wanted in environ:
+            nodes = [item for item in environ if item.startswith(node)]
+            if not nodes or here in nodes:
+                found.add(pid)
+    return found
 
 
 def below(ancestor: int, app_id: str) -> set[int]:
@@ -83,12 +86,6 @@ def kill_all(app_id: str, ancestor: int, patience: float = 10.0) -> set[int]:
     return left
 
 
-def kill_job(app_id: str) -> None:
-    """End all of an app on this host: its agent and keeper first, so that nothing is started."""
-    send(agents_of(app_id) - {os.getpid()}, signal.SIGKILL)
-    kill_all(app_id, os.getpid())
-
-
 def reap() -> list[tuple[int, int]]:
     """Collect every child that has ended, adopted ones too, as (pid, wait status)."""
     ended = []
@@ -122,24 +119,6 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
-
-
-def _carrying(entry: str) -> dict[int, list[bytes]]:
-    """Return the processes with this variable, and what each says of its host."""
-    found = {}
-    for pid in _pids():
-        environ = _environ(pid)
-        if entry.encode() in environ:
-            found[pid] = [item for item in environ if item.startswith(_node(""))]
-    return found
-
-
-def _node(host: str) -> bytes:
-    return os.fsencode(f"{NODE_VARIABLE}={host}")
-
-
-def _here() -> bytes:
-    return _node(host_name())
 
 
 def _is_agent_of_another(pid: int, app_id: str) -> bool:

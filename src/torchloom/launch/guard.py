@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from torchloom.launch import descendants
+from torchloom.launch.keeping import kill_job
 
 _MOST_DEATHS = 10  # of agents within a minute; an agent that cannot live is not tried for ever
 _MINUTE = 60.0
@@ -33,7 +33,7 @@ class Guard:
             elif pid == self._agent:
                 well = status == 0
                 self._agent = None if well or self._is_enough() else fork(self._act)
-        descendants.kill_job(self._app_id)
+        kill_job(self._app_id)
         return well
 
     def _is_enough(self) -> bool:

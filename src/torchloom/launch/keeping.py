@@ -1,18 +1,21 @@
 """The agent's end of the keeper: find the job's, or make one, and tell it what to start."""
 
+import contextlib
 import os
 import selectors
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from torchloom.launch import sockets
-from torchloom.launch.descendants import reap
+from torchloom.launch import descendants, sockets
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import host_name
 from torchloom.launch.orders import ReplicaOrder
 
 _MOST_FDS = 1 << 20
+_FAREWELL = 10.0  # seconds for a keeper to end what it has
 
 
 class KeeperLink:
@@ -29,7 +32,7 @@ class KeeperLink:
         self._selector = selector
         self._on_message = on_message
         self._on_gone = on_gone
-        self._address = sockets.socket_path(f"{app_id}.{host_name()}.keeper")
+        self._address = _address(app_id)
         self._connection: Connection | None = None
         self._left: int | None = 0
         self.number = 0  # of the youngest child
@@ -113,7 +116,7 @@ class KeeperLink:
 
     def reap(self) -> None:
         """Collect a keeper that was forked here and has ended."""
-        reap()
+        descendants.reap()
 
     def _connect(self, channel: socket.socket) -> None:
         self._connection = Connection(channel, self._selector, self._hear, self._gone)
@@ -133,7 +136,27 @@ class KeeperLink:
             self._connection.send(message, fds)
 
 
-def _become_keeper(app_id: str, agent: socket.socket, address: Any, limit: float) -> None:
+def kill_job(app_id: str) -> None:
+    """End all of an app on this host: its keeper first, so that nothing more is started."""
+    selector = selectors.DefaultSelector()
+    ended: list[bool] = []
+    with contextlib.suppress(OSError):
+        channel = sockets.connect(_address(app_id))
+        keeper = Connection(channel, selector, lambda *_: None, lambda: ended.append(True))
+        keeper.send({"do": "end"})
+        deadline = time.monotonic() + _FAREWELL
+        while not ended and time.monotonic() < deadline:
+            for key, ready in selector.select(_FAREWELL):
+                key.data(ready)
+    descendants.kill_all(app_id, os.getpid())
+
+
+def _address(app_id: str) -> Path:
+    """Return where a job's keeper on this host takes calls; /tmp may be another host's too."""
+    return sockets.socket_path(f"{app_id}.{host_name()}.keeper")
+
+
+def _become_keeper(app_id: str, agent: socket.socket, address: Path, limit: float) -> None:
     """Turn this fork of the agent into the keeper; nothing of the agent stays open in it."""
     code = 1
     try:

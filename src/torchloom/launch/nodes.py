@@ -4,12 +4,21 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torchloom.launch import link, sockets
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.hostfile import index_of
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
+
+
+@dataclass(slots=True)
+class Stranger:
+    """A caller that has not joined: what it was asked to prove, and its hello."""
+
+    challenge: str
+    hello: Message | None = None
 
 
 class Nodes:
@@ -35,7 +44,7 @@ class Nodes:
         self._on_message = on_message
         self._on_lost = on_lost
         self._joined: dict[str, Connection] = {}
-        self._strangers: dict[Connection, str] = {}  # and what each was asked to prove
+        self._strangers: dict[Connection, Stranger] = {}
         self._addresses: dict[str, str] = {}
         self._gone_at: dict[str, float] = {}
         self._waiting: dict[str, list[Message]] = {}  # for agents that are not there
@@ -123,23 +132,26 @@ class Nodes:
             lambda: self._left(box[0]),
         )
         box.append(connection)
-        self._strangers[connection] = challenge
+        self._strangers[connection] = Stranger(challenge)
         if challenge:
             connection.send({"do": "prove", "challenge": challenge})
 
     def _hear(self, connection: Connection, message: Message) -> None:
-        if connection not in self._strangers:
+        stranger = self._strangers.get(connection)
+        if stranger is None:
             name = self._name_of(connection)
             if name is not None:
                 self._on_message(name, message)
+            return
+        if message["say"] == "hello":
+            stranger.hello = message
         elif message["say"] == "proof":
-            challenge = self._strangers[connection]
-            if link.is_proof(message["proof"], self._token, "agent", challenge):
-                self._strangers[connection] = ""
-            else:
+            if not link.is_proof(message["proof"], self._token, "agent", stranger.challenge):
                 self._dismiss(connection)
-        elif message["say"] == "hello" and not self._strangers[connection]:
-            self._join(connection, message)
+                return
+            stranger.challenge = ""
+        if stranger.hello is not None and not stranger.challenge:
+            self._join(connection, stranger.hello)
 
     def _join(self, connection: Connection, hello: Message) -> None:
         is_local = connection.channel.family == socket.AF_UNIX

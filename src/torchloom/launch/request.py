@@ -94,6 +94,7 @@ class LaunchRequest:
     notes: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # more than there are replicas: spares
     carrier: Carrier | None = None
+    files: tuple[tuple[str, str], ...] = ()  # path and text, to be written before the start
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
     orphan_limit: float = ORPHAN_LIMIT
 
@@ -110,7 +111,8 @@ class LaunchRequest:
     def from_dict(cls, data: Mapping[str, Any]) -> "LaunchRequest":
         """Rebuild a request that `to_dict` took apart."""
         roles = tuple(_role(role) for role in data["roles"])
-        lists = {name: tuple(data[name]) for name in ("notes", "nodes")}
+        lists: dict[str, Any] = {name: tuple(data[name]) for name in ("notes", "nodes")}
+        lists["files"] = tuple((path, text) for path, text in data["files"])
         return cls(**{**data, **lists, "roles": roles, "carrier": _carrier(data["carrier"])})
 
     def __str__(self) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch import descendants
 from torchloom.launch.carriers import Carriers
 from torchloom.launch.contract import Group, Meeting, group_variables
 from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
 from torchloom.launch.identity import ProcessId, host_name
+from torchloom.launch.keeping import kill_job
 from torchloom.launch.ledger import Ledger, Place, Started, rank_logs
 from torchloom.launch.link import nonce
 from torchloom.launch.logfiles import LogFiles
@@ -100,6 +100,9 @@ class Supervisor:
 
     def _gather(self) -> None:
         """Have an agent on every node that is needed; those that do not come are lost."""
+        for path, text in self._request.files:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text)
         if self._request.carrier:
             self._share_logs()
             self._nodes.take_calls(self._carriers.start())
@@ -419,7 +422,7 @@ class Supervisor:
             self._marker.unlink(missing_ok=True)
         self._nodes.close()
         if not self._request.carrier and self._nodes.lost:  # agent and guard of this very host
-            descendants.kill_job(self._request.app_id)
+            kill_job(self._request.app_id)
 
 
 def _place(rank: Mapping[str, Any]) -> Place:

@@ -31,7 +31,7 @@ def build(
 def _role(
     role: Role, cfg: Mapping[str, CfgVal], request: LaunchRequest, env: Mapping[str, str], home: str
 ) -> RoleRequest:
-    launch = LaunchCommand.parse([role.entrypoint, *role.args])
+    launch = LaunchCommand.of_role([role.entrypoint, *role.args])
     ranks = (launch.ranks or max(1, len(devices.visible(env)))) if launch else 1
     plain = launch is not None and launch.ranks is None and ranks * role.num_replicas == 1
     cwd = os.path.join(home, WORKSPACES, role.name) if role.workspace else None
@@ -60,8 +60,8 @@ def _replicas(
             img_root=cwd, app_id=request.app_id, replica_id=str(index), rank0_env=RANK0_VARIABLE
         )
         filled = values.apply(role)
-        launch = LaunchCommand.parse([filled.entrypoint, *filled.args])
-        argv = launch.command if launch else (filled.entrypoint, *filled.args)
+        launch = LaunchCommand.of_role([filled.entrypoint, *filled.args])
+        argv = launch.argv("python") if launch else (filled.entrypoint, *filled.args)
         path = _search_path(filled.env.get("PATH"), inherited, cwd, cfg)
         yield ReplicaRequest(argv, {**filled.env, "PATH": path}, dict(role.port_map))
 

@@ -1,0 +1,10 @@
+"""`torchrun` with our launcher behind it: torchrun's words, `loom launch`'s door."""
+
+import sys
+
+from torchloom.cli.main import run
+from torchloom.launch.command import AS_TORCHRUN
+
+if __name__ == "__main__":
+    sys.argv[1:] = ["launch", AS_TORCHRUN, *sys.argv[1:]]
+    run()
