@@ -18,6 +18,9 @@ import pytest
 from .cluster import NEEDS
 from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
 
+# A zygote would stay after each of a thousand tests; those that are about one ask for it.
+os.environ.setdefault("LOOM_WARM", "0")
+
 __all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
 
 

@@ -39,7 +39,8 @@ def launch(asked: LaunchCommand) -> int:
     if asked.dryrun:
         click.echo(repr(info))
         return 0
-    for note in dict.fromkeys((*world.notes, *info.request.launch.notes)):
+    found = world.notes if asked.total is None and asked.per_node is None else ()
+    for note in dict.fromkeys((*found, *info.request.launch.notes)):
         say(note)
     return Launch(runner, create_scheduler(runner.name()), request, info).follow()
 

@@ -31,7 +31,7 @@ VERBS: dict[str, Verb] = {
         "target",
     ),
     "launch": Verb(
-        "start the ranks of a command here or over an allocation, as torchrun does",
+        "start the ranks of a command here or over hosts, as torchrun does",
         (
             *(
                 "--np=",

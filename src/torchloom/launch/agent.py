@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from torchloom.launch.terminal import Relay
 from torchloom.rules.recovery import ReplicaKey
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
-_LOOK = 0.02  # seconds between looks at leftovers that were told to end
+_LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
 _DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
 _BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
@@ -63,6 +64,7 @@ class Agent:
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
         self._relay: Relay | None = None
         self._ranks: dict[int, Rank] = {}
+        self._todo: deque[Message] = deque()
         self._starting: dict[ReplicaKey, list[Rank]] = {}
         self._failed: dict[ReplicaKey, OSError] = {}
         self._kill_at: dict[ReplicaKey, float] = {}
@@ -99,6 +101,7 @@ class Agent:
     def _turn(self, longest: float | None = None) -> None:
         for key, ready in self._selector.select(self._patience(longest)):
             key.data(ready)
+        self._work()
         self._pump.resume()
         now = time.monotonic()
         for replica in [key for key, when in self._kill_at.items() if when <= now]:
@@ -109,6 +112,8 @@ class Agent:
             self._last_output = now
 
     def _patience(self, longest: float | None) -> float | None:
+        if self._todo:
+            longest = _LOOK if longest is None else min(longest, _LOOK)
         moments = [*self._kill_at.values()]
         if self._quiet_limit:
             moments.append(self._last_output + self._quiet_limit)
@@ -129,17 +134,41 @@ class Agent:
                 self._launcher.send({"say": "proof", "proof": answer})
             case "job":
                 self._take_job(message)
+            case "end":
+                self._end(message["grace"])
+            case _:
+                self._todo.append(message)
+                if message["do"] == "stop":
+                    self._keeper.hurry()
+                self._work()
+
+    def _work(self) -> None:
+        """Do what was asked for in its order; what needs a keeper waits for it."""
+        while self._todo:
+            message = self._todo[0]
+            if message["do"] in ("start", "store") and not self._has_keeper(message["order"]):
+                return
+            self._todo.popleft()
+            self._act(message)
+
+    def _has_keeper(self, data: Mapping[str, Any]) -> bool:
+        order = ReplicaOrder.from_dict(data)
+        env = rank_environment(
+            self._inherited, order, order.ranks[0].variables, self._node, Path(), {}
+        )
+        return self._keeper.prepare(order, env, self._orphan_limit)
+
+    def _act(self, message: Message) -> None:
+        match message["do"]:
             case "start":
                 self._start(ReplicaOrder.from_dict(message["order"]))
             case "store":
-                self._host_store(message)
+                self._host_store(ReplicaOrder.from_dict(message["order"]), message["address"])
             case "stop":
                 self._stop(ReplicaKey(*message["key"]), message["signum"], message["grace"])
             case "signal":
                 for rank in self._alive():
                     self._keeper.signal(rank.number, message["signum"])
-            case "end":
-                self._end(message["grace"])
 
     def _take_job(self, message: Message) -> None:
         if self._token and not link.is_proof(
@@ -199,7 +228,6 @@ class Agent:
             given = rank.pipes(self._post.stdin)
         else:
             given = rank.terminal(self._relay.attach)
-        self._keeper.prepare(order, env, self._orphan_limit)
         rank.number = self._keeper.start(
             order.argv, env, order.cwd, given, list(rank.outputs), rank.note, bool(self._relay)
         )
@@ -216,11 +244,8 @@ class Agent:
             return ForwardedLog(directory, forwarded, self._launcher.send)
         return LogFiles(directory)
 
-    def _host_store(self, message: Message) -> None:
-        order = ReplicaOrder.from_dict(message["order"])
-        env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
-        self._keeper.prepare(order, env, self._orphan_limit)
-        port = self._stores.host(order.role, order.attempt, message["address"])
+    def _host_store(self, order: ReplicaOrder, address: str) -> None:
+        port = self._stores.host(order.role, order.attempt, address)
         answer = {"say": "store", "role": order.role, "attempt": order.attempt}
         self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
 
@@ -342,6 +367,7 @@ class Agent:
     def _end(self, grace: float) -> None:
         """End whatever the job left running here, politely first, and read its last words."""
         self._leaving = True
+        self._todo.clear()
         deadline = time.monotonic() + grace
         self._keeper.sweep(signal.SIGTERM)
         while self._keeper.has_more and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from torchloom.launch import descendants, sockets
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import host_name
 from torchloom.launch.orders import ReplicaOrder
+from torchloom.launch.warmth import Warmth
 
 _MOST_FDS = 1 << 20
 _FAREWELL = 10.0  # seconds for a keeper to end what it has
@@ -37,7 +38,8 @@ class KeeperLink:
         self._left: int | None = 0
         self.number = 0  # of the youngest child
         self.was_found = False
-        self.warmth = "cold"
+        self.warmth = ""
+        self._warmth = Warmth()
 
     @property
     def is_gone(self) -> bool:
@@ -52,14 +54,30 @@ class KeeperLink:
         self.was_found = True
         return True
 
-    def prepare(self, order: ReplicaOrder, env: Mapping[str, str], orphan_limit: float) -> None:
-        """See to it that there is a keeper, as warm as the command allows."""
-        if self._connection is None:
-            ours, theirs = socket.socketpair()
-            if os.fork() == 0:
-                _become_keeper(self._app_id, theirs, self._address, orphan_limit)
-            theirs.close()
-            self._connect(ours)
+    def prepare(self, order: ReplicaOrder, env: Mapping[str, str], orphan_limit: float) -> bool:
+        """See to it that there is a keeper, as warm as the command allows; false: not yet."""
+        if self._connection is not None:
+            return True
+        request = {
+            "job": self._app_id,
+            "address": str(self._address),
+            "orphan_limit": orphan_limit,
+            "argv": order.argv,
+            "env": dict(env),
+            "cwd": order.cwd,
+        }
+        keeper = self._warmth.keeper(request, order)
+        if keeper is None:
+            return False
+        if isinstance(keeper, str):
+            keeper = _cold_keeper(self._app_id, self._address, orphan_limit)
+        self.warmth = self._warmth.said
+        self._connect(keeper)
+        return True
+
+    def hurry(self) -> None:
+        """Wait for no zygote any more."""
+        self._warmth.hurry()
 
     def start(
         self,
@@ -76,12 +94,13 @@ class KeeperLink:
         order = {
             "do": "start",
             "id": self.number,
-            "argv": list(argv),
+            "argv": list(self._warmth.words(argv, env, cwd)),
             "env": dict(env),
             "cwd": cwd,
             "given": len(given),
             "note": note if note is not None else {},
             "terminal": terminal,
+            "warm": self._warmth.is_warm,
         }
         self._send(order, [*given, *kept])
         for fd in given:
@@ -134,6 +153,14 @@ class KeeperLink:
     def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
         if self._connection is not None:
             self._connection.send(message, fds)
+
+
+def _cold_keeper(app_id: str, address: Path, orphan_limit: float) -> socket.socket:
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        _become_keeper(app_id, theirs, address, orphan_limit)
+    theirs.close()
+    return ours
 
 
 def kill_job(app_id: str) -> None:

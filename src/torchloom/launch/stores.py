@@ -43,9 +43,13 @@ class Stores:
         self._processes: dict[int, tuple[str, int]] = {}
 
     def settle(self, order: ReplicaOrder, variables: MutableMapping[str, str]) -> str:
-        """Fill in the port where ranks of one host meet; return the address of their file."""
-        if not order.grouped or not order.file_store:
+        """Return the address of an attempt's store, and fill in the port where one host's meet."""
+        if not order.grouped:
             return ""
+        if not order.file_store:
+            hosted = variables["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+            at = f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
+            return f"tcp://{at}" if hosted else ""
         place = (order.role, order.attempt)
         if place not in self._ports:
             self._ports[place] = ports.free_port()

@@ -21,7 +21,8 @@ def assemble(world: World, request: Request) -> Assembled:
         argv += ["--distribution=arbitrary"]
         env["SLURM_HOSTFILE"] = str(request.hostfile)
         files = ((request.hostfile, render_hosts(spot.slots, Style.REPEATED)),)
-    argv += [f"--cpu-bind={request.cpu_bind or 'none'}", "--export=ALL", "--unbuffered"]
+    argv += [f"--cpu-bind={request.cpu_bind or 'none'}", "--export=ALL"]
+    argv += [] if request.per_rank else ["--unbuffered"]  # it tears the lines of several ranks
     argv += ["--kill-on-bad-exit=0", "--wait=0"]  # one rank's end is not for srun to judge
     argv += _place(world, request)
     argv += [*request.flags, *colon_proof(request.command)]

@@ -1,0 +1,228 @@
+"""Find, start and ask the zygote that can fork a command's ranks: torch is imported already."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchloom import settings
+from torchloom.launch import importing, sockets
+from torchloom.launch.descendants import AGENT_VARIABLE
+from torchloom.launch.probe import Probe, basics, locate, probe
+from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+
+WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
+IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
+CHANGED = {  # in a zygote alone, so that importing starts no thread and touches no device
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+HELD = "LOOM_HELD_"  # before the name of a changed variable: what it was
+_ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
+_EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
+_HEADER = struct.Struct("!IB")  # a frame without descriptors; see frames.py
+_WORTH_A_LOOK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """A command that no zygote can run, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Zygote:
+    """Where the warm interpreter of a command is, or would be."""
+
+    key: str
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def address(self) -> Path:
+        return sockets.socket_path(f"zygote-{self.key}.sock")
+
+    @property
+    def log(self) -> Path:
+        return sockets.socket_path(f"zygote-{self.key}.log")
+
+    def connect(self) -> socket.socket | None:
+        """Return a connection to it, or nothing when it is not there or not ready."""
+        try:
+            channel = sockets.connect(self.address)
+        except OSError:
+            return None
+        if not sockets.same_user(channel):
+            channel.close()
+            return None
+        return channel
+
+    def start(self) -> None:
+        """Start it, detached, unless it lives, is being started, or said that it cannot be."""
+        with _lock(self.key) as lock:
+            if lock is None or self.excuse():
+                return
+            modules = settings.loom_home() / "cache"
+            with self.log.open("wb") as log:
+                subprocess.run(
+                    [*self.words, self.words[0], str(self.address), str(modules), str(lock)],
+                    cwd=os.sep,
+                    env=dict(self.env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[lock],
+                    start_new_session=True,
+                    check=False,
+                )
+
+    def ready(self, timeout: float) -> bool:
+        """Wait for it while it is being started; false when it is not, or not in time."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with _lock(self.key) as lock:
+                nobody = lock is not None
+            if (channel := self.connect()) is not None:
+                channel.close()
+                return True
+            if nobody:
+                return False
+            time.sleep(_WORTH_A_LOOK)
+        return False
+
+    def is_coming(self) -> bool:
+        """Tell whether it is being started: it lives and does not listen yet."""
+        with _lock(self.key) as lock:
+            lives = lock is None
+        return lives and not self.address.exists()
+
+    def excuse(self) -> str:
+        """Return why one with this key lately could not live, if so."""
+        path = excuse_path(self.address)
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime < _EXCUSE_LIMIT:
+                return path.read_text()
+        return ""
+
+    def keeper(self, request: Mapping[str, Any]) -> socket.socket | Cold:
+        """Have it fork a keeper and return the connection to that, or why it does not.
+
+        The request has `job`, the keeper's `address` and `orphan_limit`, and of the first command
+        that it will get `argv`, `env` and `cwd`.
+        """
+        channel = self.connect()
+        if channel is None:
+            return Cold(self.excuse() or "the first run with this interpreter and environment")
+        channel.settimeout(_ANSWER_LIMIT)
+        try:
+            say(channel, {"do": "keep", **request})
+            answer = hear(channel)
+        except OSError as error:
+            channel.close()
+            return Cold(f"the zygote did not answer: {error}")
+        if answer["say"] == "cold":
+            channel.close()
+            return Cold(answer["why"])
+        channel.settimeout(None)
+        return channel
+
+    def leave(self) -> None:
+        """Ask it to go; what it forked stays."""
+        if (channel := self.connect()) is not None:
+            with channel, contextlib.suppress(OSError):
+                say(channel, {"do": "leave"})
+
+
+def find(command: PythonCommand | None, env: Mapping[str, str], cwd: str) -> Zygote | Cold:
+    """Return the zygote for a command with this environment and folder, living or not."""
+    if command is None:
+        return Cold("not a Python program")
+    if why := _never(command, env):
+        return Cold(why)
+    interpreter = locate(command.interpreter, env, cwd)
+    if interpreter is None:
+        return Cold(f"there is no {command.interpreter}")
+    found = probe(interpreter, command.flags, env)
+    if found.missing:
+        return Cold(f"{interpreter} has no {', '.join(found.missing)}")
+    return _zygote(interpreter, command.flags, env, found)
+
+
+def leave_all() -> None:
+    """Ask every zygote of this user to go."""
+    for path in settings.runtime_dir().glob("zygote-*.sock"):
+        Zygote(path.stem.removeprefix("zygote-"), (), {}).leave()
+
+
+def excuse_path(address: Path) -> Path:
+    """Return where a zygote writes why it could not live."""
+    return address.with_suffix(".cold")
+
+
+def say(channel: socket.socket, message: Mapping[str, Any]) -> None:
+    """Send one message, as a frame."""
+    text = json.dumps(message).encode()
+    channel.sendall(_HEADER.pack(len(text), 0) + text)
+
+
+def hear(channel: socket.socket) -> dict[str, Any]:
+    """Return one message, and leave what follows it unread."""
+    length, _ = _HEADER.unpack(_exactly(channel, _HEADER.size))
+    message: dict[str, Any] = json.loads(_exactly(channel, length))
+    return message
+
+
+def _exactly(channel: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = channel.recv(length - len(data))
+        if not more:
+            raise ConnectionResetError("it hung up")
+        data += more
+    return data
+
+
+def _never(command: PythonCommand, env: Mapping[str, str]) -> str:
+    if sys.platform != "linux":
+        return f"{sys.platform} cannot fork an interpreter that has imported torch"
+    if env.get(WARM_VARIABLE) == "0":
+        return f"{WARM_VARIABLE}=0"
+    variables = [cold_variable(name) for name in COLD_VARIABLES if env.get(name)]
+    return command.cold_because() or next(iter(variables), "")
+
+
+def _zygote(
+    interpreter: str, flags: tuple[str, ...], env: Mapping[str, str], found: Probe
+) -> Zygote:
+    read = importing.import_environment(env)
+    key = importing.digest(interpreter, flags, read, found.fingerprint, importing.surroundings())
+    held = {HELD + name: env[name] for name in CHANGED if name in env}
+    own = basics(env) | read | held | CHANGED | {AGENT_VARIABLE: f"zygote-{key}"}
+    own |= {name: env[name] for name in (IDLE_VARIABLE,) if name in env}
+    return Zygote(key, (interpreter, *flags, "-m", "torchloom.worker.zygote"), own)
+
+
+@contextlib.contextmanager
+def _lock(key: str) -> Iterator[int | None]:
+    """Hold the key's lock, or yield nothing when another process has it."""
+    path = sockets.socket_path(f"zygote-{key}.lock")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield lock
+    finally:
+        os.close(lock)

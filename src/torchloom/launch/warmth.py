@@ -1,0 +1,88 @@
+"""How a job's ranks come to life on one host: forked by a zygote, or executed; and why."""
+
+import importlib.util
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from torchloom.launch import warm
+from torchloom.launch.contract import STORE_VARIABLE
+from torchloom.launch.orders import ReplicaOrder
+from torchloom.launch.probe import locate, probe
+from torchloom.launch.python_command import PythonCommand
+
+COLD: Final = "cold"  # the keeper is to be a plain fork
+_START = Path(__file__).parent.parent / "worker" / "start.py"  # what runs a program in a fresh one
+_TELLING = (b"torch", b"lightning", b"transformers", b"accelerate")
+
+
+class Warmth:
+    """Decides once, for the first command of a job, whether its keeper is a zygote's fork."""
+
+    def __init__(self) -> None:
+        self._awaited: warm.Zygote | None = None
+        self._hurried = False
+        self.is_warm = False
+        self.said = COLD
+
+    def hurry(self) -> None:
+        """Wait for nothing any more."""
+        self._hurried = True
+
+    def keeper(self, request: Mapping[str, Any], order: ReplicaOrder) -> socket.socket | str | None:
+        """Return the connection to a warm keeper, COLD, or nothing while its zygote comes up."""
+        command = PythonCommand.parse(order.argv)
+        zygote = self._awaited or warm.find(command, request["env"], order.cwd)
+        if isinstance(zygote, warm.Cold) or command is None:
+            return self._cold(zygote.why if isinstance(zygote, warm.Cold) else "")
+        if self._awaited and zygote.is_coming() and not self._hurried:
+            return None
+        found = zygote.keeper(request)
+        if isinstance(found, socket.socket):
+            self.is_warm = True
+            self.said = "cold: a zygote was started for it" if self._awaited else "warm"
+            return found
+        if self._awaited is None and _is_worth_it(command, order):
+            zygote.start()
+            if order.grouped:  # one import for all ranks is faster than one for each
+                self._awaited = zygote
+                return None
+        return self._cold(found.why)
+
+    def words(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Sequence[str]:
+        """Return what is executed: with an entry of ours in between where the ranks need it."""
+        if self.is_warm or STORE_VARIABLE not in env:
+            return argv
+        command = PythonCommand.parse(argv)
+        if command is None or not _has_ours(command, env, cwd):
+            return argv
+        return command.through(str(_START))
+
+    def _cold(self, why: str) -> str:
+        self.said = f"{COLD}: {why}" if why else COLD
+        return COLD
+
+
+def _is_worth_it(command: PythonCommand, order: ReplicaOrder) -> bool:
+    """Tell whether a zygote would pay: a program that speaks of torch, or a group's module."""
+    if command.what != "file":
+        return order.grouped
+    try:
+        text = Path(order.cwd, command.target).read_bytes()
+    except OSError:
+        return False
+    return any(word in text for word in _TELLING)
+
+
+def _has_ours(command: PythonCommand, env: Mapping[str, str], cwd: str) -> bool:
+    """Tell whether an interpreter has both torch and torchloom."""
+    interpreter = locate(command.interpreter, env, cwd)
+    if interpreter is None:
+        return False
+    if interpreter == os.path.abspath(sys.executable):
+        return importlib.util.find_spec("torch") is not None
+    missing = probe(interpreter, command.flags, env).missing
+    return not {"torch", "torchloom"} & set(missing)

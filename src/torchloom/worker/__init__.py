@@ -1,0 +1,1 @@
+"""Inside every rank, and the processes beside it that need torch."""

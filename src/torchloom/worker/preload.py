@@ -1,0 +1,127 @@
+"""Know what training imports lazily, so that a zygote has it all: recorded from a real step."""
+
+import contextlib
+import importlib
+import json
+import os
+import site
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torchloom
+
+_VALUES = 4
+
+
+def preload(cache: Path) -> None:
+    """Import torch and all that the first training step of a program would import."""
+    import torch  # noqa: F401
+
+    names = _read(cache)
+    if names is None:
+        names = _record()
+        _write(cache, names)
+    for name in names:
+        with contextlib.suppress(Exception):  # what cannot be imported alone, a program will import
+            importlib.import_module(name)
+
+
+def installed_roots() -> tuple[str, ...]:
+    """Return the folders a zygote may import from: the interpreter's own, and torchloom's."""
+    library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    user = site.getusersitepackages()
+    packages = [*site.getsitepackages(), *([user] if user in sys.path else [])]
+    own = os.path.dirname(os.path.abspath(torchloom.__file__))
+    given = [os.path.abspath(path) for path in (*library, *packages, own)]
+    return tuple(path + os.sep for path in dict.fromkeys([*given, *map(os.path.realpath, given)]))
+
+
+def origin(module: ModuleType) -> str:
+    """Return the file a module came from; nothing for what the interpreter brings itself."""
+    spec = getattr(module, "__spec__", None)
+    path = getattr(spec, "origin", None) or getattr(module, "__file__", None) or ""
+    return path if os.path.isabs(path) else ""
+
+
+def foreign(modules: Iterable[ModuleType], roots: tuple[str, ...]) -> str:
+    """Return a file that was imported and is not installed: one of the user's own."""
+    for module in modules:
+        path = origin(module)
+        if path and not path.startswith(roots) and not os.path.realpath(path).startswith(roots):
+            return path
+    return ""
+
+
+def _read(cache: Path) -> list[str] | None:
+    try:
+        names = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return None
+    return names if isinstance(names, list) else None
+
+
+def _write(cache: Path, names: list[str]) -> None:
+    with contextlib.suppress(OSError):  # then the next one records again
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = cache.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(names))
+        partial.replace(cache)
+
+
+def _record() -> list[str]:
+    """Take a training step in a fork, which may start threads, and return what it imported."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _train()
+        finally:  # half a step still tells of half the modules
+            with open(write_end, "w") as pipe:
+                json.dump(_installed(), pipe)
+            os._exit(0)
+    os.close(write_end)
+    with open(read_end) as report:
+        text = report.read()
+    os.waitpid(pid, 0)
+    names: list[str] = json.loads(text) if text else []
+    return names
+
+
+def _installed() -> list[str]:
+    roots = installed_roots()
+    found = sys.modules.items()
+    return [name for name, module in found if origin(module) and not foreign([module], roots)]
+
+
+def _train() -> None:
+    import torch
+    import torch.distributed
+    from torch import nn, optim
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    distributed: Any = torch.distributed
+    with tempfile.NamedTemporaryFile() as file:
+        store = distributed.FileStore(file.name, 1)
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(_VALUES, _VALUES), nn.ReLU()))
+        data = TensorDataset(torch.zeros(_VALUES, _VALUES))
+        loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))
+        for kind in (optim.SGD, optim.Adam, optim.AdamW):
+            optimizer = kind(model.parameters(), lr=0.1)
+            schedule = optim.lr_scheduler.StepLR(optimizer, step_size=1)
+            for (batch,) in loader:
+                loss: Any = nn.functional.mse_loss(model(batch), batch)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+        torch.save(model.state_dict(), os.devnull)
+        del model
+        distributed.destroy_process_group()

@@ -1,0 +1,221 @@
+"""Shed what a fork of the zygote inherited and a fresh interpreter would not have."""
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import io
+import linecache
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TextIO
+
+from torchloom.launch.importing import import_environment
+from torchloom.launch.probe import locate
+from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.worker import procfile
+
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+_kept: list[object] = []  # streams that a library may still hold
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the zygote was started as, and holds."""
+
+    interpreter: str
+    flags: tuple[str, ...]
+    env: Mapping[str, str]
+    path: tuple[str, ...]  # sys.path without the folder of the program and PYTHONPATH
+    coerced: Mapping[str, str]  # variables the interpreter set for itself at its start
+    libraries: Any  # a ThreadpoolController that knows all loaded ones
+
+
+_origin: Origin | None = None
+
+
+def remember(origin: Origin) -> None:
+    """Note what this process is, before it is forked."""
+    global _origin
+    _origin = origin
+
+
+def cold_because(command: PythonCommand, env: Mapping[str, str]) -> str | None:
+    """Return why a fork of this process would not be what the command asks for, if so."""
+    origin = _known()
+    if (why := command.cold_because()) is not None:
+        return why
+    for name in COLD_VARIABLES:
+        if env.get(name):
+            return cold_variable(name)
+    if locate(command.interpreter, env, os.getcwd()) != origin.interpreter:
+        return f"{command.interpreter} is not {origin.interpreter}"
+    if command.flags != origin.flags:
+        return f"flags {command.flags} are not {origin.flags}"
+    ours, theirs = import_environment(origin.env), import_environment(env)
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            return f"{name} differs"
+    return _shadowed(_folders(command, env))
+
+
+def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
+    """Make this fork look like an interpreter that was just started for the command."""
+    origin = _known()
+    _take_environment({**env, **_coerced(origin, env)})
+    procfile.show(command.argv, env)
+    _handle_signals()
+    _open_streams(unbuffered="-u" in command.flags or bool(env.get("PYTHONUNBUFFERED")))
+    sys.path[:] = [*python_path(env), *origin.path]
+    importlib.invalidate_caches()
+    linecache.clearcache()
+    _draw_anew()
+    _count_threads(origin.libraries, env)
+    _forget_places()
+    gc.enable()
+
+
+def _known() -> Origin:
+    if _origin is None:
+        raise RuntimeError("this process is no fork of a zygote")
+    return _origin
+
+
+# What the program would import from its own folders.
+
+
+def _folders(command: PythonCommand, env: Mapping[str, str]) -> list[str]:
+    own = os.path.dirname(os.path.realpath(command.target)) if command.what == "file" else "."
+    return [*([] if sys.flags.safe_path else [own]), *python_path(env)]
+
+
+def python_path(env: Mapping[str, str]) -> list[str]:
+    if sys.flags.ignore_environment or not env.get("PYTHONPATH"):
+        return []
+    return list(dict.fromkeys(map(os.path.abspath, env["PYTHONPATH"].split(os.pathsep))))
+
+
+def _shadowed(folders: Iterable[str]) -> str | None:
+    """Return which file of the user's a fresh interpreter would import instead of ours."""
+    loaded = {name for name in sys.modules if "." not in name}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(folder):
+                name = entry.partition(".")[0]
+                if name in loaded and _stands_for(os.path.join(folder, entry), sys.modules[name]):
+                    return f"{os.path.join(folder, entry)} comes before the installed {name}"
+    return None
+
+
+def _stands_for(path: str, module: ModuleType) -> bool:
+    """Tell whether an import would take this path, and it is not where the module came from."""
+    if os.path.isdir(path):
+        path = os.path.join(path, "__init__.py")
+    suffixes = importlib.machinery.all_suffixes()
+    if not path.endswith(tuple(suffixes)) or not os.path.exists(path):
+        return False
+    origin = getattr(module.__spec__, "origin", None) or ""
+    return not (os.path.exists(origin) and os.path.samefile(path, origin))
+
+
+# What is different in every process.
+
+
+def _coerced(origin: Origin, env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in origin.coerced.items() if name not in env}
+
+
+def _take_environment(env: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+
+
+def _handle_signals() -> None:
+    """Put Python's own handlers on top of the defaults."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if faulthandler.is_enabled():
+        faulthandler.disable()
+        faulthandler.enable(file=2)
+
+
+def _open_streams(unbuffered: bool) -> None:
+    """Open 0, 1 and 2 as the interpreter does, and lead loggers from the old ones to the new."""
+    old = {
+        id(stream): name for name in ("stdin", "stdout", "stderr") if (stream := getattr(sys, name))
+    }
+    encoding = sys.stdin.encoding, sys.stdin.errors
+    _kept.extend((sys.stdin, sys.stdout, sys.stderr))
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        errors = "backslashreplace" if name == "stderr" else encoding[1]
+        stream = _open(fd, name, encoding[0], errors, unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for reference in logging._handlerList:  # type: ignore[attr-defined]
+        handler = reference()
+        held = old.get(id(getattr(handler, "stream", None)))
+        if held and "stream" in vars(handler):
+            handler.stream = getattr(sys, held)
+
+
+def _open(fd: int, name: str, encoding: str, errors: str | None, unbuffered: bool) -> TextIO | None:
+    writes = fd != 0
+    raw_only = unbuffered and writes
+    try:
+        binary: Any = open(fd, "wb" if writes else "rb", 0 if raw_only else -1, closefd=False)  # noqa: SIM115
+    except OSError:
+        return None
+    raw = binary if raw_only else binary.raw
+    raw.name = f"<{name}>"
+    by_line = not unbuffered and (raw.isatty() or fd == 2)
+    text = io.TextIOWrapper(
+        binary, encoding, errors, newline="\n", line_buffering=by_line, write_through=unbuffered
+    )
+    text.mode = "w" if writes else "r"  # type: ignore[misc]
+    return text
+
+
+def _draw_anew() -> None:
+    """Seed what an import seeded from the system, so that no two forks draw the same."""
+    random.seed()
+    if (torch := _loaded("torch")) is not None:
+        torch.default_generator.seed()
+    if (numpy := _loaded("numpy.random")) is not None:
+        numpy.seed()
+    if (process := _loaded("multiprocessing.process")) is not None:
+        process.ORIGINAL_DIR = os.getcwd()
+        process.current_process().authkey = os.urandom(32)
+
+
+def _count_threads(libraries: Any, env: Mapping[str, str]) -> None:
+    """Give BLAS the threads it would start with; OpenMP's count is part of the zygote already."""
+    cpus = len(os.sched_getaffinity(0))
+    wanted = next((n for name in _BLAS_VARIABLES if (n := _number(env.get(name, ""))) > 0), cpus)
+    for library in libraries.lib_controllers:
+        if library.internal_api == "openblas":
+            library.set_num_threads(min(wanted, cpus))
+
+
+def _number(text: str) -> int:
+    digits = text.strip().partition(",")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _forget_places() -> None:
+    """Drop what was looked up for the zygote's own environment."""
+    if (tempfile := _loaded("tempfile")) is not None:
+        tempfile.tempdir = None
+        tempfile._name_sequence = None
+
+
+def _loaded(name: str) -> Any:
+    return sys.modules.get(name)

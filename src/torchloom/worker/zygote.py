@@ -1,0 +1,262 @@
+"""The warm interpreter: `python -m torchloom.worker.zygote CALLED ADDRESS CACHE LOCK`.
+
+It has imported torch and what training imports lazily, holds nothing of the user's, has one thread
+and never touched CUDA; so a fork of it is a rank at once. It makes keepers, which make the ranks,
+and leaves after an hour without any.
+"""
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torchloom.launch import importing, sockets, warm
+from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE, reap
+from torchloom.launch.identity import host_name
+from torchloom.launch.keeper import Keeper
+from torchloom.launch.python_command import PythonCommand
+from torchloom.launch.signals import SignalPipe
+from torchloom.launch.spawn import Order
+from torchloom.worker import frames, preload, procfile, program, rebirth, rendezvous  # noqa: F401
+
+_IDLE = 3600.0
+_LOOK = 30.0  # seconds between looks at whether the socket is still ours
+_REQUEST_LIMIT = 5.0
+_FIRST_FREE, _MOST_FDS = 3, 1 << 20
+
+
+class CannotLive(Exception):
+    """This interpreter must not be forked; the text says why."""
+
+
+class Zygote:
+    """Serves one socket: a request makes a fork that keeps a job's ranks."""
+
+    def __init__(
+        self, address: Path, lock: int, idle: float, files: dict[str, tuple[int, int]]
+    ) -> None:
+        self._address = address
+        self._lock = lock
+        self._idle = idle
+        self._used = time.monotonic()
+        self._keepers: set[int] = set()
+        self._files = files
+        self._signals = SignalPipe(more=(signal.SIGTERM, signal.SIGQUIT))
+        self._listener = sockets.listen(address)
+        self._inode = address.stat().st_ino
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_caller)
+        self._leaving = False
+
+    def serve(self) -> None:
+        """Fork keepers until idle for too long, outdated, or told to go."""
+        while not self._leaving and self._is_wanted():
+            for key, _ in self._selector.select(min(_LOOK, self._idle)):
+                key.data()
+        self._retire()
+
+    def _retire(self) -> None:
+        """Make room for a successor before anybody is told to look for one."""
+        self._leaving = True
+        if self._lock >= 0:
+            if self._owns_address():
+                self._address.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
+    def _is_wanted(self) -> bool:
+        if self._keepers:
+            self._used = time.monotonic()
+        return time.monotonic() - self._used < self._idle and self._owns_address()
+
+    def _owns_address(self) -> bool:
+        try:
+            return self._address.stat().st_ino == self._inode
+        except OSError:
+            return False
+
+    def _on_signals(self) -> None:
+        for signum in self._signals.read():
+            if signum == signal.SIGCHLD:
+                self._keepers -= {pid for pid, _ in reap()}
+            else:
+                self._leaving = True
+
+    def _on_caller(self) -> None:
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:
+            return
+        # whoever called has gone, or spoke nonsense: neither ends a zygote
+        with channel, contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if sockets.same_user(channel):
+                channel.settimeout(_REQUEST_LIMIT)
+                self._answer(channel, warm.hear(channel))
+
+    def _answer(self, channel: socket.socket, request: dict[str, Any]) -> None:
+        if request["do"] != "keep":
+            self._retire()
+            return
+        self._used = time.monotonic()
+        if why := self._cold_because(request):
+            warm.say(channel, {"say": "cold", "why": why})
+            return
+        warm.say(channel, {"say": "warm", "pid": os.getpid()})
+        pid = os.fork()
+        if pid == 0:
+            self._become_keeper(channel, request)
+        self._keepers.add(pid)
+
+    def _cold_because(self, request: dict[str, Any]) -> str:
+        if (threads := len(os.listdir("/proc/self/task"))) != 1:
+            self._retire()
+            return f"the zygote has {threads} threads"
+        if changed := _changed(self._files):
+            self._retire()
+            return f"{changed} has changed since it was imported"
+        command = PythonCommand.parse(request["argv"])
+        if command is None:
+            return "not a Python program"
+        with contextlib.chdir(request["cwd"]):
+            return rebirth.cold_because(command, request["env"]) or ""
+
+    def _become_keeper(self, channel: socket.socket, request: dict[str, Any]) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            agent = self._close_all_but(channel)
+            shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: host_name()}
+            procfile.show(("loom-keeper", request["job"]), shown)
+            address, limit = Path(request["address"]), request["orphan_limit"]
+            Keeper(request["job"], agent, address, run, limit).serve()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _close_all_but(self, channel: socket.socket) -> socket.socket:
+        """Leave nothing of the zygote open in a keeper, the lock above all."""
+        self._selector.close()
+        self._listener.detach()  # nobody may close its number later: it will be another's
+        fd = os.dup2(channel.detach(), _FIRST_FREE, inheritable=False)
+        os.closerange(_FIRST_FREE + 1, _MOST_FDS)
+        return socket.socket(fileno=fd)
+
+
+def run(order: Order) -> NoReturn:
+    """Become the program of an order; what is not Python is executed."""
+    command = PythonCommand.parse(order.argv)
+    if command is None:
+        os.execvpe(order.argv[0], list(order.argv), dict(order.env))
+    try:
+        program.become(command, order.env)
+    except BaseException:  # a fault of ours: the log of the rank is the place to say so
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """Detach, import, listen."""
+    interpreter, address, cache, lock = arguments
+    if os.fork():
+        os._exit(0)  # whoever started us has no child to wait for
+    os.setsid()
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    excuse = warm.excuse_path(Path(address))
+    began = time.time_ns()
+    try:
+        idle = float(os.environ.get(warm.IDLE_VARIABLE) or _IDLE)
+        rebirth.remember(_origin(interpreter, Path(cache)))
+        _check()
+    except Exception as error:  # whatever it is, the next starter is to be told
+        traceback.print_exc()
+        excuse.write_text(str(error) or type(error).__name__)
+        return
+    excuse.unlink(missing_ok=True)
+    gc.collect()
+    gc.freeze()
+    files = _stamps()
+    if not any(began < changed <= time.time_ns() for changed, _ in files.values()):
+        Zygote(Path(address), int(lock), idle, files).serve()
+
+
+def _origin(interpreter: str, cache: Path) -> rebirth.Origin:
+    """Import everything and note what was there before."""
+    env, coerced = _environment()
+    path = tuple(sys.path[len(rebirth.python_path(env)) :])
+    roots = preload.installed_roots()
+    known = importing.digest(interpreter, importing.fingerprint(roots))
+    preload.preload(cache / f"modules-{known}.json")
+    import threadpoolctl  # type: ignore[import-untyped,unused-ignore]  # after all it looks at
+
+    libraries = threadpoolctl.ThreadpoolController()
+    command = PythonCommand.parse(sys.orig_argv)
+    flags = command.flags if command is not None else ()
+    return rebirth.Origin(interpreter, flags, env, path, coerced, libraries)
+
+
+def _environment() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the job's import-time environment, and what the interpreter added to it itself."""
+    given = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
+    env = {name: value for name, value in os.environ.items() if os.fsencode(name) in given}
+    coerced = {name: value for name, value in os.environ.items() if name not in env}
+    for name in warm.CHANGED:
+        del env[name]
+        if (held := env.pop(warm.HELD + name, None)) is not None:
+            env[name] = held
+    return env, coerced
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _check() -> None:
+    if found := preload.foreign(list(sys.modules.values()), preload.installed_roots()):
+        raise CannotLive(f"torch imports {found}, which is not installed and may change")
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        raise CannotLive(f"importing torch starts threads: {threads} are there")
+    if found := next((path for path in _descriptors() if path.startswith("/dev/nvidia")), ""):
+        raise CannotLive(f"importing torch opens {found}; a fork could not use the device")
+
+
+def _descriptors() -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def _stamps() -> dict[str, tuple[int, int]]:
+    files = {preload.origin(module) for module in list(sys.modules.values())}
+    return {path: _stamp(path) for path in sorted(files - {""})}
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def _changed(files: dict[str, tuple[int, int]]) -> str:
+    """Return a file that is no longer what was imported."""
+    return next((path for path, stamp in files.items() if _stamp(path) != stamp), "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,4 @@
+import sys
+
+print("up", flush=True)
+sys.stdin.readline()

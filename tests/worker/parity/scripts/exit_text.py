@@ -1,0 +1,5 @@
+import witness  # noqa: F401, I001
+import sys
+
+print("out")
+sys.exit("in words: ä")

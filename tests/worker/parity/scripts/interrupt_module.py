@@ -1,0 +1,3 @@
+import witness  # noqa: F401
+
+raise KeyboardInterrupt("by hand")
