@@ -1,33 +1,141 @@
 """`loom doctor`: is this machine fit to run things, and what did crashes leave."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from torchloom.cli import checkup
+from torchloom import settings
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import echo_json, paint
+from torchloom.cli.output import clip, echo_json, paint, printable
+from torchloom.errors import UserError
+
+if TYPE_CHECKING:
+    from torchloom.launch.checks import Finding, Place
+
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+_LOGS = ("local", "log_dir")  # where a config file may send logs
+_ORDER = ("problem", "note", "ok")
+_WIDTH = 9  # of the first column
 
 
 @click.command("doctor", cls=LoomCommand)
+@click.option("--quick", is_flag=True, help="Do not import torch: no look at its backends.")
+@click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Look at this.")
 @click.option("--clean", is_flag=True, help="End and remove what crashed launches left.")
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: only show.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
-def command(clean: bool, as_json: bool) -> int:
+def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json: bool) -> int:
     """Check this machine; exit 1 when something is wrong."""
-    looks: list[Callable[[], checkup.Finding]] = [
-        checkup.python,
-        checkup.torch,
-        checkup.accelerators,
-        checkup.state_folder,
-        checkup.runtime_folder,
-        checkup.room,
-        lambda: checkup.leftovers(clean),
-    ]
-    findings = [look() for look in looks]
+    if dry and not clean:
+        raise UserError("--dryrun goes with --clean; without it nothing is changed anyway")
+    place = _place(hostfile)
+    if clean:
+        return _clean(place, dry, as_json)
+    findings = _look(place, quick, show=not as_json)
     if as_json:
-        echo_json([finding._asdict() for finding in findings])
+        echo_json([{**asdict(each), "ok": each.ok} for each in findings])
     else:
-        for finding in findings:
-            mark = paint("ok ", "green") if finding.ok else paint("BAD", "red")
-            click.echo(f"{mark}  {finding.name:<14}{finding.text}")
-    return 0 if all(finding.ok for finding in findings) else 1
+        _print(findings)
+    return 0 if all(each.ok for each in findings) else 1
+
+
+def _place(hostfile: Path | None) -> "Place":
+    from torchloom.launch.checks import Place
+    from torchloom.launch.identity import host_name
+    from torchloom.runner import config
+
+    logs = next((v for section, key, v, _ in config.origins() if (section, key) == _LOGS), None)
+    return Place(
+        env=settings.environment(),
+        own_host=host_name(),
+        home=settings.loom_home(),
+        runtime=settings.runtime_dir(),
+        user=settings.user_name(),
+        logs=Path(logs).expanduser().absolute() if logs else None,
+        hostfile=hostfile,
+    )
+
+
+def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
+    """Take the looks; a terminal is told which is being taken."""
+    from torchloom.launch.checks import CHECKS, SLOW, look
+
+    live = show and sys.stderr.isatty()
+
+    def tell(name: str) -> None:
+        if live:
+            click.echo(f"\r\033[Klooking at {name} ...", nl=False, err=True)
+
+    found = look(place, CHECKS if quick else CHECKS + SLOW, tell)
+    if live:
+        click.echo("\r\033[K", nl=False, err=True)
+    return found
+
+
+def _print(findings: "Sequence[Finding]") -> None:
+    """Print problems first; what is well shrinks to one line where the screen has no room."""
+    lines = [line for each in sorted(findings, key=_urgency) for line in _lines(each)]
+    if len(lines) > _screen_rows():
+        well = dict.fromkeys(each.name for each in findings if each.state == "ok")
+        lines = [line for line in lines if not line.startswith("ok ")]
+        lines += [clip(f"{'ok':<{_WIDTH}}{', '.join(well)}")]
+    for line in lines:
+        state = line[:_WIDTH].strip()
+        click.echo(paint(line[:_WIDTH], _COLOURS[state]) + line[_WIDTH:] if state else line)
+
+
+def _urgency(finding: "Finding") -> int:
+    return _ORDER.index(finding.state)
+
+
+def _lines(finding: "Finding") -> list[str]:
+    """Return a finding in one line, and its remedy below it: cut is only what was seen."""
+    import shutil
+    import textwrap
+
+    first = f"{finding.state:<{_WIDTH}}{finding.name:<11}{printable(finding.text)}"
+    room = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 10_000
+    indent = " " * _WIDTH
+    remedy = textwrap.wrap(
+        f"-> {printable(finding.remedy)}",
+        max(40, room),
+        initial_indent=indent,
+        subsequent_indent=f"{indent}   ",
+        break_on_hyphens=False,
+    )
+    return [clip(first), *(remedy if finding.remedy else [])]
+
+
+def _screen_rows() -> int:
+    """Return how many lines stay in sight; a pipe has room for all."""
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).lines - 1 if sys.stdout.isatty() else 10_000
+
+
+def _clean(place: "Place", dry: bool, as_json: bool) -> int:
+    from torchloom.launch.checks.clean import Cleaned, clean
+    from torchloom.launch.checks.leftovers import find
+
+    looked = (Cleaned(each, False, "would go") for each in find(place))
+    rows, failed = [], False
+    for each in looked if dry else clean(place):
+        what = each.leftover
+        pid = what.process.pid if what.process else None
+        rows.append(
+            {"kind": what.kind, "name": what.name, "job": what.job or None, "pid": pid}
+            | {"done": each.done, "text": each.text}
+        )
+        failed = failed or not (each.done or dry)
+        if not as_json:
+            of = f" (of {what.job})" if what.job else ""
+            click.echo(clip(printable(f"{each.text:<9}{what.kind} {what.name}{of}")))
+    if as_json:
+        echo_json(rows)
+    elif not rows:
+        click.echo("nothing is left over")
+    return 1 if failed else 0

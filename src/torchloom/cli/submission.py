@@ -260,7 +260,9 @@ def exit_code(record: Record) -> int:
     if record.reason.startswith("idle_output"):
         return IDLE
     bad = [rank for rank in record.ranks if rank.exit_code]
-    if bad:  # those the agent ended on behalf of the first are CANCELLED
+    if record.state is AppState.FAILED:  # those we ended on behalf of the first are CANCELLED
+        bad = [rank for rank in bad if rank.state is AppState.FAILED]
+    if bad:
         first = min(bad, key=lambda rank: (rank.state is not AppState.FAILED, rank.ended_at or ""))
         code = first.exit_code or 1
         return code if code > 0 else 128 - code

@@ -78,13 +78,17 @@ VERBS: dict[str, Verb] = {
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
     ),
-    "doctor": Verb("check this machine; end what crashes left behind", ("--clean", "--json")),
+    "doctor": Verb(
+        "check this machine; end what crashes left behind",
+        ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
+    ),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
     "components": Verb(
         "list components, or explain one", ("--print=", "--json"), "component", False
     ),
     "engines": Verb("list engines and their options", ("--json",), "engine", False),
     "config": Verb("show or write config files", (), "config", False),
+    "env": Verb("save and load a job's variables; pack and push environments", (), "env", False),
     "completion": Verb("print shell completion: bash, zsh or fish", (), "shell", False),
     "bench": Verb("measure us beside our peers", ("--json", "--only=", "-n="), "", False),
 }
@@ -126,9 +130,6 @@ JOB is an id, the beginning of one, a name, a handle, or @ for the newest.
 
 def help_text() -> str:
     """Return what `loom --help` prints; it fits 80 columns."""
-    sections = ("verbs:", True), ("more:", False)
-    parts = [_HEAD]
-    for title, first in sections:
-        rows = [f"  {n:<12}{v.summary}" for n, v in VERBS.items() if v.first is first]
-        parts.append("\n".join([title, *rows, ""]))
-    return "\n".join([*parts, _TAIL])
+    rows = [f"  {name:<12}{verb.summary}" for name, verb in VERBS.items() if verb.first]
+    others = ", ".join(name for name, verb in VERBS.items() if not verb.first)
+    return "\n".join([_HEAD, "verbs:", *rows, f"\nmore: {others}\n", _TAIL])
