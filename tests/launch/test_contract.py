@@ -28,7 +28,7 @@ def environment(
     of: RoleRequest,
     replica: int = 0,
     local_rank: int = 0,
-    shell: dict[str, str] = SHELL,
+    inherited: dict[str, str] = SHELL,
     meeting: Meeting = Meeting(port=29501),  # noqa: B008
     members: tuple[int, ...] | None = None,
     ports: dict[str, int] | None = None,
@@ -41,7 +41,7 @@ def environment(
     key = ReplicaKey("trainer", replica)
     told = group_variables(request, group, key, local_rank, 1, meeting)
     order = ReplicaOrder("trainer", replica, 1, (), "/", (), own or {}, grouped=of.distributed)
-    return rank_environment(shell, order, told, "n1", Path("/logs/t"), ports or {}, store)
+    return rank_environment(inherited, order, told, "n1", Path("/logs/t"), ports or {}, store)
 
 
 def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
@@ -109,8 +109,8 @@ def test_over_hosts_the_store_is_somebody_elses_to_serve() -> None:
 def test_on_one_host_a_rank_is_told_of_its_attempts_file() -> None:
     stale = {**SHELL, "LOOM_STORE": "file:///dev/shm/outer"}
 
-    assert environment(role(), shell=stale, store="file:///x/0")["LOOM_STORE"] == "file:///x/0"
-    assert "LOOM_STORE" not in environment(role(), shell=stale)
+    assert environment(role(), inherited=stale, store="file:///x/0")["LOOM_STORE"] == "file:///x/0"
+    assert "LOOM_STORE" not in environment(role(), inherited=stale)
 
 
 def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
@@ -134,12 +134,12 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
     ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED", "RES_OPTIONS"],
 )
 def test_what_the_shell_has_set_stays(name: str) -> None:
-    assert environment(role(), shell={**SHELL, name: "7"})[name] == "7"
+    assert environment(role(), inherited={**SHELL, name: "7"})[name] == "7"
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MASTER_PORT", "RANK", "PYTHONUNBUFFERED"])
 def test_the_roles_own_variables_win(name: str) -> None:
-    env = environment(role(), shell={**SHELL, name: "shell"}, own={name: "mine"})
+    env = environment(role(), inherited={**SHELL, name: "shell"}, own={name: "mine"})
 
     assert env[name] == "mine"
 
@@ -152,7 +152,7 @@ def test_a_rank_that_is_alone_keeps_all_its_threads() -> None:
 
 
 def test_stale_variables_of_an_outer_launch_do_not_reach_a_group() -> None:
-    env = environment(role(), shell={**SHELL, "RANK": "99", "LOOM_JOB": "outer"})
+    env = environment(role(), inherited={**SHELL, "RANK": "99", "LOOM_JOB": "outer"})
 
     assert (env["RANK"], env["LOOM_JOB"]) == ("0", "app-1")
 

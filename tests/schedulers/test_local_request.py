@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.shim import FOLDER
 from torchloom.schedulers import local_request
 from torchloom.specs.api import AppDef, BindMount, Resource, RetryPolicy, Role, Workspace
 
 EMPTY = LaunchRequest("app-1", "app", "torchx", "/work", "/home/runs/app-1/logs", ())
 BESIDE_US = os.path.dirname(sys.executable)
+OURS = {"LOOM_PYTHON": sys.executable}
 SHELL = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}
 
 
@@ -41,7 +43,9 @@ def test_a_role_becomes_what_the_agent_is_asked() -> None:
         port_map={"web": 80},
     )
     replica = ReplicaRequest(
-        ("echo", "hi there"), {"A": "1", "PATH": f"/usr/bin:/bin:/work:{BESIDE_US}"}, {"web": 80}
+        ("echo", "hi there"),
+        {"A": "1", "PATH": f"{FOLDER}:/usr/bin:/bin:/work:{BESIDE_US}", **OURS},
+        {"web": 80},
     )
 
     assert build(asked) == replace(
@@ -90,7 +94,7 @@ def test_commands_are_looked_for_in_the_roles_folders_the_shells_this_one_and_ou
 
     found = build(role(env=env), prepend_cwd=prepend).roles[0].replicas[0].env["PATH"]
 
-    assert found == f"{path}:{BESIDE_US}"
+    assert found == f"{FOLDER}:{path}:{BESIDE_US}"
 
 
 # Groups of ranks.
@@ -188,7 +192,7 @@ def test_a_workspace_is_where_the_role_runs_and_its_image_root(tmp_path: Path) -
 
     assert (found.cwd, found.workspace) == (place, {str(tmp_path): ""})
     assert found.replicas[0] == ReplicaRequest(
-        ("echo", place), {"PATH": f"/usr/bin:/bin:{place}:{BESIDE_US}"}, {}
+        ("echo", place), {"PATH": f"{FOLDER}:/usr/bin:/bin:{place}:{BESIDE_US}", **OURS}, {}
     )
 
 

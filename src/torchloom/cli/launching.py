@@ -9,16 +9,27 @@ from typing import Any
 
 import click
 
+from torchloom.cli.joining import serve
 from torchloom.cli.output import say
 from torchloom.cli.submission import Launch
 from torchloom.cli.target import Kind, Request, dryrun
 from torchloom.errors import UserError
 from torchloom.launch import devices
+from torchloom.launch.assembly.topology import Topology
 from torchloom.launch.command import LaunchCommand
 from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import read_hosts
 from torchloom.launch.identity import host_name
+from torchloom.launch.joining import (
+    JOINED,
+    Head,
+    Meet,
+    is_one_a_host,
+    meeting_of,
+    take_head,
+    token,
+)
 from torchloom.launch.planning import HostPlan, over_hosts, plan_hosts
 from torchloom.launch.sites import NOWHERE, Site, find_site, read_sites
 from torchloom.runner.api import get_runner
@@ -30,19 +41,66 @@ from torchloom.specs.api import AppDryRunInfo
 def launch(asked: LaunchCommand) -> int:
     """Start the ranks and stay until they end; return the exit code."""
     world = _world(asked)
-    plan = plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
+    meet = meeting_of(asked, world)
+    listener = take_head(meet) if meet and not asked.dryrun else None
+    if meet is None:
+        plan = plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
+    else:
+        plan = _meeting_plan(asked, world, meet)
     runner = get_runner()
     request = _request(asked, plan)
     info = dryrun(request, runner)
+    if meet is not None and listener is None and not asked.dryrun:
+        (role,) = info.request.launch.roles
+        return serve(meet, role.replicas[0].argv, prefix_of(asked))
     if not plan.is_here:
         info = _spread(info, plan, asked)
+    info.request = _as_asked(info.request, asked, meet)
     if asked.dryrun:
         click.echo(repr(info))
         return 0
     found = world.notes if asked.total is None and asked.per_node is None else ()
     for note in dict.fromkeys((*found, *info.request.launch.notes)):
         say(note)
-    return Launch(runner, create_scheduler(runner.name()), request, info).follow()
+    head = Head(listener, token(meet, environment(), loom_home())) if meet and listener else None
+    scheduler = create_scheduler(runner.name())
+    job = Launch(runner, scheduler, request, info, prefix_of(asked), head, asked.as_torchrun)
+    return job.follow()
+
+
+def prefix_of(asked: LaunchCommand) -> str:
+    """Return what stands before a rank's lines, with holes for its names."""
+    if asked.prefix == "torchrun":
+        return asked.prefix_template or "[{role_name}{rank}]:"
+    return "[rank{rank}]: " if asked.prefix == "rank" else ""
+
+
+def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
+    """Return a place for every node that may come; what they are called shows when they do."""
+    count = meet.nodes.most
+    each = _ranks_here(asked.per_node) if asked.per_node or not asked.total else None
+    if each is None:
+        each, rest = divmod(_ranks_here(asked.total), count)
+        if rest or not each:
+            raise UserError(f"-n {asked.total} cannot be spread evenly over {count} hosts")
+    known = world.hosts if len(world.hosts) == count else ()
+    names = known or tuple(f"node{index}" for index in range(count))
+    least = meet.nodes.least if meet.nodes.least < count else None
+    return HostPlan(world, Topology(names, (each,) * count), JOINED, least=least)
+
+
+def _as_asked(request: Any, asked: LaunchCommand, meet: Meet | None) -> Any:
+    """Return a request with what was asked for beside the ranks."""
+    ranks = max(role.ranks for role in request.launch.roles)
+    streams = [asked.redirects.of(n) | asked.tee.of(n) for n in range(ranks)]
+    changes: dict[str, Any] = {}
+    if asked.log_dir:
+        changes["copies"] = str(Path(asked.log_dir).expanduser().absolute())
+        changes["copied"] = tuple(streams if asked.as_torchrun else [3] * ranks)
+    if meet is not None:
+        changes["join_limit"] = meet.longest_wait
+        changes["last_call"] = meet.last_call if meet.nodes.least < meet.nodes.most else 0.0
+    return replace(request, launch=replace(request.launch, **changes))
 
 
 def _world(asked: LaunchCommand) -> World:
@@ -50,6 +108,8 @@ def _world(asked: LaunchCommand) -> World:
     world = find_world(environment(), host_name())
     if asked.hostfile:
         return world.with_hosts(read_hosts(Path(asked.hostfile)))
+    if world.is_rank and not is_one_a_host(world):  # a launch inside another's rank is its own
+        return find_world({}, host_name())
     if world.flavour == "plain" and any(map(_has, ("squeue", "qselect", "bjobs"))):
         from torchloom.launch.jobs_elsewhere import JobsElsewhere
 
@@ -85,7 +145,6 @@ def _request(asked: LaunchCommand, plan: HostPlan) -> Request:
     is_command = asked.no_python or not is_script
     chosen = {
         "grace": asked.grace,
-        "log_dir": asked.log_dir,
         "orphan_limit": _whole(asked.orphan_limit),
         "idle_timeout": _whole(asked.idle_timeout),
     }

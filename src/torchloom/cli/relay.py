@@ -7,16 +7,20 @@ from torchloom.launch.logreader import STREAMS, Tail, Wait, chunks
 from torchloom.launch.record import RankRecord, Record
 
 
-def relay_logs(record: Record, plain: bool, wait: Wait) -> None:
-    """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it."""
+def relay_logs(record: Record, plain: bool, wait: Wait, prefix: str | None = None) -> None:
+    """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
+
+    A prefix may name {rank}, {local_rank} and {role_name}; an empty one leaves all as it comes.
+    """
     sources = [(rank, stream) for rank in record.ranks for stream in STREAMS]
     tails = [Tail(record.log_path(rank), stream) for rank, stream in sources]
     targets = [1 if plain and stream == "stdout" else 2 for _, stream in sources]
-    if plain and len(record.ranks) == 1:
+    if prefix == "" or (plain and len(record.ranks) == 1 and prefix is None):
         for which, data in chunks(tails, wait):
             _write(targets[which], data)
         return
-    names = [name.encode() for name in label(record.ranks) for _ in STREAMS]
+    labels = label(record.ranks) if prefix is None else _filled(prefix, record.ranks)
+    names = [name.encode() for name in labels for _ in STREAMS]
     partial = [b""] * len(tails)
     for which, data in chunks(tails, wait):
         lines, partial[which] = split_lines(partial[which] + data)
@@ -24,6 +28,15 @@ def relay_logs(record: Record, plain: bool, wait: Wait) -> None:
     for which, rest in enumerate(partial):
         if rest:
             _write(targets[which], names[which] + rest + b"\n")
+
+
+def _filled(prefix: str, ranks: Sequence[RankRecord]) -> list[str]:
+    return [
+        prefix.replace("{rank}", str(rank.rank))
+        .replace("{local_rank}", str(rank.local_rank))
+        .replace("{role_name}", rank.role)
+        for rank in ranks
+    ]
 
 
 def split_lines(data: bytes) -> tuple[list[bytes], bytes]:

@@ -6,11 +6,13 @@ A signal never breaks off what is shown: its handler tells the job and the last 
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +27,10 @@ from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
-from torchloom.specs.api import AppDryRunInfo, AppState, make_app_handle
+from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
+
+if TYPE_CHECKING:
+    from torchloom.launch.joining import Head
 
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
@@ -105,13 +110,11 @@ class Submission:
         self._started = self._detached = True
 
     def _start_and_show(self) -> None:
-        if not self._is_program:
-            click.echo(self._handle)
-        say(f"{self._app_id}: {self._many}")
+        self._announce()
         give = self._give()
         window = terminal.window_size(1) if give == "terminal" else b""
         self._starting = True
-        with self._scheduler.start(self._info, give, window) as channel:
+        with self._start(give, window) as channel:
             self._started = True
             if self._early is not None:
                 self._on_signal(self._early, None)
@@ -119,6 +122,14 @@ class Submission:
                 terminal.show(channel, 0, 1)
             else:
                 self._relay()
+
+    def _announce(self) -> None:
+        if not self._is_program:
+            click.echo(self._handle)
+        say(f"{self._app_id}: {self._many}")
+
+    def _start(self, give: Input, window: bytes) -> socket.socket:
+        return self._scheduler.start(self._info, give, window)
 
     def _give(self) -> Input:
         """Return what standard input the job gets: one program has ours, a group has none."""
@@ -216,6 +227,8 @@ class Submission:
         if record.state is not AppState.SUCCEEDED or not self._is_alone():
             why = f" ({record.reason})" if record.reason else ""
             say(f"{self._app_id} {record.state.name}{why} after {took(record)}")
+        if record.reason.startswith("node_lost_") and record.error != NONE:
+            say(record.error)
         if record.state is AppState.FAILED:
             say(f"more: loom show {self._app_id}")
         if self._stopped_by and all(rank.exit_code is None for rank in record.ranks):
@@ -237,6 +250,42 @@ class Launch(Submission):
     """A job that lives no longer than the command that follows it, as torchrun's ranks do."""
 
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        request: Request,
+        info: AppDryRunInfo[Any],
+        prefix: str = "",
+        head: "Head | None" = None,
+        as_torchrun: bool = False,
+    ) -> None:
+        super().__init__(runner, scheduler, request, info)
+        self._prefix = prefix
+        self._head = head
+        self._as_torchrun = as_torchrun
+
+    def _is_alone(self) -> bool:
+        """torchrun says nothing when all went well."""
+        return self._as_torchrun or super()._is_alone()
+
+    def _announce(self) -> None:
+        if not self._as_torchrun:
+            super()._announce()
+
+    def _report(self) -> int:
+        code = super()._report()
+        return 1 if self._as_torchrun and 0 < code < 128 else code
+
+    def _start(self, give: Input, window: bytes) -> socket.socket:
+        return self._scheduler.start(self._info, give, window, self._head)
+
+    def _relay(self) -> None:
+        record = self._record()
+        if self._head is not None:  # the others show their own
+            record = replace(record, ranks=tuple(r for r in record.ranks if r.replica == 0))
+        relay_logs(record, True, partial(self._scheduler.wait, self._app_id), self._prefix)
 
     def _give(self) -> Input:
         return "leash"

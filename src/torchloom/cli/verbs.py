@@ -89,6 +89,12 @@ VERBS: dict[str, Verb] = {
     "engines": Verb("list engines and their options", ("--json",), "engine", False),
     "config": Verb("show or write config files", (), "config", False),
     "env": Verb("save and load a job's variables; pack and push environments", (), "env", False),
+    "test": Verb(
+        "train something small on several ranks: does this place work",
+        ("-n=", "--steps=", "--model=", "--backend=", "--json"),
+        "",
+        False,
+    ),
     "completion": Verb("print shell completion: bash, zsh or fish", (), "shell", False),
     "bench": Verb("measure us beside our peers", ("--json", "--only=", "-n="), "", False),
 }

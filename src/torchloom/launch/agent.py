@@ -13,19 +13,22 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchloom import settings
 from torchloom.launch import link, ports
 from torchloom.launch.contract import TOKEN_VARIABLE, rank_environment
+from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, put_aside
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.keeping import KeeperLink
+from torchloom.launch.logcopies import CopiedLog
 from torchloom.launch.logfiles import LogFiles
 from torchloom.launch.logforward import ForwardedLog
+from torchloom.launch.logshow import ShownLog
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.pump import Pump
 from torchloom.launch.rank import Log, Rank
@@ -44,10 +47,16 @@ _BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMED
 class Post:
     """Where an agent stands: whose it is, whom it answers to, what its only rank may read."""
 
-    app_id: str
+    share: Share
     launcher: link.Address
     stdin: int | None = None
     terminal: socket.socket | None = None
+    leash: int | None = None  # the agent goes when whoever holds the other end does
+    seat: str = ""  # what all lives of one node's agent have in common
+    place: int | None = None  # the node's number, where it knows it
+    argv: tuple[str, ...] = ()  # instead of the launch process' own words, with its folder
+    cwd: str = ""
+    prefix: str | None = None  # print what ranks print, behind this; {rank} is filled in
 
 
 class Agent:
@@ -55,7 +64,7 @@ class Agent:
 
     def __init__(self, post: Post) -> None:
         self._post = post
-        self._node = host_name()
+        self._node = post.share.node
         self._inherited = settings.environment()
         self._token = self._inherited.get(TOKEN_VARIABLE, "")
         self._challenge = link.nonce()
@@ -76,8 +85,11 @@ class Agent:
         self._orphan_limit = 0.0
         self._lost_bytes = 0
         self._pump = Pump(self._selector, self._on_output)
-        self._keeper = KeeperLink(post.app_id, self._selector, self._on_keeper, self._on_no_keeper)
-        self._stores = Stores(post.app_id, self._keeper)
+        self._keeper = KeeperLink(post.share, self._selector, self._on_keeper, self._on_no_keeper)
+        self._stores = Stores(post.share, self._keeper)
+        self.code = 0  # how the job ended
+        if post.leash is not None:
+            self._selector.register(post.leash, selectors.EVENT_READ, self._on_leash)
         self._launcher = Connection(
             post.launcher.connect(), self._selector, self._on_launcher, self._on_launcher_gone
         )
@@ -93,8 +105,9 @@ class Agent:
 
     def _introduce(self) -> None:
         """Tell the launch process who is here, and which ranks an agent before has left."""
-        hello: dict[str, Any] = {"say": "hello", "host": self._node, "challenge": self._challenge}
+        hello: dict[str, Any] = {"say": "hello", "host": host_name(), "challenge": self._challenge}
         hello["process"] = _process(ProcessId.mine())
+        hello |= {"seat": self._post.seat, "place": self._post.place}
         hello["ranks"] = [self._shown(rank) for rank in self._ranks.values()]
         self._launcher.send(hello)
 
@@ -135,6 +148,7 @@ class Agent:
             case "job":
                 self._take_job(message)
             case "end":
+                self.code = message["code"]
                 self._end(message["grace"])
             case _:
                 self._todo.append(message)
@@ -152,18 +166,25 @@ class Agent:
             self._act(message)
 
     def _has_keeper(self, data: Mapping[str, Any]) -> bool:
-        order = ReplicaOrder.from_dict(data)
+        order = self._order(data)
         env = rank_environment(
             self._inherited, order, order.ranks[0].variables, self._node, Path(), {}
         )
         return self._keeper.prepare(order, env, self._orphan_limit)
 
+    def _order(self, data: Mapping[str, Any]) -> ReplicaOrder:
+        """Return an order in the words of this host, where it has its own."""
+        order = ReplicaOrder.from_dict(data)
+        if not self._post.argv:
+            return order
+        return replace(order, argv=self._post.argv, cwd=self._post.cwd, env={})
+
     def _act(self, message: Message) -> None:
         match message["do"]:
             case "start":
-                self._start(ReplicaOrder.from_dict(message["order"]))
+                self._start(self._order(message["order"]))
             case "store":
-                self._host_store(ReplicaOrder.from_dict(message["order"]), message["address"])
+                self._host_store(self._order(message["order"]), message["address"])
             case "stop":
                 self._stop(ReplicaKey(*message["key"]), message["signum"], message["grace"])
             case "signal":
@@ -190,6 +211,12 @@ class Agent:
             for fd in rank.outputs:
                 self._relay.attach(fd)
 
+    def _on_leash(self, _ready: int) -> None:
+        """Whoever started this agent is gone: so are its ranks, and the others are told."""
+        if self._post.leash is not None and not os.read(self._post.leash, 1024):
+            self._selector.unregister(self._post.leash)
+            self._on_launcher_gone()
+
     def _on_launcher_gone(self) -> None:
         """Nobody decides any more: end the ranks, politely but soon."""
         if not self._leaving:
@@ -214,6 +241,11 @@ class Agent:
 
     def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> None:
         log = self._log(mine.logs)
+        if order.copies and mine.copied:
+            with contextlib.suppress(OSError):
+                log = CopiedLog(log, Path(order.copies, str(mine.local_rank)), mine.copied)
+        if self._post.prefix is not None:
+            log = ShownLog(log, _prefix(self._post.prefix, order, mine))
         forwarded = mine.logs if self._forwards else ""
         rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log)
         with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
@@ -235,7 +267,7 @@ class Agent:
         self._starting[order.key].append(rank)
 
     def _log(self, logs: str) -> Log:
-        private = settings.runtime_dir() / self._post.app_id / self._node
+        private = settings.runtime_dir() / self._post.share.app_id / self._node
         shared = self._log_dir if self._log_dir and not self._forwards else private
         return self._log_at(shared / logs, logs if self._forwards else "")
 
@@ -384,6 +416,13 @@ class Agent:
 
     def _on_output(self) -> None:
         self._last_output = time.monotonic()
+
+
+def _prefix(template: str, order: ReplicaOrder, rank: RankOrder) -> str:
+    known = {"rank": rank.variables.get("RANK", ""), "local_rank": str(rank.local_rank)}
+    for name, value in {**known, "role_name": order.role}.items():
+        template = template.replace(f"{{{name}}}", value)
+    return template
 
 
 def _process(process: ProcessId) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,23 +87,30 @@ class Carriers:
         mine = (one for one in self._running if not one.hosts or name in one.hosts)
         return next((tail for one in mine if (tail := _tail(one.log))), "")
 
-    def close(self) -> None:
-        """Let go; whoever has not ended soon is told to."""
+    def close(self, gone: Sequence[str] = ()) -> None:
+        """Let go; whoever has not ended soon is told to, and at once where no agent is left."""
         for one in self._running:
             _hang_up(one.process.stdin)
-        for one in self._running:
-            for signum in (signal.SIGTERM, signal.SIGKILL):
+            if one.hosts and index_of(one.hosts[0], gone) is not None:
+                one.process.terminate()
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _PATIENCE
+            for one in self._running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    one.process.wait(_PATIENCE)
-                    break
-                one.process.send_signal(signum)
+                    one.process.wait(max(0.0, deadline - time.monotonic()))
+            for one in self._running:
+                one.process.send_signal(signum)  # nothing, once it has ended
 
     def _launcher(self) -> str:
         return self._request.carrier.launcher if self._request.carrier else "agent"
 
     def _own_address(self) -> str:
+        """Return where agents reach this host, as seen from the first other one that is known."""
         others = [name for name in self._request.nodes if index_of(host_name(), [name]) is None]
-        return link.own_address_towards(others[0]) if others else settings.LOOPBACK
+        for name in others:
+            with contextlib.suppress(OSError):  # a name that means nothing: its carrier will say so
+                return link.own_address_towards(name)
+        return settings.LOOPBACK
 
     def _variables(self) -> dict[str, str]:
         """Return what agents and their ranks must find in their environment."""

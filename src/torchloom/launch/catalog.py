@@ -18,13 +18,16 @@ from torchloom.specs.api import AppState
 _INDEX = ".ended.jsonl"
 _FIELDS = (
     *("id", "name", "session", "owner", "host", "log_dir", "created_at"),
-    *("state", "reason", "restarts", "started_at", "ended_at"),
+    *("state", "reason", "restarts", "started_at", "ended_at", "parent"),
 )
 _SLACK = 2  # lines a run, before the index is written anew
 
 
 def records() -> list[Record]:
-    """Return every run as it truly is now, newest first, without its ranks."""
+    """Return every run as it truly is now, newest first, without its ranks.
+
+    What a run's own ranks have launched belongs to that run and is not listed.
+    """
     index, lines = _read_index()
     found, news = [], []
     for folder in all_folders():
@@ -35,7 +38,8 @@ def records() -> list[Record]:
             found.append(known.truth())
     with contextlib.suppress(OSError):  # a folder that cannot be written is only slower
         _write_index(news, found, lines)
-    return sorted(found, key=lambda record: record.created_at, reverse=True)
+    own = [record for record in found if not record.parent]
+    return sorted(own, key=lambda record: record.created_at, reverse=True)
 
 
 def record(app_id: str) -> Record | None:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchloom.launch.identity import host_name
@@ -16,14 +17,23 @@ AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their 
 _PROC = Path("/proc")
 
 
-def of_app(app_id: str) -> set[int]:
-    """Return every process of this host whose environment carries the app's id.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node has of an app.
 
-    Where hosts share one /proc, as containers may, the host's name tells theirs from ours.
+    Where nodes share one /proc, as containers or two launches that meet on one host, the node's
+    name tells theirs from ours.
     """
-    wanted = f"{JOB_VARIABLE}={app_id}".encode()
+
+    app_id: str
+    node: str = field(default_factory=host_name)
+
+
+def of_app(share: Share) -> set[int]:
+    """Return every process of this node whose environment carries the app's id."""
+    wanted = f"{JOB_VARIABLE}={share.app_id}".encode()
     node = f"{NODE_VARIABLE}=".encode()
-    here = node + os.fsencode(host_name())
+    here = node + os.fsencode(share.node)
     found = set()
     for pid in _pids():
         environ = _environ(pid)
@@ -54,9 +64,9 @@ def below(ancestor: int, app_id: str) -> set[int]:
     return found
 
 
-def remaining(app_id: str, ancestor: int) -> set[int]:
+def remaining(share: Share, ancestor: int) -> set[int]:
     """Return what still runs of an app, seen from the subreaper that owns it."""
-    return (of_app(app_id) | below(ancestor, app_id)) - {ancestor, os.getpid()}
+    return (of_app(share) | below(ancestor, share.app_id)) - {ancestor, os.getpid()}
 
 
 def in_session(ancestor: int, session: int, app_id: str) -> set[int]:
@@ -71,13 +81,13 @@ def send(pids: set[int], signum: int) -> None:
             os.kill(pid, signum)
 
 
-def kill_all(app_id: str, ancestor: int, patience: float = 10.0) -> set[int]:
+def kill_all(share: Share, ancestor: int, patience: float = 10.0) -> set[int]:
     """Kill until nothing is left; return what the kernel did not let die in time.
 
     New children of the dying are found in the next round.
     """
     deadline = time.monotonic() + patience
-    while left := remaining(app_id, ancestor):
+    while left := remaining(share, ancestor):
         send(left, signal.SIGKILL)
         reap()
         if time.monotonic() > deadline:

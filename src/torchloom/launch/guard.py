@@ -5,25 +5,31 @@ import time
 import traceback
 from collections.abc import Callable
 
-from torchloom.launch.keeping import kill_job
+from torchloom.launch import stores
+from torchloom.launch.descendants import Share
+from torchloom.launch.keeping import kill_share
 
 _MOST_DEATHS = 10  # of agents within a minute; an agent that cannot live is not tried for ever
 _MINUTE = 60.0
+_ENDED = 64  # an agent that did its duty leaves with this and the job's exit code
 
 
 class Guard:
-    """Watch an agent, and the launch process beside it where there is one."""
+    """Watch an agent, and the launch process beside it where there is one.
 
-    def __init__(self, app_id: str, agent: Callable[[], None], beside: int | None = None) -> None:
-        self._app_id = app_id
-        self._act = agent
+    `agent` serves the job to its end and returns the job's exit code.
+    """
+
+    def __init__(self, share: Share, agent: Callable[[], int], beside: int | None = None) -> None:
+        self._share = share
+        self._act = lambda: _ENDED + agent()
         self._beside = beside
         self._agent: int | None = None
         self._deaths: list[float] = []
 
-    def watch(self, with_agent: bool = True) -> bool:
-        """Come back when all has ended; tell whether the agent ended well."""
-        well = True
+    def watch(self, with_agent: bool = True) -> int:
+        """Come back when all has ended; return the job's exit code, 1 if no agent knew it."""
+        code = 1
         if with_agent:
             self._agent = fork(self._act)
         while self._agent or self._beside:
@@ -31,10 +37,14 @@ class Guard:
             if pid == self._beside:
                 self._beside = None
             elif pid == self._agent:
-                well = status == 0
-                self._agent = None if well or self._is_enough() else fork(self._act)
-        kill_job(self._app_id)
-        return well
+                left_with = os.waitstatus_to_exitcode(status)
+                if left_with >= _ENDED:
+                    code = left_with - _ENDED
+                done = left_with >= _ENDED or self._is_enough()
+                self._agent = None if done else fork(self._act)
+        kill_share(self._share)
+        stores.clear(self._share)
+        return code
 
     def _is_enough(self) -> bool:
         now = time.monotonic()
@@ -42,15 +52,14 @@ class Guard:
         return len(self._deaths) > _MOST_DEATHS
 
 
-def fork(act: Callable[[], None]) -> int:
+def fork(act: Callable[[], int | None]) -> int:
     """Do something in a process of its own; what goes wrong there is on stderr."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        act()
-        code = 0
+        code = act() or 0
     except BaseException:
         traceback.print_exc()
     finally:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch import descendants
+from torchloom.launch.descendants import Share
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.request import ORPHAN_LIMIT
@@ -52,14 +53,14 @@ class Keeper:
 
     def __init__(
         self,
-        job_id: str,
+        share: Share,
         agent: socket.socket,
         address: Path,
         run: Run | None = None,
         orphan_limit: float = ORPHAN_LIMIT,
     ) -> None:
         become_subreaper()
-        self._job_id = job_id
+        self._share = share
         self._address = address
         self._listener = listen(address)
         self._run = run
@@ -165,13 +166,13 @@ class Keeper:
         """Forget a rank that ended, and end what it left running."""
         child = self._children.pop(number, None)
         if child is not None:
-            left = descendants.in_session(os.getpid(), child.pid, self._job_id)
+            left = descendants.in_session(os.getpid(), child.pid, self._share.app_id)
             descendants.send(left, signal.SIGKILL)
             _close(child.kept)
 
     def _sweep(self, signum: int) -> None:
         """Signal all that still runs of the job, and say how much that was."""
-        left = descendants.remaining(self._job_id, os.getpid())
+        left = descendants.remaining(self._share, os.getpid())
         descendants.send(left, signum)
         self._agent.send({"say": "left", "count": len(left)})
 
@@ -192,7 +193,7 @@ class Keeper:
             self._agent.send({"say": "exited", "children": ended})
 
     def _end(self) -> None:
-        descendants.kill_all(self._job_id, os.getpid())
+        descendants.kill_all(self._share, os.getpid())
         self._reap()
         self._ended = True
 

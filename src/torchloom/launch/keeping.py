@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch import descendants, sockets
+from torchloom.launch.descendants import Share
 from torchloom.launch.frames import Connection, Message
-from torchloom.launch.identity import host_name
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.warmth import Warmth
 
@@ -24,16 +24,16 @@ class KeeperLink:
 
     def __init__(
         self,
-        app_id: str,
+        share: Share,
         selector: selectors.BaseSelector,
         on_message: Callable[[Message, list[int]], None],
         on_gone: Callable[[], None],
     ) -> None:
-        self._app_id = app_id
+        self._share = share
         self._selector = selector
         self._on_message = on_message
         self._on_gone = on_gone
-        self._address = _address(app_id)
+        self._address = _address(share)
         self._connection: Connection | None = None
         self._left: int | None = 0
         self.number = 0  # of the youngest child
@@ -59,7 +59,8 @@ class KeeperLink:
         if self._connection is not None:
             return True
         request = {
-            "job": self._app_id,
+            "job": self._share.app_id,
+            "node": self._share.node,
             "address": str(self._address),
             "orphan_limit": orphan_limit,
             "argv": order.argv,
@@ -70,7 +71,7 @@ class KeeperLink:
         if keeper is None:
             return False
         if isinstance(keeper, str):
-            keeper = _cold_keeper(self._app_id, self._address, orphan_limit)
+            keeper = _cold_keeper(self._share, self._address, orphan_limit)
         self.warmth = self._warmth.said
         self._connect(keeper)
         return True
@@ -155,35 +156,36 @@ class KeeperLink:
             self._connection.send(message, fds)
 
 
-def _cold_keeper(app_id: str, address: Path, orphan_limit: float) -> socket.socket:
+def _cold_keeper(share: Share, address: Path, orphan_limit: float) -> socket.socket:
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
-        _become_keeper(app_id, theirs, address, orphan_limit)
+        _become_keeper(share, theirs, address, orphan_limit)
     theirs.close()
     return ours
 
 
-def kill_job(app_id: str) -> None:
-    """End all of an app on this host: its keeper first, so that nothing more is started."""
+def kill_share(share: Share) -> None:
+    """End all of an app on this node: its keeper first, so that nothing more is started."""
     selector = selectors.DefaultSelector()
     ended: list[bool] = []
     with contextlib.suppress(OSError):
-        channel = sockets.connect(_address(app_id))
+        channel = sockets.connect(_address(share))
         keeper = Connection(channel, selector, lambda *_: None, lambda: ended.append(True))
         keeper.send({"do": "end"})
         deadline = time.monotonic() + _FAREWELL
         while not ended and time.monotonic() < deadline:
             for key, ready in selector.select(_FAREWELL):
                 key.data(ready)
-    descendants.kill_all(app_id, os.getpid())
+    descendants.kill_all(share, os.getpid())
+    _address(share).unlink(missing_ok=True)  # a keeper that was killed could not
 
 
-def _address(app_id: str) -> Path:
-    """Return where a job's keeper on this host takes calls; /tmp may be another host's too."""
-    return sockets.socket_path(f"{app_id}.{host_name()}.keeper")
+def _address(share: Share) -> Path:
+    """Return where a job's keeper on this node takes calls; /tmp may be another's too."""
+    return sockets.socket_path(f"{share.app_id}.{share.node}.keeper")
 
 
-def _become_keeper(app_id: str, agent: socket.socket, address: Path, limit: float) -> None:
+def _become_keeper(share: Share, agent: socket.socket, address: Path, limit: float) -> None:
     """Turn this fork of the agent into the keeper; nothing of the agent stays open in it."""
     code = 1
     try:
@@ -194,7 +196,7 @@ def _become_keeper(app_id: str, agent: socket.socket, address: Path, limit: floa
         os.dup2(null, 0)
         fd = os.dup2(agent.detach(), 3, inheritable=False)
         os.closerange(4, _MOST_FDS)
-        Keeper(app_id, socket.socket(fileno=fd), address, None, limit).serve()
+        Keeper(share, socket.socket(fileno=fd), address, None, limit).serve()
         code = 0
     finally:
         os._exit(code)

@@ -19,6 +19,7 @@ class Stranger:
 
     challenge: str
     hello: Message | None = None
+    asks: bool = False
 
 
 class Nodes:
@@ -33,6 +34,7 @@ class Nodes:
         selector: selectors.BaseSelector,
         names: Sequence[str],
         token: str,
+        app_id: str,
         on_joined: Callable[[str, Message], None],
         on_message: Callable[[str, Message], None],
         on_lost: Callable[[str, str], None],
@@ -40,12 +42,14 @@ class Nodes:
         self.names = tuple(names)
         self._selector = selector
         self._token = token
+        self._app_id = app_id
         self._on_joined = on_joined
         self._on_message = on_message
         self._on_lost = on_lost
         self._joined: dict[str, Connection] = {}
         self._strangers: dict[Connection, Stranger] = {}
         self._addresses: dict[str, str] = {}
+        self._seats: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
         self._waiting: dict[str, list[Message]] = {}  # for agents that are not there
         self.lost: set[str] = set()
@@ -65,6 +69,10 @@ class Nodes:
 
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name in self.present if name not in self._joined)
+
+    def lies_at(self, name: str, address: str) -> None:
+        """Note where other hosts reach a node that called from this one."""
+        self._addresses[name] = address
 
     def address(self, name: str) -> str:
         """Return where other hosts reach a node."""
@@ -150,12 +158,16 @@ class Nodes:
                 self._dismiss(connection)
                 return
             stranger.challenge = ""
+        elif message["say"] == "ask":
+            stranger.asks = True
+        if stranger.asks and not stranger.challenge:
+            connection.send({"do": "tell", "app_id": self._app_id})
         if stranger.hello is not None and not stranger.challenge:
             self._join(connection, stranger.hello)
 
     def _join(self, connection: Connection, hello: Message) -> None:
         is_local = connection.channel.family == socket.AF_UNIX
-        index = 0 if is_local else index_of(hello["host"], self.names)
+        index = 0 if is_local else self._index(hello)
         if index is None or self.names[index] in self.lost:
             self._dismiss(connection)
             return
@@ -170,6 +182,20 @@ class Nodes:
         self._on_joined(name, hello)
         for message in self._waiting.pop(name, []):
             connection.send(message)
+
+    def _index(self, hello: Message) -> int | None:
+        """Return which node calls: one that was here before, that has this name, or a new one."""
+        seat, place = hello.get("seat"), hello.get("place")
+        if seat and seat in self._seats:
+            return self._seats[seat]
+        index = index_of(hello["host"], self.names)
+        if seat:
+            taken = set(self._seats.values()) | {0}
+            free = [i for i in range(len(self.names)) if i not in taken]
+            index = place if place in free else next(iter(free), None)
+            if index is not None:
+                self._seats[seat] = index
+        return index
 
     def _left(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)

@@ -14,6 +14,7 @@ class RankOrder:
     local_rank: int
     logs: str
     variables: Mapping[str, str]
+    copied: int = 0  # streams that are written a second time: bit 1 stdout, bit 2 stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class ReplicaOrder:
     ports: Mapping[str, int] = field(default_factory=dict)
     grouped: bool = False  # the ranks form a torch.distributed group
     file_store: bool = False  # and meet in a file of their own host
+    copies: str = ""  # the folder of this attempt's copied logs, as torchrun lays them out
 
     @property
     def key(self) -> ReplicaKey:

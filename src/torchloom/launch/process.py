@@ -1,4 +1,4 @@
-"""A run where it was started: `python -m torchloom.launch.process FOLDER CHANNEL HOW AGENT`.
+"""A run where it was started: `torchloom.launch.process FOLDER CHANNEL HOW AGENT MEETING`.
 
 Three processes, all forks of one. The guard waits; the launch process carries out the recovery
 rule and writes the record; the agent has the ranks of this host. If the agent dies, the guard makes
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchloom.launch import catalog, link, sockets
+from torchloom.launch.descendants import Share
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.guard import Guard, fork
 from torchloom.launch.handshake import GO, READY
@@ -31,7 +32,7 @@ from torchloom.launch.supervisor import ENDING, FORWARDED, Supervisor
 def main(arguments: list[str]) -> None:
     """Detach, become the guard, and start the others under it."""
     folder, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
-    with_agent = arguments[3] == "here"
+    with_agent, meeting = arguments[3] == "here", int(arguments[4])
     if os.fork():
         os._exit(0)  # whoever started us has no child to wait for
     os.chdir(os.sep)  # keep no file system busy
@@ -42,8 +43,12 @@ def main(arguments: list[str]) -> None:
     run = RunFolder(folder)
     address = sockets.socket_path(f"{run.app_id}.launch")
     listener = sockets.listen(address)
-    launcher = fork(lambda: _launch(run, socket.socket(fileno=channel), how, guard, listener))
+    ends = (socket.socket(fileno=channel), listener, _socket(meeting))
+    launcher = fork(lambda: _launch(run, how, guard, *ends))
+    ends[0].detach()
     listener.close()
+    if meeting >= 0:
+        os.close(meeting)
     if how != "terminal":
         os.close(channel)
     _guard(run.app_id, launcher, address, channel, how, with_agent)
@@ -54,14 +59,15 @@ def _guard(
 ) -> NoReturn:
     """Have an agent here while the launch process lives; write the end if that could not."""
 
-    def agent() -> None:
+    def agent() -> int:
         from torchloom.launch.agent import Agent, Post
 
         terminal = socket.socket(fileno=os.dup(channel)) if how == "terminal" else None
         stdin = 0 if how == "stdin" else None
-        Agent(Post(app_id, link.Address(path=str(address)), stdin, terminal)).run()
+        Agent(Post(Share(app_id), link.Address(path=str(address)), stdin, terminal)).run()
+        return 0
 
-    Guard(app_id, agent, beside=launcher).watch(with_agent)
+    Guard(Share(app_id), agent, beside=launcher).watch(with_agent)
     address.unlink(missing_ok=True)
     folder = RunFolder.named(app_id)
     if folder.exists() and not (record := folder.record()).is_over():
@@ -73,7 +79,12 @@ def _guard(
 
 
 def _launch(
-    new: RunFolder, channel: socket.socket, how: str, guard: ProcessId, listener: socket.socket
+    new: RunFolder,
+    how: str,
+    guard: ProcessId,
+    channel: socket.socket,
+    listener: socket.socket,
+    meeting: socket.socket | None,
 ) -> None:
     """Show the run to the world, wait for the submitter's word, run it."""
     signals = SignalPipe(more=(*FORWARDED, *ENDING))
@@ -83,7 +94,15 @@ def _launch(
     if how != "leash":
         channel.close()
     leash = channel if how == "leash" else None
-    Supervisor(ledger.folder.request(), ledger, signals, listener, leash).run()
+    Supervisor(ledger.folder.request(), ledger, signals, listener, leash, meeting).run()
+
+
+def _socket(fd: int) -> socket.socket | None:
+    if fd < 0:
+        return None
+    found = socket.socket(fileno=os.dup(fd))
+    found.setblocking(False)
+    return found
 
 
 def _publish(new: RunFolder, guard: ProcessId) -> Ledger:

@@ -16,7 +16,9 @@ class Log(Protocol):
     """Where a rank's output goes."""
 
     directory: Path
-    lost: int
+
+    @property
+    def lost(self) -> int: ...
 
     def write(self, stream: str, data: bytes) -> None: ...
 

@@ -63,6 +63,7 @@ class Record:
     guard: ProcessId | None = None
     launcher: ProcessId | None = None
     lost_log_bytes: int = 0
+    parent: str = ""  # the run whose rank launched this one, as torchrun's shim does
     ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from torchloom.specs.api import RetryPolicy
 if TYPE_CHECKING:
     from torchloom.rules.recovery import ReplicaKey, RoleRule
 
+_OURS = ("PATH", "LOOM_PYTHON")  # set for every replica, and of no interest to a reader
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+JOIN_LIMIT = 60.0  # seconds for an agent to come up
 ORPHAN_LIMIT = 60.0  # seconds that ranks live without an agent
 
 
@@ -95,6 +97,10 @@ class LaunchRequest:
     nodes: tuple[str, ...] = ()  # more than there are replicas: spares
     carrier: Carrier | None = None
     files: tuple[tuple[str, str], ...] = ()  # path and text, to be written before the start
+    copies: str = ""  # a folder for torchrun's layout of logs, beside our own
+    copied: tuple[int, ...] = ()  # by local rank: which streams go there
+    join_limit: float = JOIN_LIMIT
+    last_call: float = 0.0  # seconds to wait for more nodes than the least
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
     orphan_limit: float = ORPHAN_LIMIT
 
@@ -111,7 +117,7 @@ class LaunchRequest:
     def from_dict(cls, data: Mapping[str, Any]) -> "LaunchRequest":
         """Rebuild a request that `to_dict` took apart."""
         roles = tuple(_role(role) for role in data["roles"])
-        lists: dict[str, Any] = {name: tuple(data[name]) for name in ("notes", "nodes")}
+        lists: dict[str, Any] = {name: tuple(data[name]) for name in ("notes", "nodes", "copied")}
         lists["files"] = tuple((path, text) for path, text in data["files"])
         return cls(**{**data, **lists, "roles": roles, "carrier": _carrier(data["carrier"])})
 
@@ -158,7 +164,7 @@ def _show_role(role: RoleRequest) -> list[str]:
         lines += [
             f"      {name}={shlex.quote(value)}"
             for name, value in replica.env.items()
-            if name != "PATH"
+            if name not in _OURS
         ]
         lines += [
             f"      port {name}: {port or 'any free'}" for name, port in replica.ports.items()

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import Failure
+from torchloom.launch.contract import TOKEN_VARIABLE
 from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
 from torchloom.launch.handshake import GO, READY, Input
@@ -17,6 +18,9 @@ from torchloom.launch.identity import host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
+
+if TYPE_CHECKING:
+    from torchloom.launch.joining import Head
 
 
 class AgentNotStarted(Failure):
@@ -31,19 +35,20 @@ def start(
     give: Input = "nothing",
     window: bytes = b"",
     fill: Callable[[Path], None] = lambda _: None,
+    head: "Head | None" = None,
 ) -> socket.socket:
     """Start the run; from the return on, every verb knows it. The caller closes the channel.
 
     `give` says what the only rank gets as standard input: nothing, ours, or a terminal that is
     served over the returned channel and has the size of `window` from the start. `fill` may put
-    files into the run's folder first.
+    files into the run's folder first. As `head`, agents of other hosts call it.
     """
     folder = RunFolder.create(request, app, _first_record(request))
     ours, theirs = socket.socketpair()
     try:
         fill(folder.path)
         with theirs:
-            _run_process(folder, theirs.fileno(), give, request)
+            _run_process(folder, theirs.fileno(), give, request, head)
         if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
             raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
         ours.sendall(GO + window)
@@ -64,14 +69,26 @@ def _first_record(request: LaunchRequest) -> Record:
         log_dir=request.log_dir,
         created_at=now(),
         ranks=rank_records(request),
+        parent=settings.environment().get(JOB_VARIABLE, ""),
     )
 
 
-def _run_process(folder: RunFolder, channel: int, give: Input, request: LaunchRequest) -> None:
+def _run_process(
+    folder: RunFolder,
+    channel: int,
+    give: Input,
+    request: LaunchRequest,
+    head: "Head | None" = None,
+) -> None:
     """Start the run's first process, which leaves at once for its detached children."""
     env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
     own = {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
-    agent = "carried" if request.carrier else "here"
+    agent = "here" if request.carrier is None or head is not None else "carried"
+    ends, meeting = [channel], -1
+    if head is not None:
+        meeting = head.listener.fileno()
+        ends.append(meeting)
+        own[TOKEN_VARIABLE] = head.token
     command = [sys.executable, "-P", "-m", "torchloom.launch.process"]
     try:
         log = open(folder.path / "agent.log", "ab")  # noqa: SIM115
@@ -79,12 +96,12 @@ def _run_process(folder: RunFolder, channel: int, give: Input, request: LaunchRe
         raise StateNotWritable(folder.path, error) from error
     with log:
         subprocess.run(
-            [*command, str(folder.path), str(channel), give, agent],
+            [*command, str(folder.path), str(channel), give, agent, str(meeting)],
             stdin=None if give == "stdin" else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env={**env, **own},
-            pass_fds=[channel],
+            pass_fds=ends,
             start_new_session=True,
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.launch import link, ports
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE, Share
 from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.orders import ReplicaOrder
 
@@ -34,11 +34,10 @@ class StorePort:
 class Stores:
     """The stores of one job on this node."""
 
-    def __init__(self, app_id: str, keeper: KeeperLink) -> None:
-        self._app_id = app_id
+    def __init__(self, share: Share, keeper: KeeperLink) -> None:
+        self._share = share
         self._keeper = keeper
-        base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-        self._folder = base / f"loom-{app_id}-{os.getuid()}"
+        self._folder = _folder(share.app_id)
         self._ports: dict[tuple[str, int], int] = {}
         self._processes: dict[int, tuple[str, int]] = {}
 
@@ -67,7 +66,10 @@ class Stores:
         if importlib.util.find_spec("torch") is None:
             listener.close()
             return StorePort(port, hosted=False)
-        env = dict(settings.environment()) | {JOB_VARIABLE: self._app_id}
+        env = dict(settings.environment()) | {
+            JOB_VARIABLE: self._share.app_id,
+            NODE_VARIABLE: self._share.node,
+        }
         env.pop(AGENT_VARIABLE, None)
         read_end, write_end = os.pipe()  # the keeper holds the other end: it closes with it
         given = [read_end, os.open(os.devnull, os.O_WRONLY), os.dup(2), listener.detach()]
@@ -90,3 +92,17 @@ class Stores:
         for number, (other, before) in list(self._processes.items()):
             if other == role and before < attempt:
                 self._keeper.signal(number, signal.SIGKILL)
+
+
+def clear(share: Share) -> None:
+    """Remove what a job left on a node in memory and among the sockets, whoever could not."""
+    shutil.rmtree(_folder(share.app_id), ignore_errors=True)
+    private = settings.runtime_dir() / share.app_id
+    shutil.rmtree(private / share.node, ignore_errors=True)
+    with contextlib.suppress(OSError):  # there is none, or another node's is in it
+        private.rmdir()
+
+
+def _folder(app_id: str) -> Path:
+    base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"loom-{app_id}-{os.getuid()}"

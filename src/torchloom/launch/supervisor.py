@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.carriers import Carriers
-from torchloom.launch.contract import Group, Meeting, group_variables
+from torchloom.launch.contract import TOKEN_VARIABLE, Group, Meeting, group_variables
+from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
 from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.keeping import kill_job
+from torchloom.launch.joining import JOINED
+from torchloom.launch.keeping import kill_share
 from torchloom.launch.ledger import Ledger, Place, Started, rank_logs
 from torchloom.launch.link import nonce
 from torchloom.launch.logfiles import LogFiles
@@ -25,12 +27,12 @@ from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.signals import SignalPipe
 from torchloom.rules import recovery
 from torchloom.rules.recovery import Finish, Replace, ReplicaKey, Start, StartFailed, Stop, Verdict
+from torchloom.settings import environment
 from torchloom.specs.api import AppState
 
 FORWARDED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGQUIT)
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
-JOIN_LIMIT = 60.0  # seconds for an agent to come up
 _FAREWELL = 15.0  # seconds beyond the grace in which agents must have cleared up
 
 
@@ -44,6 +46,7 @@ class Supervisor:
         signals: SignalPipe,
         listener: socket.socket,
         leash: socket.socket | None = None,
+        meeting: socket.socket | None = None,
     ) -> None:
         self._request = request
         self._ledger = ledger
@@ -55,6 +58,7 @@ class Supervisor:
         self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
         self._errors: dict[Place, ErrorReport] = {}
+        self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
         self._quiet_at: dict[str, float] = {}
         self._uncleared: set[str] = set()
@@ -64,10 +68,17 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.fileno(), selectors.EVENT_READ, self._on_signals)
-        self._token = nonce() if request.carrier else ""
+        self._token = _token(request)
         self._nodes = Nodes(
-            self._selector, names, self._token, self._on_joined, self._on_message, self._on_lost
+            self._selector,
+            names,
+            self._token,
+            request.app_id,
+            self._on_joined,
+            self._on_message,
+            self._on_lost,
         )
+        self._meeting = meeting
         self._nodes.take_calls(listener)
         self._carriers = Carriers(request, ledger.folder.path, self._token)
         self._marker: Path | None = None
@@ -85,10 +96,10 @@ class Supervisor:
             self._ledger.running()
         while self._verdict is None:
             self._turn()
+        strays = self._nodes.missing()  # they were never heard of, or are about to call in vain
         self._clear_up()
-        error = first_error(self._errors.values()) if self._has_failed() else None
-        self._ledger.finished(self._verdict, error, self._lost_bytes)
-        self._carriers.close()
+        self._ledger.finished(self._verdict, self._first_error(), self._lost_bytes)
+        self._carriers.close((*self._nodes.lost, *strays))
 
     def _turn(self, longest: float | None = None) -> None:
         waits = [wait for wait in (self._nodes.patience(), longest) if wait is not None]
@@ -103,17 +114,29 @@ class Supervisor:
         for path, text in self._request.files:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(text)
-        if self._request.carrier:
+        if self._meeting is not None:
+            self._share_logs()
+            self._nodes.take_calls(self._meeting)
+            self._nodes.lies_at(self._nodes.names[0], self._meeting.getsockname()[0])
+        elif self._request.carrier:
             self._share_logs()
             self._nodes.take_calls(self._carriers.start())
-        deadline = time.monotonic() + JOIN_LIMIT
+        began = time.monotonic()
         while self._verdict is None and not self._nodes.have_joined(self._needed()):
-            if time.monotonic() > deadline:
-                for name in self._nodes.missing():
-                    why = self._carriers.last_words(name) or "nothing was heard of it"
-                    self._nodes.give_up(name, f"no agent in {JOIN_LIMIT:g} s: {why}")
-            else:
-                self._turn(max(0.0, deadline - time.monotonic()))
+            left = began + self._join_limit() - time.monotonic()
+            if left > 0:
+                self._turn(left)
+                continue
+            for name in self._nodes.missing():
+                why = self._carriers.last_words(name) or "nothing was heard of it"
+                self._nodes.give_up(name, f"no agent in {time.monotonic() - began:.0f} s: {why}")
+
+    def _join_limit(self) -> float:
+        """Return how long nodes may take to come; less once there are as many as must be."""
+        least = min(role.min_group or len(role.replicas) for role in self._request.roles)
+        there = len(self._nodes.present) - len(self._nodes.missing())
+        enough = self._request.last_call and there >= least
+        return self._request.last_call if enough else self._request.join_limit
 
     def _needed(self) -> list[str]:
         seats = self._state.seats.items()
@@ -152,6 +175,7 @@ class Supervisor:
                 self._send_stop(key)
 
     def _on_lost(self, name: str, evidence: str) -> None:
+        self._evidence[f"node_lost_{name}"] = f"{name}: {evidence}"
         self._ledger.note("node_lost", node=name, evidence=evidence)
         self._uncleared.discard(name)
         self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
@@ -362,6 +386,7 @@ class Supervisor:
                 local_rank,
                 rank_logs(self._request, key, local_rank),
                 group_variables(self._request, group, key, local_rank, start.attempt, meeting),
+                dict(enumerate(self._request.copied)).get(local_rank, 0),
             )
             for local_rank in range(role.ranks_of(key.index))
         )
@@ -376,7 +401,12 @@ class Supervisor:
             ports=replica.ports,
             grouped=role.distributed,
             file_store=file_store,
+            copies=self._copies(start.attempt),
         )
+
+    def _copies(self, attempt: int) -> str:
+        base = self._request.copies
+        return f"{base}/{self._request.app_id}/attempt_{attempt}" if base else ""
 
     def _group(self, role: RoleRequest) -> Group:
         return Group(role, self._state.members(role.name))
@@ -406,13 +436,17 @@ class Supervisor:
 
     # The end.
 
-    def _has_failed(self) -> bool:
-        return self._verdict is not None and self._verdict.state is AppState.FAILED
+    def _first_error(self) -> str | None:
+        """Return what went wrong first; on a lost node's account its peers fail only later."""
+        if self._verdict is None or self._verdict.state is not AppState.FAILED:
+            return None
+        return self._evidence.get(self._verdict.reason) or first_error(self._errors.values())
 
     def _clear_up(self) -> None:
         """Have every agent end whatever the app left running there."""
         self._uncleared = set(self._nodes.present) - set(self._nodes.missing())
-        self._nodes.tell_all({"do": "end", "grace": self._grace})
+        code = 0 if self._verdict and self._verdict.state is AppState.SUCCEEDED else 1
+        self._nodes.tell_all({"do": "end", "grace": self._grace, "code": code})
         deadline = time.monotonic() + self._grace + _FAREWELL
         while self._uncleared and time.monotonic() < deadline:
             self._turn(max(0.0, deadline - time.monotonic()))
@@ -422,7 +456,14 @@ class Supervisor:
             self._marker.unlink(missing_ok=True)
         self._nodes.close()
         if not self._request.carrier and self._nodes.lost:  # agent and guard of this very host
-            kill_job(self._request.app_id)
+            kill_share(Share(self._request.app_id))
+
+
+def _token(request: LaunchRequest) -> str:
+    """Return what agents of other hosts must know: a new secret, or that of a meeting."""
+    if request.carrier is None:
+        return ""
+    return nonce() if request.carrier.launcher != JOINED else environment()[TOKEN_VARIABLE]
 
 
 def _place(rank: Mapping[str, Any]) -> Place:

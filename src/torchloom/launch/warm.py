@@ -27,6 +27,7 @@ CHANGED = {  # in a zygote alone, so that importing starts no thread and touches
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 HELD = "LOOM_HELD_"  # before the name of a changed variable: what it was
+_ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own variables
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
 _HEADER = struct.Struct("!IB")  # a frame without descriptors; see frames.py
@@ -209,6 +210,7 @@ def _zygote(
     held = {HELD + name: env[name] for name in CHANGED if name in env}
     own = basics(env) | read | held | CHANGED | {AGENT_VARIABLE: f"zygote-{key}"}
     own |= {name: env[name] for name in (IDLE_VARIABLE,) if name in env}
+    own[_ROOM_VARIABLE] = "." * _ROOM
     return Zygote(key, (interpreter, *flags, "-m", "torchloom.worker.zygote"), own)
 
 

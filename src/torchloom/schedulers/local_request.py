@@ -8,6 +8,7 @@ from dataclasses import replace
 from torchloom.launch import devices
 from torchloom.launch.command import LaunchCommand
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.shim import shimmed
 from torchloom.specs.api import AppDef, CfgVal, Role, macros
 
 RANK0_VARIABLE = "TORCHX_RANK0_HOST"
@@ -63,7 +64,8 @@ def _replicas(
         launch = LaunchCommand.of_role([filled.entrypoint, *filled.args])
         argv = launch.argv("python") if launch else (filled.entrypoint, *filled.args)
         path = _search_path(filled.env.get("PATH"), inherited, cwd, cfg)
-        yield ReplicaRequest(argv, {**filled.env, "PATH": path}, dict(role.port_map))
+        own = {**filled.env, **shimmed({"PATH": path})}
+        yield ReplicaRequest(argv, own, dict(role.port_map))
 
 
 def _search_path(

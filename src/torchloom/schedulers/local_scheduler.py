@@ -28,6 +28,8 @@ from torchloom.specs.api import (
 if TYPE_CHECKING:
     import socket
 
+    from torchloom.launch.joining import Head
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
@@ -111,13 +113,14 @@ class LocalScheduler(Scheduler[LocalRequest]):
         dryrun_info: AppDryRunInfo[LocalRequest],
         give: Input = "nothing",
         window: bytes = b"",
+        head: "Head | None" = None,
     ) -> "socket.socket":
         """Start the app with a standard input for its only rank; see `launch.starter`."""
         from torchloom.launch import starter
 
         request = dryrun_info.request
         fill = partial(_fill, request.launch)
-        return starter.start(request.launch, request.app, give, window, fill)
+        return starter.start(request.launch, request.app, give, window, fill, head)
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         from torchloom.schedulers import local_apps

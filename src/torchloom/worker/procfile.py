@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+
 _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
 _KEEP_EXE = 0xFFFFFFFF
 _NAME_LIMIT = 15
@@ -55,12 +57,28 @@ def show(argv: Sequence[str], env: Mapping[str, str]) -> None:
         return
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NAME, os.fsencode(os.path.basename(argv[0]))[:_NAME_LIMIT], 0, 0, 0)
-    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
-    variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
+    if not _move(libc, _joined(argv), _joined(_entries(env))):
+        overwrite(argv, env)
+
+
+def overwrite(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Show as much as there is room for where the first program's words and variables lie.
+
+    What tells to which job a process belongs comes first.
+    """
     places = _places()
-    if not _move(libc, places, words, variables):
-        _overwrite(places["arg_start"], places["arg_end"], words)
-        _overwrite(places["env_start"], places["env_end"], variables)
+    first = sorted(env, key=lambda name: name not in (JOB_VARIABLE, NODE_VARIABLE, AGENT_VARIABLE))
+    _fill(places["arg_start"], places["arg_end"], _joined(argv))
+    variables = _joined(_entries({name: env[name] for name in first}))
+    _fill(places["env_start"], places["env_end"], variables)
+
+
+def _entries(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _joined(texts: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(text) + b"\0" for text in texts)
 
 
 def _places() -> dict[str, int]:
@@ -69,14 +87,14 @@ def _places() -> dict[str, int]:
     return {name: int(fields[number - 3]) for name, number in _FIELDS.items()}
 
 
-def _move(libc: ctypes.CDLL, places: dict[str, int], words: bytes, variables: bytes) -> bool:
+def _move(libc: ctypes.CDLL, words: bytes, variables: bytes) -> bool:
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # the kernel reads no others here
     memory = mmap.mmap(-1, len(words) + len(variables) + 1, flags=private)
     memory.write(words + variables)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc.sbrk.restype = ctypes.c_void_p
     middle, end = start + len(words), start + len(words) + len(variables)
-    found = _MemoryMap(**places, brk=libc.sbrk(0), exe_fd=_KEEP_EXE)
+    found = _MemoryMap(**_places(), brk=libc.sbrk(0), exe_fd=_KEEP_EXE)
     found.arg_start, found.arg_end, found.env_start, found.env_end = start, middle, middle, end
     size = ctypes.c_ulong(ctypes.sizeof(found))
     if libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(found), size, 0):
@@ -85,7 +103,7 @@ def _move(libc: ctypes.CDLL, places: dict[str, int], words: bytes, variables: by
     return True
 
 
-def _overwrite(start: int, end: int, text: bytes) -> None:
+def _fill(start: int, end: int, text: bytes) -> None:
     room = end - start
     ctypes.memmove(start, text[: room - 1].ljust(room, b"\0"), room)
 

@@ -162,29 +162,15 @@ def _cnn(chance: torch.Generator) -> tuple[nn.Module, Data]:
     return nn.Sequential(*layers), (inputs, targets)
 
 
-class _Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(CLASSES, 32)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True) for _ in range(2)
-        )
-        self.head = nn.Linear(32, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the scores of the classes, one set a sequence."""
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        scores: Tensor = self.head(x.mean(1))
-        return scores
-
-
 def _transformer(chance: torch.Generator) -> tuple[nn.Module, Data]:
     """Tell which token a sequence has most of."""
     tokens = torch.randint(CLASSES, (BATCH, 16), generator=chance)
     targets = nn.functional.one_hot(tokens, CLASSES).sum(1).argmax(1)
-    return _Transformer(), (tokens, targets)
+    blocks = [
+        nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True) for _ in range(2)
+    ]
+    head = [nn.Flatten(), nn.Linear(16 * 32, CLASSES)]
+    return nn.Sequential(nn.Embedding(CLASSES, 32), *blocks, *head), (tokens, targets)
 
 
 MODELS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn, "transformer": _transformer}

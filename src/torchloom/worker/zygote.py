@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torchloom.launch import importing, sockets, warm
-from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE, reap
-from torchloom.launch.identity import host_name
+from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE, Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
@@ -133,10 +132,10 @@ class Zygote:
         try:
             os.setsid()
             agent = self._close_all_but(channel)
-            shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: host_name()}
+            shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: request["node"]}
             procfile.show(("loom-keeper", request["job"]), shown)
             address, limit = Path(request["address"]), request["orphan_limit"]
-            Keeper(request["job"], agent, address, run, limit).serve()
+            Keeper(Share(request["job"], request["node"]), agent, address, run, limit).serve()
             code = 0
         except BaseException:
             traceback.print_exc()

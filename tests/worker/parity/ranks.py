@@ -11,11 +11,13 @@ from typing import Any
 
 from torchloom.launch import warm
 from torchloom.launch.frames import Connection, Message
+from torchloom.launch.identity import host_name
 from torchloom.launch.python_command import PythonCommand
 
 SCRIPTS = Path(__file__).parent / "scripts"
 START = Path(warm.__file__).parents[1] / "worker" / "start.py"
 PATIENCE = 120.0  # seconds, for torch to be imported on a busy machine
+FEW = {"LANG": "C.UTF-8", "LOOM_WARM_IDLE": "60", "SOME": "thing = ä\n"}
 SET_FLAGS = ("-u", "-W", "always::FutureWarning", "-X", "faulthandler")
 SET_VARIABLES = {
     "OMP_NUM_THREADS": "1",
@@ -29,7 +31,7 @@ SET_VARIABLES = {
 def base() -> dict[str, str]:
     """Return a small environment, the same for all ways to run a program."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "SOME": "thing = ä\n"}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **FEW}
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Ranks:
     def _keeper(self, folder: Path) -> Connection:
         first = {"argv": self.command.argv, "env": self.env, "cwd": str(SCRIPTS)}
         place = {"address": str(folder / "keeper.sock"), "orphan_limit": PATIENCE}
-        channel = self.zygote.keeper({"job": "parity", **place, **first})
+        job = {"job": "parity", "node": host_name()}
+        channel = self.zygote.keeper({**job, **place, **first})
         assert not isinstance(channel, warm.Cold), channel
         return Connection(channel, self._selector, self._hear, lambda: None)
 
@@ -122,12 +125,13 @@ class Ranks:
         """Wait for a rank's end."""
         return int(self._wait("exited", number)["code"])
 
-    def close(self) -> None:
-        """End the keeper with all it has, and the zygote."""
+    def close(self, and_zygote: bool = True) -> None:
+        """End the keeper with all it has, and the zygote if nobody else uses it."""
         self._connection.send({"do": "end"})
         self._connection.finish()
         self._selector.close()
-        self.zygote.leave()
+        if and_zygote:
+            self.zygote.leave()
 
     def _hear(self, message: Message, _fds: list[int]) -> None:
         items = message["children"] if message["say"] == "exited" else [message]

@@ -165,7 +165,7 @@ def _run_warm(packages: Path, code: str) -> str:
 
     def warmed() -> bool:
         try:
-            ranks.append(Ranks(words, base(), packages))
+            ranks.append(Ranks(words, base(), packages.parents[3]))
         except AssertionError:  # the old one has just left
             return False
         return True
@@ -174,5 +174,4 @@ def _run_warm(packages: Path, code: str) -> str:
     try:
         return ranks[0].run(words, base()).stdout
     finally:
-        ranks[0]._connection.send({"do": "end"})
-        ranks[0]._connection.finish()
+        ranks[0].close(and_zygote=False)

@@ -45,4 +45,5 @@ def after_backend_failure(backend: str, error: str, fallback: bool = True) -> Fa
     if not fallback or backend == "gloo":
         raise BackendFailed(backend, error, advice)
     said = f"backend {backend} did not start ({error}): going on with gloo, for debugging only"
-    return Fallback("gloo", (said, *advice, "--no-fallback refuses instead"))
+    refuse = "--no-fallback, or LOOM_NO_FALLBACK=1 in the ranks, refuses instead"
+    return Fallback("gloo", (said, *advice, refuse))

@@ -91,7 +91,8 @@ class World:
         known = dict(zip(self.hosts, self.slots, strict=False))
         counts = [each.slots or known.get(each.host) or self.gpus_per_host or 1 for each in hosts]
         names = tuple(each.host for each in hosts)
-        return replace(self, hosts=names, slots=tuple(counts), node_count=None, address=None, notes=())
+        known_only = replace(self, node_count=None, address=None, notes=())
+        return replace(known_only, hosts=names, slots=tuple(counts))
 
 
 class Flavour(Protocol):

@@ -1,0 +1,63 @@
+"""What makes a script distributed: one call to join the ranks, and what ranks ask and say."""
+
+from torchloom.worker.dist.collectives import (
+    Alone,
+    Collectives,
+    TorchCollectives,
+    all_reduce,
+    barrier,
+    broadcast,
+    collectives,
+)
+from torchloom.worker.dist.device import (
+    get_torch_backend,
+    get_torch_device,
+    get_torch_device_type,
+    synchronize,
+)
+from torchloom.worker.dist.mesh import get_mesh, make_mesh, mesh_shape
+from torchloom.worker.dist.place import (
+    get_gpus_per_node,
+    get_local_rank,
+    get_local_world_size,
+    get_node_index,
+    get_num_nodes,
+    get_rank,
+    get_world_size,
+)
+from torchloom.worker.dist.seeding import seed_everything
+from torchloom.worker.dist.setup import cleanup, setup_torch
+from torchloom.worker.dist.timing import Timer, timeitlogit
+from torchloom.worker.dist.wrap import wrap_model, wrap_model_for_ddp, wrap_model_for_fsdp2
+
+__all__ = [
+    "setup_torch",
+    "cleanup",
+    "get_rank",
+    "get_world_size",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_index",
+    "get_num_nodes",
+    "get_gpus_per_node",
+    "get_torch_device",
+    "get_torch_device_type",
+    "get_torch_backend",
+    "barrier",
+    "broadcast",
+    "all_reduce",
+    "synchronize",
+    "seed_everything",
+    "wrap_model",
+    "wrap_model_for_ddp",
+    "wrap_model_for_fsdp2",
+    "make_mesh",
+    "mesh_shape",
+    "get_mesh",
+    "Timer",
+    "timeitlogit",
+    "Collectives",
+    "TorchCollectives",
+    "Alone",
+    "collectives",
+]

@@ -1,0 +1,164 @@
+"""Which rank this process is, and where: asked of the environment, or settled by `setup_torch`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchloom.errors import UserError
+from torchloom.launch.environments import World, find_world
+from torchloom.launch.environments.world import number
+from torchloom.launch.hostfile import read_hosts
+from torchloom.launch.identity import host_name
+from torchloom.settings import LOOPBACK_NAMES
+
+
+class BadPlace(UserError):
+    """Variables that contradict each other, or say too little."""
+
+    code = "bad_place"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank's numbers. Nothing means: its launcher does not say, peers must be asked."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int | None = 0
+    local_world_size: int | None = 1
+    node_index: int | None = 0
+    num_nodes: int | None = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has to be asked."""
+        rest = (self.local_rank, self.local_world_size, self.node_index, self.num_nodes)
+        return None not in rest
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks are known to share this host."""
+        return self.num_nodes == 1
+
+    def among(self, hosts: Sequence[str]) -> "Place":
+        """Fill what is not known from the host of every rank, in rank order."""
+        own = hosts[self.rank]
+        order = list(dict.fromkeys(hosts))
+        here = [rank for rank, host in enumerate(hosts) if host == own]
+        return replace(
+            self,
+            local_rank=_either(self.local_rank, here.index(self.rank)),
+            local_world_size=_either(self.local_world_size, len(here)),
+            node_index=_either(self.node_index, order.index(own)),
+            num_nodes=_either(self.num_nodes, len(order)),
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The numbers by torchrun's names; what is not known is left out."""
+        named = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "GROUP_RANK": self.node_index,
+            "GROUP_WORLD_SIZE": self.num_nodes,
+        }
+        return {name: str(value) for name, value in named.items() if value is not None}
+
+
+ALONE = Place()
+
+
+def place_of(world: World, env: Mapping[str, str]) -> Place:
+    """Return the place that a launcher, or a hand that set torch's own variables, gave us."""
+    rank, size = world.rank, world.world_size
+    if rank is None:  # no launcher: RANK and WORLD_SIZE alone are what torch's env:// asks for
+        rank, size = number(env, "RANK"), number(env, "WORLD_SIZE")
+    if rank is None or size is None or size == 1:
+        return ALONE
+    if rank >= size:
+        raise BadPlace(f"rank {rank} in a world of {size}; unset RANK and WORLD_SIZE, or fix them")
+    if _share_a_host(world, env, size):
+        local = _either(world.local_rank, rank)
+        return Place(rank, size, local, size, 0, 1)
+    nodes = world.nhosts if world.is_rank else world.node_count
+    return Place(rank, size, world.local_rank, world.local_size, world.node_rank, nodes)
+
+
+def _share_a_host(world: World, env: Mapping[str, str], size: int) -> bool:
+    if world.is_rank:
+        return world.local_size == size or world.nhosts == 1
+    return not world.on_every_host and env.get("MASTER_ADDR", "") in LOOPBACK_NAMES
+
+
+def _either(known: int | None, found: int) -> int:
+    return found if known is None else known
+
+
+class _Settled:
+    place: Place | None = None
+
+
+def settle(place: Place | None) -> None:
+    """Remember what setting up found out; nothing: ask the environment again."""
+    _Settled.place = place
+
+
+def here() -> Place:
+    """Return this rank's place: the settled one, else what the environment says now."""
+    if _Settled.place is not None:
+        return _Settled.place
+    return place_of(find_world(os.environ, host_name()), os.environ)
+
+
+def get_rank() -> int:
+    """Return this process' rank; 0 without a launcher."""
+    return here().rank
+
+
+def get_world_size(*, total: bool = False, in_use: bool = False) -> int:
+    """Return how many ranks run; with `total`, how many the hosts have devices for."""
+    if total and not in_use:
+        return get_num_nodes() * get_gpus_per_node()
+    return here().world_size
+
+
+def get_local_rank() -> int:
+    """Return this process' number among those of its host."""
+    return _known(here().local_rank, "local rank")
+
+
+def get_local_world_size() -> int:
+    """Return how many ranks this host has."""
+    return _known(here().local_world_size, "number of ranks on this host")
+
+
+def get_node_index() -> int:
+    """Return this host's number."""
+    return _known(here().node_index, "host's number")
+
+
+def get_num_nodes(hostfile: str | os.PathLike[str] | None = None) -> int:
+    """Return how many hosts there are, or how many a host file names."""
+    if hostfile is not None:
+        return len(read_hosts(Path(hostfile)))
+    return _known(here().num_nodes, "number of hosts")
+
+
+def get_gpus_per_node() -> int:
+    """Return how many ranks a host is meant for: `NGPU_PER_HOST`, its devices, else its ranks."""
+    import torch
+
+    found = number(os.environ, "NGPU_PER_HOST")
+    if found:
+        return found
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    return devices or get_local_world_size()
+
+
+def _known(value: int | None, what: str) -> int:
+    if value is None:
+        raise BadPlace(f"this launcher does not tell the {what}: call setup_torch() first")
+    return value

@@ -1,0 +1,172 @@
+"""Make a process one of the ranks, whatever started it; and let it go again."""
+
+import atexit
+import logging
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from torchloom.errors import UserError, shorten
+from torchloom.launch.environments import find_world
+from torchloom.launch.identity import boot_id, host_name
+from torchloom.worker.dist import mesh
+from torchloom.worker.dist.device import get_torch_backend, get_torch_device, use_device
+from torchloom.worker.dist.group import start_group, stop_group
+from torchloom.worker.dist.meeting import Meeting, meeting_of, open_store
+from torchloom.worker.dist.place import Place, here, place_of, settle
+from torchloom.worker.dist.seeding import seed_everything
+from torchloom.worker.dist.store import Store, apart, exchange
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 3600.0  # seconds; what a collective may take before it counts as stuck
+
+
+class BadTimeout(UserError):
+    """A time to wait that is no number of seconds."""
+
+    code = "bad_timeout"
+
+
+class _Met:
+    """The store where this process met its peers, and how often it set up a group in it."""
+
+    store: Store | None = None
+    meeting: Meeting | None = None
+    times = 0
+    pid = 0  # a fork has the group's sockets, but none of its threads: it must not end it
+
+
+def setup_torch(
+    port: int | None = None,
+    seed: int | None = None,
+    timeout: float | timedelta | None = None,
+    verbose: bool = False,
+    *,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    context_parallel_size: int = 1,
+    backend: str | None = None,
+    device_id: int | None = None,
+    fallback: bool | None = None,
+) -> int:
+    """Join the other ranks and return this one's rank; a process without any is rank 0 of one.
+
+    `port` is used where nobody says MASTER_PORT. `seed` is made different on every rank. `timeout`
+    is in seconds, else `TORCH_DDP_TIMEOUT`, else an hour. With parallel sizes, `get_mesh()` has
+    the device mesh. `fallback=False`, or `LOOM_NO_FALLBACK=1`, refuses gloo in place of a backend
+    that does not start. Calling it again, or after `init_process_group`, changes nothing.
+    """
+    if dist.is_initialized():
+        settle(_place_in_group())
+    else:
+        wait = wait_of(os.environ, timeout)
+        may_fall = fallback if fallback is not None else not _is_on(os.environ, "LOOM_NO_FALLBACK")
+        _join(port, wait, backend, device_id, may_fall, verbose)
+    place = here()
+    sizes = {"tp": tensor_parallel_size, "pp": pipeline_parallel_size, "cp": context_parallel_size}
+    if any(size != 1 for size in sizes.values()):
+        mesh.make_mesh(**sizes)
+    if seed is not None:
+        seed_everything(seed + place.rank)
+    return place.rank
+
+
+def cleanup() -> None:
+    """Leave the group. DDP modules made in it stop working, what they wrap stays whole.
+
+    Calling it twice, or without a group, does nothing.
+    """
+    mesh.forget_mesh()
+    stop_group()
+    settle(None)
+
+
+def _at_exit() -> None:
+    if _Met.pid == os.getpid():
+        cleanup()
+
+
+def wait_of(env: Mapping[str, str], timeout: float | timedelta | None) -> timedelta:
+    """Return how long a collective may take."""
+    if isinstance(timeout, timedelta):
+        return timeout
+    text = str(env.get("TORCH_DDP_TIMEOUT") or TIMEOUT) if timeout is None else str(timeout)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise BadTimeout(f"timeout {shorten(text)!r}: give seconds, in TORCH_DDP_TIMEOUT too")
+    return timedelta(seconds=seconds)
+
+
+def _join(
+    port: int | None,
+    timeout: timedelta,
+    backend: str | None,
+    device_id: int | None,
+    fallback: bool,
+    verbose: bool,
+) -> None:
+    world = find_world(os.environ, host_name())
+    place = place_of(world, os.environ)
+    if place.world_size > 1:
+        meeting = meeting_of(world, os.environ, place, host_name(), port)
+        store = _meet(meeting, place, timeout)
+        place = _learn(store, place)
+        os.environ.update(place.variables)
+    settle(place)
+    device = get_torch_device()
+    if device_id is not None and device.type in ("cuda", "xpu"):
+        device = torch.device(device.type, device_id)
+    use_device(device)
+    spoken = "none"
+    if place.world_size > 1:
+        wish = (backend or get_torch_backend()).lower()
+        spoken = start_group(store, place, wish, device, timeout, fallback)
+        _Met.pid = os.getpid()
+        atexit.unregister(_at_exit)
+        if spoken == "gloo":  # its threads, if left alone, may abort an interpreter that ends
+            atexit.register(_at_exit)
+    level = logging.INFO if verbose or place.rank == 0 else logging.DEBUG
+    log.log(level, "rank %d of %d: %s, %s", place.rank, place.world_size, device, spoken)
+
+
+def _meet(meeting: Meeting, place: Place, timeout: timedelta) -> Store:
+    """Return a part of the store that no earlier group of this process, or attempt, has used.
+
+    Rank 0 may be the store's server, so the store outlives the group; a second server at the same
+    port would meet peers that still talk to the first.
+    """
+    if _Met.store is None or meeting.port is None or _Met.meeting != meeting:
+        _Met.store = open_store(meeting, place, timeout)
+        _Met.meeting = Meeting(meeting.address, int(os.environ["MASTER_PORT"]))
+        _Met.times = 0
+    _Met.times += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return apart(f"loom/{attempt}/{_Met.times}", _Met.store)
+
+
+def _learn(store: Store, place: Place) -> Place:
+    """Ask the peers for their hosts, where the launcher left a number out."""
+    wholes = exchange(store, "whole", place, "yes" if place.is_whole else "")
+    if all(wholes):
+        return place
+    return place.among(exchange(store, "hosts", place, f"{host_name()} {boot_id()}"))
+
+
+def _place_in_group() -> Place:
+    """Return the place in a group that is there already, whoever started it."""
+    place = here()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if (place.rank, place.world_size) == (rank, size):
+        return place
+    return Place(rank, size, place.local_rank, place.local_world_size, None, None)
+
+
+def _is_on(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "").lower() not in ("", "0", "false", "no")

@@ -1,0 +1,71 @@
+"""Timers measure, count and get out of the way."""
+
+import logging
+import time
+
+import pytest
+
+from torchloom.worker import dist
+from torchloom.worker.dist.timing import TIMINGS
+
+
+def test_a_block_and_a_function_are_timed() -> None:
+    timer = dist.Timer("work")
+
+    @timer
+    def work(x: int) -> int:
+        time.sleep(0.02)
+        return x + 1
+
+    with timer:
+        inner = work(1)
+    again = work(2)
+
+    assert (inner, again, timer.count) == (2, 3, 3)
+    assert timer.seconds >= 0.02
+    assert timer.total >= 0.06  # the outer block holds the inner one
+    assert timer.mean == timer.total / 3
+
+
+def test_an_error_goes_through_and_is_counted() -> None:
+    timer = dist.Timer()
+
+    with pytest.raises(ZeroDivisionError), timer:
+        _ = 1 / 0
+
+    assert timer.count == 1
+
+
+def test_a_timed_function_is_recorded_and_told_by_rank_0(caplog: pytest.LogCaptureFixture) -> None:
+    @dist.timeitlogit(verbose=True, prefix="train")
+    def step(x: int) -> int:
+        return x * 2
+
+    @dist.timeitlogit(rank=3, record=False, verbose=True)
+    def quiet() -> None:
+        return None
+
+    with caplog.at_level(logging.INFO, logger="torchloom"):
+        results = [step(2), step(3)]
+        quiet()
+
+    (name,) = (name for name in TIMINGS if name.endswith("step"))
+    assert results == [4, 6]
+    assert name.startswith("train/")
+    assert TIMINGS[name].count == 2
+    assert [record.getMessage().partition(" took ")[0] for record in caplog.records] == [name] * 2
+
+
+def test_a_seed_makes_every_source_of_chance_repeat() -> None:
+    import random
+
+    import torch
+
+    numpy = pytest.importorskip("numpy")
+
+    draws = []
+    for _ in range(2):
+        dist.seed_everything(2**33 + 5)
+        draws.append((random.random(), torch.rand(1).item(), float(numpy.random.rand())))
+
+    assert draws[0] == draws[1]
