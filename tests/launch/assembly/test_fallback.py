@@ -11,7 +11,7 @@ def test_a_backend_that_fails_gives_way_to_gloo_with_advice() -> None:
         "backend nccl did not start (no device): going on with gloo, for debugging only"
     )
     assert "check the driver with `nvidia-smi` on every host" in found.advice
-    assert found.advice[-1] == "--no-fallback refuses instead"
+    assert found.advice[-1] == "--no-fallback, or LOOM_NO_FALLBACK=1 in the ranks, refuses instead"
 
 
 def test_no_fallback_refuses_with_the_same_advice() -> None:
