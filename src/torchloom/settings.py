@@ -14,6 +14,12 @@ def environment() -> Mapping[str, str]:
     return dict(os.environ)
 
 
+def replace_environment(env: Mapping[str, str]) -> None:
+    """Give this process, a fork that becomes another program, an environment of its own."""
+    os.environ.clear()
+    os.environ.update(env)
+
+
 def loom_home() -> Path:
     """Return the folder that holds runs; it may be on a network file system."""
     return Path(os.environ.get("LOOM_HOME") or Path.home() / ".torchloom").expanduser().absolute()

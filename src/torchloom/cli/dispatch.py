@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-
-import click
+from typing import TYPE_CHECKING
 
 from torchloom.cli.output import mute, one_line, say
 from torchloom.cli.verbs import ALIASES, VERBS
 from torchloom.errors import LoomError, NotFound, UserError, nearest, shorten
+from torchloom.settings import environment
+
+if TYPE_CHECKING:
+    import click
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -25,21 +28,35 @@ def dispatch(words: Sequence[str]) -> int:
         _open_standard_streams()
         words, debug = _global_options(list(words))
         return _run(words)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except click.ClickException as error:
-        return _fail(_in_words(error), error.exit_code, debug)
     except LoomError as error:
         return _fail(str(error), error.exit_code, debug)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo(err=True, nl=os.isatty(2))  # the prompt belongs behind the ^C, on a new line
-        return INTERRUPTED
+    except KeyboardInterrupt:
+        return _interrupted()
     except BrokenPipeError:
         mute(1)
         return BROKEN_PIPE
     except Exception as error:  # a door: a bug is one line and a way to see more, never a screenful
-        what = f"{type(error).__name__}: {error}"
-        return _fail(f"this is a bug in torchloom: {what}; `loom --debug ..` shows where", 1, debug)
+        return _other(error, debug)
+
+
+def _other(error: Exception, debug: bool) -> int:
+    """Return the code for what click raised, or for a bug."""
+    import click
+
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        return _fail(_in_words(error), error.exit_code, debug)
+    if isinstance(error, click.Abort):
+        return _interrupted()
+    what = f"{type(error).__name__}: {error}"
+    return _fail(f"this is a bug in torchloom: {what}; `loom --debug ..` shows where", 1, debug)
+
+
+def _interrupted() -> int:
+    if os.isatty(2):
+        print(file=sys.stderr)  # the prompt belongs behind the ^C, on a new line
+    return INTERRUPTED
 
 
 def _global_options(words: list[str]) -> tuple[list[str], bool]:
@@ -91,13 +108,15 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words:
-        raise click.UsageError("no verb; `loom --help` lists them")
+        raise UserError("no verb; `loom --help` lists them")
     verb, *rest = words
     if verb in ALIASES:
         verb, *extra = ALIASES[verb]
         rest = [*extra, *rest]
     if verb not in VERBS:
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
+    if verb == "launch" and (code := _launch(rest)) is not None:
+        return code
     command: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
     gc.enable()
     with command.make_context(f"loom {verb}", rest) as context:
@@ -105,8 +124,32 @@ def _run(words: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _in_words(error: click.ClickException) -> str:
+def _launch(words: list[str]) -> int | None:
+    """Launch without the library of the command line; nothing when its help is wanted.
+
+    Its own grammar reads the words, and a warm launch must not wait for an import.
+    """
+    from torchloom.launch.command import LaunchCommand
+    from torchloom.launch.grammar import HelpAsked
+
+    try:
+        asked = LaunchCommand.parse(words, environment())
+    except HelpAsked:
+        return None
+    if not asked.dryrun:
+        from torchloom.launch.detached import start_ahead
+
+        start_ahead()
+    from torchloom.cli.launching import launch
+
+    gc.enable()
+    return launch(asked)
+
+
+def _in_words(error: "click.ClickException") -> str:
     """Say what is wrong with the command line, with the nearest flag that exists."""
+    import click
+
     message = error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context is not None:

@@ -1,5 +1,6 @@
 """A launch that meets others: the head launches for all, the others serve it from their hosts."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -8,30 +9,47 @@ from types import FrameType
 from torchloom.launch import joining
 from torchloom.launch.contract import TOKEN_VARIABLE
 from torchloom.launch.descendants import AGENT_VARIABLE
-from torchloom.launch.joining import Meet
+from torchloom.launch.joining import Head, Meet
+from torchloom.launch.showing import Showing
 from torchloom.settings import environment, loom_home
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-def serve(meet: Meet, argv: tuple[str, ...], prefix: str) -> int:
+def find_head(meet: Meet) -> Head | str:
+    """Return what a head is given when this launch is it, else the id of the head's app."""
+    secret = joining.token(meet, environment(), loom_home())
+    found = joining.settle(meet, secret)
+    return found if isinstance(found, str) else Head(found, secret)
+
+
+def serve(meet: Meet, app_id: str, argv: tuple[str, ...], show: Showing) -> int:
     """Bring an agent to the head and stay until the job ends; return its exit code."""
     secret = joining.token(meet, environment(), loom_home())
-    app_id = joining.find_head(meet, secret)
     place = "" if meet.place is None else str(meet.place)
     words = [sys.executable, "-P", "-m", "torchloom.launch.node", str(meet.address)]
-    env = {**environment(), AGENT_VARIABLE: app_id, TOKEN_VARIABLE: secret}
-    node = subprocess.Popen(
-        [*words, "--joined", place, prefix, "--", *argv], env=env, stdin=subprocess.PIPE
-    )
     stopped_by: list[int] = []
+    with subprocess.Popen(
+        [*words, "--joined", place, show.to_text(), "--", *argv],
+        env={**environment(), AGENT_VARIABLE: app_id, TOKEN_VARIABLE: secret},
+        stdin=subprocess.PIPE,
+        bufsize=0,
+    ) as node:
 
-    def leave(signum: int, _frame: FrameType | None) -> None:
-        stopped_by.append(signum)
-        if node.stdin:
-            node.stdin.close()  # the agent lets go of the ranks here; the head decides the rest
+        def leave(signum: int, _frame: FrameType | None) -> None:
+            stopped_by.append(signum)
+            if node.stdin:
+                node.stdin.close()  # the agent lets go of the ranks here; the head decides the rest
 
-    for signum in _FORWARDED:
-        signal.signal(signum, leave)
-    code = node.wait()
+        def hand_on(signum: int, _frame: FrameType | None) -> None:
+            if node.stdin and not node.stdin.closed:
+                with contextlib.suppress(OSError):
+                    node.stdin.write(bytes([signum]))  # the agent hands it on to the ranks here
+
+        for signum in _ENDING:
+            signal.signal(signum, leave)
+        for signum in _HANDED_ON:
+            signal.signal(signum, hand_on)
+        code = node.wait()
     return 128 + stopped_by[0] if stopped_by else code

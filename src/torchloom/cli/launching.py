@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from torchloom.cli.joining import serve
-from torchloom.cli.output import say
+from torchloom.cli.joining import find_head, serve
+from torchloom.cli.output import echo, say
 from torchloom.cli.submission import Launch
 from torchloom.cli.target import Kind, Request, dryrun
 from torchloom.errors import UserError
@@ -21,16 +19,9 @@ from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import read_hosts
 from torchloom.launch.identity import host_name
-from torchloom.launch.joining import (
-    JOINED,
-    Head,
-    Meet,
-    is_one_a_host,
-    meeting_of,
-    take_head,
-    token,
-)
+from torchloom.launch.joining import JOINED, NO_ID, Head, Meet, is_alone, is_one_a_host, meeting_of
 from torchloom.launch.planning import HostPlan, over_hosts, plan_hosts
+from torchloom.launch.showing import Showing
 from torchloom.launch.sites import NOWHERE, Site, find_site, read_sites
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.local_scheduler import create_scheduler
@@ -42,7 +33,6 @@ def launch(asked: LaunchCommand) -> int:
     """Start the ranks and stay until they end; return the exit code."""
     world = _world(asked)
     meet = meeting_of(asked, world)
-    listener = take_head(meet) if meet and not asked.dryrun else None
     if meet is None:
         plan = plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
     else:
@@ -50,29 +40,31 @@ def launch(asked: LaunchCommand) -> int:
     runner = get_runner()
     request = _request(asked, plan)
     info = dryrun(request, runner)
-    if meet is not None and listener is None and not asked.dryrun:
-        (role,) = info.request.launch.roles
-        return serve(meet, role.replicas[0].argv, prefix_of(asked))
+    head: Head | None = None
+    if meet is not None and not asked.dryrun:
+        found = find_head(meet)
+        if isinstance(found, str):
+            return serve(meet, found, _words(info), Showing.of(asked))
+        head = found
     if not plan.is_here:
         info = _spread(info, plan, asked)
     info.request = _as_asked(info.request, asked, meet)
     if asked.dryrun:
-        click.echo(repr(info))
+        echo(repr(info))
         return 0
-    found = world.notes if asked.total is None and asked.per_node is None else ()
-    for note in dict.fromkeys((*found, *info.request.launch.notes)):
+    notes = world.notes if asked.total is None and asked.per_node is None else ()
+    for note in dict.fromkeys((*notes, *info.request.launch.notes)):
         say(note)
-    head = Head(listener, token(meet, environment(), loom_home())) if meet and listener else None
     scheduler = create_scheduler(runner.name())
-    job = Launch(runner, scheduler, request, info, prefix_of(asked), head, asked.as_torchrun)
-    return job.follow()
+    show = Showing.of(asked)
+    return Launch(runner, scheduler, request, info, show, head, asked.as_torchrun).follow()
 
 
-def prefix_of(asked: LaunchCommand) -> str:
-    """Return what stands before a rank's lines, with holes for its names."""
-    if asked.prefix == "torchrun":
-        return asked.prefix_template or "[{role_name}{rank}]:"
-    return "[rank{rank}]: " if asked.prefix == "rank" else ""
+def _words(info: AppDryRunInfo[Any]) -> tuple[str, ...]:
+    """Return what each rank of this host is to execute."""
+    (role,) = info.request.launch.roles
+    words: tuple[str, ...] = role.replicas[0].argv
+    return words
 
 
 def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
@@ -97,6 +89,8 @@ def _as_asked(request: Any, asked: LaunchCommand, meet: Meet | None) -> Any:
     if asked.log_dir:
         changes["copies"] = str(Path(asked.log_dir).expanduser().absolute())
         changes["copied"] = tuple(streams if asked.as_torchrun else [3] * ranks)
+    if asked.rdzv.id not in (None, NO_ID):
+        changes["run_id"] = asked.rdzv.id
     if meet is not None:
         changes["join_limit"] = meet.longest_wait
         changes["last_call"] = meet.last_call if meet.nodes.least < meet.nodes.most else 0.0
@@ -108,7 +102,9 @@ def _world(asked: LaunchCommand) -> World:
     world = find_world(environment(), host_name())
     if asked.hostfile:
         return world.with_hosts(read_hosts(Path(asked.hostfile)))
-    if world.is_rank and not is_one_a_host(world):  # a launch inside another's rank is its own
+    if world.is_rank and (is_alone(asked) or not is_one_a_host(world)):
+        return find_world({}, host_name())  # a launch inside another's rank is its own
+    if asked.as_torchrun and is_alone(asked):  # torchrun starts nothing on other hosts
         return find_world({}, host_name())
     if world.flavour == "plain" and any(map(_has, ("squeue", "qselect", "bjobs"))):
         from torchloom.launch.jobs_elsewhere import JobsElsewhere

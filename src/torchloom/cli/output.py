@@ -7,17 +7,20 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-
 from torchloom.settings import environment
 
 
 def say(text: str) -> None:
     """Say something beside the output; where nobody is there to be told, nothing is said."""
     try:
-        click.echo(f"loom: {text}", err=True)
+        print(f"loom: {text}", file=sys.stderr, flush=True)
     except OSError:
         mute(2)
+
+
+def echo(text: str = "", err: bool = False) -> None:
+    """Print a line at once; the library of the command line takes longer to import than this."""
+    print(text, file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def mute(fd: int) -> None:
@@ -29,7 +32,7 @@ def echo_json(value: Any) -> None:
     """Print one value; lists are bare arrays."""
     import json
 
-    click.echo(json.dumps(value, indent=2))
+    echo(json.dumps(value, indent=2))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -67,7 +70,11 @@ def one_line(message: str, longest: int) -> str:
 
 def paint(text: str, colour: str | None) -> str:
     """Return text in a colour; click drops it where there is no terminal."""
-    return text if environment().get("NO_COLOR") else click.style(text, fg=colour)
+    if environment().get("NO_COLOR"):
+        return text
+    import click
+
+    return click.style(text, fg=colour)
 
 
 def age(since: str | None) -> str:

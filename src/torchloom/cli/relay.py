@@ -5,38 +5,48 @@ from collections.abc import Sequence
 
 from torchloom.launch.logreader import STREAMS, Tail, Wait, chunks
 from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.showing import Showing
 
 
-def relay_logs(record: Record, plain: bool, wait: Wait, prefix: str | None = None) -> None:
+def relay_logs(record: Record, plain: bool, wait: Wait, show: Showing | None = None) -> None:
     """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
 
-    A prefix may name {rank}, {local_rank} and {role_name}; an empty one leaves all as it comes.
+    What is shown, and behind which words, is the launch's own choice where it has one.
     """
-    sources = [(rank, stream) for rank in record.ranks for stream in STREAMS]
-    tails = [Tail(record.log_path(rank), stream) for rank, stream in sources]
-    targets = [1 if plain and stream == "stdout" else 2 for _, stream in sources]
-    if prefix == "" or (plain and len(record.ranks) == 1 and prefix is None):
-        for which, data in chunks(tails, wait):
-            _write(targets[which], data)
-        return
-    labels = label(record.ranks) if prefix is None else _filled(prefix, record.ranks)
-    names = [name.encode() for name in labels for _ in STREAMS]
-    partial = [b""] * len(tails)
+    before = _labels(record, plain) if show is None else _chosen(record, show)
+    names = {source: text.encode() for source, text in before.items() if text is not None}
+    sources = list(names)
+    tails = [Tail(record.log_path(record.ranks[index]), stream) for index, stream in sources]
+    partial = dict.fromkeys(sources, b"")
     for which, data in chunks(tails, wait):
-        lines, partial[which] = split_lines(partial[which] + data)
-        _write(targets[which], b"".join(names[which] + line for line in lines))
-    for which, rest in enumerate(partial):
+        source = sources[which]
+        if names[source]:
+            lines, partial[source] = split_lines(partial[source] + data)
+            data = b"".join(names[source] + line for line in lines)
+        _write(_target(source, plain), data)
+    for source, rest in partial.items():
         if rest:
-            _write(targets[which], names[which] + rest + b"\n")
+            _write(_target(source, plain), names[source] + rest + b"\n")
 
 
-def _filled(prefix: str, ranks: Sequence[RankRecord]) -> list[str]:
-    return [
-        prefix.replace("{rank}", str(rank.rank))
-        .replace("{local_rank}", str(rank.local_rank))
-        .replace("{role_name}", rank.role)
-        for rank in ranks
-    ]
+_Source = tuple[int, str]  # a rank's place in the record, and the stream
+
+
+def _labels(record: Record, plain: bool) -> dict[_Source, str | None]:
+    labels = [""] if plain and len(record.ranks) == 1 else label(record.ranks)
+    return {(index, stream): text for index, text in enumerate(labels) for stream in STREAMS}
+
+
+def _chosen(record: Record, show: Showing) -> dict[_Source, str | None]:
+    return {
+        (index, stream): show.before(stream, rank.role, rank.rank, rank.local_rank)
+        for index, rank in enumerate(record.ranks)
+        for stream in STREAMS
+    }
+
+
+def _target(source: _Source, plain: bool) -> int:
+    return 1 if plain and source[1] == "stdout" else 2
 
 
 def split_lines(data: bytes) -> tuple[list[bytes], bytes]:

@@ -14,9 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from torchloom.cli.output import echo_json, say
+from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.relay import relay_logs
 from torchloom.cli.shapes import job_shape, took
 from torchloom.cli.target import Request, count, kind_of, processes_in_words
@@ -31,6 +29,7 @@ from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
 
 if TYPE_CHECKING:
     from torchloom.launch.joining import Head
+    from torchloom.launch.showing import Showing
 
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
@@ -85,7 +84,7 @@ class Submission:
     def submit(self) -> None:
         """Start the job and say its handle and what can be done with it."""
         self._schedule()
-        click.echo(self._handle)
+        echo(self._handle)
         say(f"{self._app_id} is on its way\n{self._next_commands()}")
 
     def submit_json(self) -> None:
@@ -125,7 +124,7 @@ class Submission:
 
     def _announce(self) -> None:
         if not self._is_program:
-            click.echo(self._handle)
+            echo(self._handle)
         say(f"{self._app_id}: {self._many}")
 
     def _start(self, give: Input, window: bytes) -> socket.socket:
@@ -201,7 +200,7 @@ class Submission:
         """Say how to come back and leave, unless the user wants the job stopped after all."""
         try:
             self._leaving = True
-            click.echo(err=True)  # behind the ^C
+            echo(err=True)  # behind the ^C
             say(f"{self._app_id} goes on; Ctrl-C again stops it\n{self._next_commands()}")
             time.sleep(SECOND_CHANCE)
         except Interrupted as interrupt:
@@ -257,12 +256,12 @@ class Launch(Submission):
         scheduler: LocalScheduler,
         request: Request,
         info: AppDryRunInfo[Any],
-        prefix: str = "",
+        show: "Showing",
         head: "Head | None" = None,
         as_torchrun: bool = False,
     ) -> None:
         super().__init__(runner, scheduler, request, info)
-        self._prefix = prefix
+        self._show = show
         self._head = head
         self._as_torchrun = as_torchrun
 
@@ -276,7 +275,8 @@ class Launch(Submission):
 
     def _report(self) -> int:
         code = super()._report()
-        return 1 if self._as_torchrun and 0 < code < 128 else code
+        is_failure = self._record().state is AppState.FAILED
+        return 1 if self._as_torchrun and is_failure else code
 
     def _start(self, give: Input, window: bytes) -> socket.socket:
         return self._scheduler.start(self._info, give, window, self._head)
@@ -285,7 +285,7 @@ class Launch(Submission):
         record = self._record()
         if self._head is not None:  # the others show their own
             record = replace(record, ranks=tuple(r for r in record.ranks if r.replica == 0))
-        relay_logs(record, True, partial(self._scheduler.wait, self._app_id), self._prefix)
+        relay_logs(record, True, partial(self._scheduler.wait, self._app_id), self._show)
 
     def _give(self) -> Input:
         return "leash"

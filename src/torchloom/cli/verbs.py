@@ -91,7 +91,7 @@ VERBS: dict[str, Verb] = {
     "env": Verb("save and load a job's variables; pack and push environments", (), "env", False),
     "test": Verb(
         "train something small on several ranks: does this place work",
-        ("-n=", "--steps=", "--model=", "--backend=", "--json"),
+        ("--np=", "--steps=", "--model=", "--backend=", "--json"),
         "",
         False,
     ),

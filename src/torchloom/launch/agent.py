@@ -26,16 +26,17 @@ from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.logcopies import CopiedLog
-from torchloom.launch.logfiles import LogFiles
+from torchloom.launch.logfiles import STREAMS, LogFiles
 from torchloom.launch.logforward import ForwardedLog
 from torchloom.launch.logshow import ShownLog
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.pump import Pump
 from torchloom.launch.rank import Log, Rank
+from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.stores import Stores
 from torchloom.launch.terminal import Relay
-from torchloom.rules.recovery import ReplicaKey
+from torchloom.rules.replica import ReplicaKey
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
@@ -56,7 +57,7 @@ class Post:
     place: int | None = None  # the node's number, where it knows it
     argv: tuple[str, ...] = ()  # instead of the launch process' own words, with its folder
     cwd: str = ""
-    prefix: str | None = None  # print what ranks print, behind this; {rank} is filled in
+    show: Showing | None = None  # what of the ranks' outputs is printed here; none: nothing
 
 
 class Agent:
@@ -213,7 +214,13 @@ class Agent:
 
     def _on_leash(self, _ready: int) -> None:
         """Whoever started this agent is gone: so are its ranks, and the others are told."""
-        if self._post.leash is not None and not os.read(self._post.leash, 1024):
+        if self._post.leash is None:
+            return
+        signums = os.read(self._post.leash, 1024)
+        for signum in signums:  # for the ranks here
+            for rank in self._alive():
+                self._keeper.signal(rank.number, signum)
+        if not signums:
             self._selector.unregister(self._post.leash)
             self._on_launcher_gone()
 
@@ -221,6 +228,7 @@ class Agent:
         """Nobody decides any more: end the ranks, politely but soon."""
         if not self._leaving:
             self._leaving = True
+            self.code = 1
             for key in {rank.key for rank in self._alive()}:
                 self._stop(key, signal.SIGTERM, LAST_GRACE)
             self._end(LAST_GRACE)
@@ -240,14 +248,14 @@ class Agent:
             self._start_rank(order, rank_order, settled)
 
     def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> None:
-        log = self._log(mine.logs)
-        if order.copies and mine.copied:
-            with contextlib.suppress(OSError):
-                log = CopiedLog(log, Path(order.copies, str(mine.local_rank)), mine.copied)
-        if self._post.prefix is not None:
-            log = ShownLog(log, _prefix(self._post.prefix, order, mine))
         forwarded = mine.logs if self._forwards else ""
-        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log)
+        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, self._log(mine.logs))
+        rank.beside = {
+            "rank": mine.variables.get("RANK", ""),
+            "copies": order.copies and f"{order.copies}/{mine.local_rank}",
+            "copied": mine.copied,
+        }
+        rank.log = log = self._dressed(rank)
         with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
             log.directory.mkdir(parents=True, exist_ok=True)
         put_aside(rank.error_file, order.attempt - 1)
@@ -275,6 +283,17 @@ class Agent:
         if forwarded:
             return ForwardedLog(directory, forwarded, self._launcher.send)
         return LogFiles(directory)
+
+    def _dressed(self, rank: Rank) -> Log:
+        """Return a rank's log with what is to happen to its output beside."""
+        log, beside = rank.log, rank.beside
+        if beside["copies"]:
+            with contextlib.suppress(OSError):
+                log = CopiedLog(log, Path(beside["copies"]), beside["copied"])
+        if show := self._post.show:
+            before = (rank.key.role, beside["rank"], rank.local_rank)
+            log = ShownLog(log, {stream: show.before(stream, *before) for stream in STREAMS})
+        return log
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
         port = self._stores.host(order.role, order.attempt, address)
@@ -306,6 +325,7 @@ class Agent:
                 continue
             rank = Rank.from_note(note, self._log_at(Path(note["directory"]), note["logs"]))
             rank.number = child["id"]
+            rank.log = self._dressed(rank)
             for fd, stream in zip(kept, ("stdout", "stderr"), strict=False):
                 rank.watch(fd, stream)
             rank.started(child)
@@ -416,13 +436,6 @@ class Agent:
 
     def _on_output(self) -> None:
         self._last_output = time.monotonic()
-
-
-def _prefix(template: str, order: ReplicaOrder, rank: RankOrder) -> str:
-    known = {"rank": rank.variables.get("RANK", ""), "local_rank": str(rank.local_rank)}
-    for name, value in {**known, "role_name": order.role}.items():
-        template = template.replace(f"{{{name}}}", value)
-    return template
 
 
 def _process(process: ProcessId) -> dict[str, Any]:

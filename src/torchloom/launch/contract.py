@@ -10,7 +10,7 @@ from pathlib import Path
 from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
-from torchloom.rules.recovery import ReplicaKey
+from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
 STORE_VARIABLE = "LOOM_STORE"
@@ -81,7 +81,7 @@ def group_variables(
         "MASTER_PORT": meeting.port,
         "TORCHELASTIC_RESTART_COUNT": attempt,
         "TORCHELASTIC_MAX_RESTARTS": group.role.max_retries,
-        "TORCHELASTIC_RUN_ID": request.app_id,
+        "TORCHELASTIC_RUN_ID": request.run_id or request.app_id,
         "TORCHELASTIC_USE_AGENT_STORE": meeting.hosted,
     }
     if request.nodes:
@@ -119,7 +119,7 @@ def _defaults(order: ReplicaOrder, variables: Mapping[str, str]) -> dict[str, st
         defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
         # torch asks for its peers' names whenever it connects: an answer that is lost costs 5 s
         defaults["RES_OPTIONS"] = "timeout:1 attempts:1"
-        if variables.get("WORLD_SIZE") != "1":
+        if variables.get("LOCAL_WORLD_SIZE") != "1":
             defaults["OMP_NUM_THREADS"] = "1"
     return defaults
 

@@ -16,14 +16,19 @@ from typing import Any
 
 Message = Mapping[str, Any]
 
-_HEADER = struct.Struct("!IB")  # bytes of JSON, descriptors that belong to them
+HEADER = struct.Struct("!IH")  # bytes of JSON, descriptors that belong to them
 _CHUNK = 1 << 16
-_MOST_FDS = 64  # in one frame
+_LONGEST = 1 << 26  # bytes of a message; whoever announces more is none of ours
+_MOST_FDS = 64  # that go with one byte or more; the kernel takes 253
+
+
+class _Garbled(Exception):
+    """What came is no message."""
 
 
 class Connection:
     """One end of a stream of messages. `on_message` gets each with its descriptors, which are its
-    to close; `on_end` is called once, when the other end is gone."""
+    to close; `on_end` is called once, when the other end is gone or speaks no language of ours."""
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Connection:
         if not self._open:
             return
         text = json.dumps(message).encode()
-        frame = _HEADER.pack(len(text), len(fds)) + text
+        frame = HEADER.pack(len(text), len(fds)) + text
         self._unsent.append((frame, [os.dup(fd) for fd in fds]))
         self._flush()
 
@@ -75,8 +80,9 @@ class Connection:
             self._open = False
             self._selector.unregister(self._channel)
             self._channel.close()
-            for fd in [*self._fds, *(fd for _, fds in self._unsent for fd in fds)]:
-                os.close(fd)
+            self._drop_unsent()
+            while self._fds:
+                os.close(self._fds.popleft())
 
     def _serve(self, ready: int) -> None:
         if ready & selectors.EVENT_WRITE:
@@ -91,20 +97,26 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # the end shows itself when reading; what came before it counts
+            self._drop_unsent()  # the end shows itself when reading; what came before it counts
         if self._open:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(self._channel, wanted, self._serve)
 
     def _send_some(self) -> None:
         frame, fds = self._unsent[0]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        sent = self._channel.sendmsg([frame], rights)
-        for fd in fds:
+        now, later = fds[:_MOST_FDS], fds[_MOST_FDS:]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", now))] if now else []
+        sent = self._channel.sendmsg([frame[:1] if later else frame], rights)
+        for fd in now:
             os.close(fd)
-        self._unsent[0] = (frame[sent:], [])
+        self._unsent[0] = (frame[sent:], later)
         if sent == len(frame):
             self._unsent.popleft()
+
+    def _drop_unsent(self) -> None:
+        while self._unsent:
+            for fd in self._unsent.popleft()[1]:
+                os.close(fd)
 
     def _receive(self) -> None:
         try:
@@ -114,12 +126,18 @@ class Connection:
         except OSError:
             data = b""
         if not data:
-            self.close()
-            self._on_end()
+            self._end()
             return
         self._received += data
-        while self._open and (frame := self._next()):
-            self._on_message(*frame)
+        try:
+            while self._open and (frame := self._next()):
+                self._on_message(*frame)
+        except _Garbled:
+            self._end()
+
+    def _end(self) -> None:
+        self.close()
+        self._on_end()
 
     def _read(self) -> bytes:
         if not self._takes_fds:
@@ -135,12 +153,26 @@ class Connection:
         return data
 
     def _next(self) -> tuple[Message, list[int]] | None:
-        if len(self._received) < _HEADER.size:
+        if len(self._received) < HEADER.size:
             return None
-        length, count = _HEADER.unpack_from(self._received)
-        end = _HEADER.size + length
+        length, count = HEADER.unpack_from(self._received)
+        if length > _LONGEST:
+            raise _Garbled
+        end = HEADER.size + length
         if len(self._received) < end:
             return None
-        text, self._received = self._received[_HEADER.size : end], self._received[end:]
-        message: Message = json.loads(text)
+        text, self._received = self._received[HEADER.size : end], self._received[end:]
+        message = _read(text)
+        if len(self._fds) < count:
+            raise _Garbled
         return message, [self._fds.popleft() for _ in range(count)]
+
+
+def _read(text: bytes) -> Message:
+    try:
+        message = json.loads(text)
+    except ValueError as error:
+        raise _Garbled from error
+    if not isinstance(message, dict):
+        raise _Garbled
+    return message

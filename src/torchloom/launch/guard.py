@@ -5,9 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from torchloom.launch import stores
 from torchloom.launch.descendants import Share
-from torchloom.launch.keeping import kill_share
 
 _MOST_DEATHS = 10  # of agents within a minute; an agent that cannot live is not tried for ever
 _MINUTE = 60.0
@@ -42,9 +40,16 @@ class Guard:
                     code = left_with - _ENDED
                 done = left_with >= _ENDED or self._is_enough()
                 self._agent = None if done else fork(self._act)
+        self._clear_up()
+        return code
+
+    def _clear_up(self) -> None:
+        """End what agents and launch process have left; they normally leave nothing."""
+        from torchloom.launch import stores
+        from torchloom.launch.keeping import kill_share
+
         kill_share(self._share)
         stores.clear(self._share)
-        return code
 
     def _is_enough(self) -> bool:
         now = time.monotonic()

@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchloom.errors import Failure
@@ -22,11 +22,15 @@ from torchloom.launch.contract import TOKEN_VARIABLE
 from torchloom.launch.environments.world import World
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.values import Nodes
+from torchloom.settings import LOCAL_HOST_NAME
 
 JOINED = "joined"  # the launcher's name in requests
+NO_ID = "none"  # what torchrun calls a run that nobody named
 _RENDEZVOUS_PORT, _MASTER_PORT = 29400, 29500  # torchrun's defaults
 _LONGEST_WAIT, _LAST_CALL = 600.0, 30.0  # torchrun's, too
 _AGAIN = 0.1  # seconds between calls at a head that is not there yet
+_ONE_CALL = 10.0  # seconds
+_REFUSED = "it does not know our key: share $LOOM_HOME, or set LOOM_LAUNCH_TOKEN"
 
 
 class CannotJoin(Failure):
@@ -44,6 +48,7 @@ class Meet:
     nodes: Nodes
     place: int | None = None
     id: str = ""
+    elects: bool = False  # whoever can take the endpoint is the head, whatever its place
     longest_wait: float = _LONGEST_WAIT
     last_call: float = _LAST_CALL
 
@@ -56,26 +61,47 @@ def meeting_of(asked: LaunchCommand, world: World) -> Meet | None:
     """Return where this launch meets others; nothing when it is alone in what it does. Pure."""
     if asked.hostfile or asked.per_rank or asked.launcher not in ("auto", "agent", "torchrun"):
         return None
+    if is_alone(asked):
+        return None
+    meet = (_said(asked, world, asked.nodes) if asked.nodes else None) or _found(asked, world)
     conf = dict(asked.rdzv.conf)
-    waits = {
-        "longest_wait": _number(conf.get("join_timeout"), _LONGEST_WAIT),
-        "last_call": _number(conf.get("last_call_timeout"), _LAST_CALL),
-    }
-    if asked.nodes is not None and asked.nodes.most > 1:
-        place = asked.node_rank if _is_static(asked) else world.node_rank
-        if asked.rdzv.endpoint:
-            host, port = _split(asked.rdzv.endpoint, _RENDEZVOUS_PORT)
-            return Meet(host, port, asked.nodes, place, asked.rdzv.id or "", **waits)
-        if asked.node_rank is not None and asked.master_addr:
-            port = asked.master_port or _MASTER_PORT
-            return Meet(asked.master_addr, port, asked.nodes, asked.node_rank, "", **waits)
-    if is_one_a_host(world) and world.head:
-        count = world.nhosts or 1
-        nodes = asked.nodes or Nodes(count, count)
-        port = world.port or shared_port(world.job_id)
-        place = world.rank if world.node_rank is None else world.node_rank
-        return Meet(world.head, port, nodes, place, world.job_id or "", **waits)
-    return None
+    return meet and replace(
+        meet,
+        longest_wait=_number(conf.get("join_timeout"), _LONGEST_WAIT),
+        last_call=_number(conf.get("last_call_timeout"), _LAST_CALL),
+    )
+
+
+def is_alone(asked: LaunchCommand) -> bool:
+    """Tell whether a launch wants one host, whatever is around it."""
+    return asked.standalone or (asked.nodes is not None and asked.nodes.most == 1)
+
+
+def _said(asked: LaunchCommand, world: World, nodes: Nodes) -> Meet | None:
+    """Return the meeting that the command line speaks of, as torchrun understands it."""
+    endpoint, backend = asked.rdzv.endpoint, asked.rdzv.backend or "static"
+    if backend == "static" and asked.node_rank is not None:
+        if endpoint:
+            host, port = _split(endpoint, _RENDEZVOUS_PORT)
+        elif asked.master_addr:
+            host, port = asked.master_addr, asked.master_port or _MASTER_PORT
+        else:
+            return None
+        return Meet(host, port, nodes, asked.node_rank, _id(asked))
+    if not endpoint and not asked.as_torchrun:
+        return None
+    host, port = _split(endpoint or LOCAL_HOST_NAME, _RENDEZVOUS_PORT)
+    return Meet(host, port, nodes, world.node_rank, _id(asked), elects=True)
+
+
+def _found(asked: LaunchCommand, world: World) -> Meet | None:
+    """Return the meeting of commands that a platform or a launcher started once on each host."""
+    if not is_one_a_host(world) or not world.head:
+        return None
+    count = world.nhosts or 1
+    port = world.port or shared_port(world.job_id)
+    place = world.rank if world.node_rank is None else world.node_rank
+    return Meet(world.head, port, asked.nodes or Nodes(count, count), place, world.job_id or "")
 
 
 def is_one_a_host(world: World) -> bool:
@@ -95,13 +121,13 @@ class Head:
 
 def take_head(meet: Meet) -> socket.socket | None:
     """Return the socket at which the others will call; nothing when another is the head."""
-    if meet.place not in (0, None):
+    if not meet.elects and meet.place not in (0, None):
         return None
     try:
         address = socket.getaddrinfo(meet.host, meet.port, type=socket.SOCK_STREAM)[0][4][0]
         return link.listen_on(str(address), meet.port)
     except OSError as error:
-        if meet.place is None:
+        if meet.elects or meet.place is None:
             return None  # not our address, or one of us was faster
         raise CannotJoin(
             f"cannot meet at {meet.address}: {error.strerror or error}; name an address and a free "
@@ -113,47 +139,58 @@ def token(meet: Meet, env: Mapping[str, str], home: Path) -> str:
     """Return what all launches of one meeting know, and nobody else."""
     if env.get(TOKEN_VARIABLE):
         return env[TOKEN_VARIABLE]
-    return link.proof(_key(home / "launch.key"), "meeting", f"{meet.address} {meet.id}")
+    # the port and not the host: the first host may call itself localhost
+    return link.proof(_key(home / "launch.key"), "meeting", f"{meet.port} {meet.id}")
 
 
-def find_head(meet: Meet, secret: str) -> str:
-    """Call the head until it answers; return the id of the app that it launches."""
+def settle(meet: Meet, secret: str) -> socket.socket | str:
+    """Be the head, or find it: return the socket for the others, or the id of the head's app."""
     deadline = time.monotonic() + meet.longest_wait
-    problem = "nobody listens there"
-    while time.monotonic() < deadline:
-        try:
-            channel = meet.address.connect()
-        except OSError as error:
-            problem = error.strerror or str(error)
-        else:
-            if app_id := _ask(channel, secret):
-                return app_id
-            problem = "it does not know our key: share $LOOM_HOME, or set LOOM_LAUNCH_TOKEN"
+    while True:
+        if (listener := take_head(meet)) is not None:
+            return listener
+        left = deadline - time.monotonic()
+        app_id, problem = _call(meet, secret, left)
+        if app_id:
+            return app_id
+        if left <= _AGAIN:
+            raise CannotJoin(
+                f"the head at {meet.address} was not met in {meet.longest_wait:g} s: {problem}"
+            )
         time.sleep(_AGAIN)
-    raise CannotJoin(
-        f"the head at {meet.address} was not met in {meet.longest_wait:g} s: {problem}"
-    )
 
 
-def _ask(channel: socket.socket, secret: str) -> str:
-    """Return the app's id, or nothing when the head hung up."""
+def _call(meet: Meet, secret: str, patience: float) -> tuple[str, str]:
+    """Call the head once; return the id of its app, or nothing and why."""
+    try:
+        channel = meet.address.connect(max(_AGAIN, min(patience, _ONE_CALL)))
+    except OSError as error:
+        return "", error.strerror or str(error)
+    return _ask(channel, secret, patience)
+
+
+def _ask(channel: socket.socket, secret: str, patience: float) -> tuple[str, str]:
+    """Return the app's id, or nothing and why it is not told."""
     selector = selectors.DefaultSelector()
-    answers: list[str] = []
+    answers: list[tuple[str, str]] = []
 
     def hear(message: Message, _fds: list[int]) -> None:
-        if message["do"] == "prove":
-            proof = link.proof(secret, "agent", message["challenge"])
-            connection.send({"say": "proof", "proof": proof})
-            connection.send({"say": "ask"})
-        elif message["do"] == "tell":
-            answers.append(message["app_id"])
+        match message.get("do"):
+            case "prove":
+                proof = link.proof(secret, "agent", str(message.get("challenge")))
+                connection.send({"say": "proof", "proof": proof})
+                connection.send({"say": "ask"})
+            case "tell":
+                answers.append((str(message.get("app_id")), ""))
 
-    connection = Connection(channel, selector, hear, lambda: answers.append(""))
-    while not answers:
-        for key, ready in selector.select():
+    connection = Connection(channel, selector, hear, lambda: answers.append(("", _REFUSED)))
+    deadline = time.monotonic() + patience
+    while not answers and (left := deadline - time.monotonic()) > 0:
+        for key, ready in selector.select(left):
             key.data(ready)
     connection.close()
-    return answers[0]
+    selector.close()
+    return answers[0] if answers else ("", "whoever listens there is silent")
 
 
 def _key(path: Path) -> str:
@@ -170,8 +207,8 @@ def _key(path: Path) -> str:
     return path.read_text()
 
 
-def _is_static(asked: LaunchCommand) -> bool:
-    return (asked.rdzv.backend or "static") == "static" and asked.node_rank is not None
+def _id(asked: LaunchCommand) -> str:
+    return asked.rdzv.id or NO_ID
 
 
 def _split(endpoint: str, default: int) -> tuple[str, int]:

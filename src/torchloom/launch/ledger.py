@@ -11,7 +11,8 @@ from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import LaunchRequest
-from torchloom.rules.recovery import ReplicaKey, Verdict
+from torchloom.rules.recovery import Verdict
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import NONE, AppState
 
 Place = tuple[str, int, int]  # role, replica, local rank

@@ -1,19 +1,31 @@
 """Show what a rank prints where its agent was started, as torchrun shows its own host's ranks."""
 
-import contextlib
 import os
+import select
+from collections.abc import Mapping
 
 from torchloom.launch.rank import Log
 
+_FD = {"stdout": 1, "stderr": 2}
+_PIECE = select.PIPE_BUF  # bytes that an output takes at once when it takes any
+_PATIENCE = 1000  # milliseconds for a reader that does not read; the agent has more to do
+
 
 class ShownLog:
-    """A rank's log that is printed as well, by whole lines behind a prefix or as it comes."""
+    """A rank's log that is printed as well, by whole lines behind a prefix or as it comes.
 
-    def __init__(self, log: Log, prefix: str) -> None:
+    `before` has the prefix of each stream; one without is not shown. What is read by nobody is not
+    shown either: the log has it.
+    """
+
+    def __init__(self, log: Log, before: Mapping[str, str | None]) -> None:
         self.directory = log.directory
         self._log = log
-        self._prefix = prefix.encode()
-        self._partial = {"stdout": b"", "stderr": b""}
+        self._before = {
+            stream: text.encode() for stream, text in before.items() if text is not None
+        }
+        self._partial = dict.fromkeys(self._before, b"")
+        self._patience = _PATIENCE
 
     @property
     def lost(self) -> int:
@@ -21,21 +33,30 @@ class ShownLog:
 
     def write(self, stream: str, data: bytes) -> None:
         self._log.write(stream, data)
-        if not self._prefix:
+        prefix = self._before.get(stream)
+        if prefix:
+            whole, newline, self._partial[stream] = (self._partial[stream] + data).rpartition(b"\n")
+            lines = (whole + newline).splitlines(keepends=True)
+            data = b"".join(prefix + line for line in lines)
+        if prefix is not None:
             self._print(stream, data)
-            return
-        whole, newline, self._partial[stream] = (self._partial[stream] + data).rpartition(b"\n")
-        lines = (whole + newline).splitlines(keepends=True)
-        self._print(stream, b"".join(self._prefix + line for line in lines))
 
     def close(self) -> None:
         for stream, rest in self._partial.items():
             if rest:
-                self._print(stream, self._prefix + rest + b"\n")
+                self._print(stream, self._before[stream] + rest + b"\n")
                 self._partial[stream] = b""
         self._log.close()
 
     def _print(self, stream: str, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody looks any more: the log has it
-            while data:
-                data = data[os.write(1 if stream == "stdout" else 2, data) :]
+        """Print while somebody reads; an agent that waits for a reader hears nothing else."""
+        output = select.poll()
+        output.register(_FD[stream], select.POLLOUT)
+        try:
+            while data and output.poll(self._patience):
+                data = data[os.write(_FD[stream], data[:_PIECE]) :]
+                self._patience = _PATIENCE
+        except OSError:  # nobody looks any more
+            return
+        if data:
+            self._patience = 0  # until somebody reads again

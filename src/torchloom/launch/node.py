@@ -16,6 +16,7 @@ from torchloom.launch.agent import Agent, Post
 from torchloom.launch.descendants import AGENT_VARIABLE, Share
 from torchloom.launch.guard import Guard
 from torchloom.launch.identity import host_name
+from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import become_subreaper
 
@@ -41,8 +42,8 @@ def _serve(post: Post) -> int:
 
 
 def _joined(app_id: str, address: link.Address, words: list[str]) -> Post:
-    """Read `--joined PLACE PREFIX -- ARGV`; an empty place is not known."""
-    _, place, prefix, _, *argv = words
+    """Read `--joined PLACE SHOWING -- ARGV`; an empty place is not known."""
+    _, place, shown, _, *argv = words
     seat = link.nonce()
     return Post(
         Share(app_id, f"{host_name()}-{seat[:8]}"),
@@ -52,7 +53,7 @@ def _joined(app_id: str, address: link.Address, words: list[str]) -> Post:
         place=int(place) if place else None,
         argv=tuple(argv),
         cwd=os.getcwd(),
-        prefix=prefix,
+        show=Showing.from_text(shown),
     )
 
 

@@ -4,21 +4,23 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchloom.launch import link, sockets
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.hostfile import index_of
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
+_MOST_EARLY = 10_000  # messages of a caller that has not shown who it is
 
 
 @dataclass(slots=True)
 class Stranger:
-    """A caller that has not joined: what it was asked to prove, and its hello."""
+    """A caller that has not joined: what it was asked to prove, its hello, what it said beside."""
 
     challenge: str
     hello: Message | None = None
+    early: list[Message] = field(default_factory=list)
     asks: bool = False
 
 
@@ -84,6 +86,11 @@ class Nodes:
             self._joined[name].send(message)
         elif name not in self.lost:
             self._waiting.setdefault(name, []).append(message)
+
+    def tell(self, name: str, message: Message) -> None:
+        """Tell an agent something that whoever watches its joining repeats where it matters."""
+        if name in self._joined:
+            self._joined[name].send(message)
 
     def tell_all(self, message: Message) -> None:
         for name in self.present:
@@ -151,21 +158,27 @@ class Nodes:
             if name is not None:
                 self._on_message(name, message)
             return
-        if message["say"] == "hello":
+        said = message.get("say")  # whoever it is may say anything
+        if said == "hello":
             stranger.hello = message
-        elif message["say"] == "proof":
-            if not link.is_proof(message["proof"], self._token, "agent", stranger.challenge):
+        elif said == "proof":
+            if not link.is_proof(message.get("proof"), self._token, "agent", stranger.challenge):
                 self._dismiss(connection)
                 return
             stranger.challenge = ""
-        elif message["say"] == "ask":
+        elif said == "ask":
             stranger.asks = True
+        elif len(stranger.early) < _MOST_EARLY:  # what happens on a node waits for no proof
+            stranger.early.append(message)
+        else:
+            self._dismiss(connection)
+            return
         if stranger.asks and not stranger.challenge:
             connection.send({"do": "tell", "app_id": self._app_id})
         if stranger.hello is not None and not stranger.challenge:
-            self._join(connection, stranger.hello)
+            self._join(connection, stranger.hello, stranger.early)
 
-    def _join(self, connection: Connection, hello: Message) -> None:
+    def _join(self, connection: Connection, hello: Message, early: Sequence[Message]) -> None:
         is_local = connection.channel.family == socket.AF_UNIX
         index = 0 if is_local else self._index(hello)
         if index is None or self.names[index] in self.lost:
@@ -182,6 +195,8 @@ class Nodes:
         self._on_joined(name, hello)
         for message in self._waiting.pop(name, []):
             connection.send(message)
+        for message in early:
+            self._on_message(name, message)
 
     def _index(self, hello: Message) -> int | None:
         """Return which node calls: one that was here before, that has this name, or a new one."""

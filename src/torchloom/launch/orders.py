@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchloom.rules.recovery import ReplicaKey
+from torchloom.rules.replica import ReplicaKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,8 @@ from torchloom.launch.handshake import GO, READY
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.ledger import Ledger
 from torchloom.launch.record import LAUNCHER_LOST
-from torchloom.launch.signals import SignalPipe
+from torchloom.launch.signals import ENDING, FORWARDED, SignalPipe
 from torchloom.launch.spawn import become_subreaper
-from torchloom.launch.supervisor import ENDING, FORWARDED, Supervisor
 
 
 def main(arguments: list[str]) -> None:
@@ -47,7 +46,8 @@ def main(arguments: list[str]) -> None:
     launcher = fork(lambda: _launch(run, how, guard, *ends))
     ends[0].detach()
     listener.close()
-    if meeting >= 0:
+    if ends[2] is not None:
+        ends[2].close()
         os.close(meeting)
     if how != "terminal":
         os.close(channel)
@@ -87,6 +87,8 @@ def _launch(
     meeting: socket.socket | None,
 ) -> None:
     """Show the run to the world, wait for the submitter's word, run it."""
+    from torchloom.launch.supervisor import Supervisor
+
     signals = SignalPipe(more=(*FORWARDED, *ENDING))
     ledger = _publish(new, guard)
     if not _agreed(channel, ledger.folder):

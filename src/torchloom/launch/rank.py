@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchloom.launch.identity import ProcessId, boot_id, host_name
-from torchloom.rules.recovery import ReplicaKey
+from torchloom.rules.replica import ReplicaKey
 
 _CHUNK = 1 << 16
 
@@ -34,6 +34,7 @@ class Rank:
         self.attempt = attempt
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
+        self.beside: dict[str, Any] = {}  # what happens to its output beside
         self.number = 0  # the keeper's name for it
         self.process: ProcessId | None = None
         self.code: int | None = None
@@ -49,12 +50,15 @@ class Rank:
             "attempt": self.attempt,
             "logs": self.logs,
             "directory": str(self.log.directory),
+            "beside": self.beside,
         }
 
     @classmethod
     def from_note(cls, note: Mapping[str, Any], log: Log) -> "Rank":
         key = ReplicaKey(note["role"], note["index"])
-        return cls(key, note["local_rank"], note["attempt"], note["logs"], log)
+        rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log)
+        rank.beside = note["beside"]
+        return rank
 
     @property
     def error_file(self) -> Path:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torchloom.specs.api import RetryPolicy
 
 if TYPE_CHECKING:
-    from torchloom.rules.recovery import ReplicaKey, RoleRule
+    from torchloom.rules.recovery import RoleRule
+    from torchloom.rules.replica import ReplicaKey
 
 _OURS = ("PATH", "LOOM_PYTHON")  # set for every replica, and of no interest to a reader
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
@@ -99,6 +100,7 @@ class LaunchRequest:
     files: tuple[tuple[str, str], ...] = ()  # path and text, to be written before the start
     copies: str = ""  # a folder for torchrun's layout of logs, beside our own
     copied: tuple[int, ...] = ()  # by local rank: which streams go there
+    run_id: str = ""  # what the ranks are told the run is called; else the app's id
     join_limit: float = JOIN_LIMIT
     last_call: float = 0.0  # seconds to wait for more nodes than the least
     idle_timeout: float = 0.0  # seconds without output after which the app has failed

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Iterable
 from types import FrameType
 
+FORWARDED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # to the ranks
+ENDING = (signal.SIGTERM, signal.SIGQUIT)  # politely, at once
 # What a terminal, a batch system or a user sends to all of a job: it is meant for the ranks.
 _IGNORED = (
     *(signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGQUIT),

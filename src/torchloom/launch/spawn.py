@@ -57,11 +57,13 @@ def spawn(order: Order, run: Run | None = None) -> int:
     The caller has one thread, so a plain fork is safe, and the child can ask the kernel to end it
     with its parent before anything else happens. `run` is what a warm order becomes.
     """
-    read_end, write_end = os.pipe()
     parent = os.getpid()
+    if order.warm and run is not None:
+        return _fork_warm(order, run, parent)
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(order, run, parent, write_end)
+        _become(order, parent, write_end)
     os.close(write_end)
     with open(read_end, "rb") as report:
         failure = report.read()
@@ -72,19 +74,28 @@ def spawn(order: Order, run: Run | None = None) -> int:
     return pid
 
 
-def _become(order: Order, run: Run | None, parent: int, report: int) -> None:
-    """Turn this fork into the program, or say why not; never returns."""
+def _fork_warm(order: Order, run: Run, parent: int) -> int:
+    """Fork the program and go on: the next rank need not wait until this one has begun."""
+    os.close(os.open(order.cwd, os.O_RDONLY | os.O_DIRECTORY))  # an error is better said here
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _set_apart(order, parent)
+            os.chdir(order.cwd)
+            os.closerange(max(_FIRST_EXTRA, len(order.fds)), _MOST_FDS)
+            run(order)
+        finally:
+            os._exit(127)
+    return pid
+
+
+def _become(order: Order, parent: int, report: int) -> None:
+    """Turn this fork into the command, or say why not; never returns."""
     what = order.cwd
     try:
-        die_with_parent(parent)
-        os.setsid()
-        _reset_signals()
-        report = _connect(order, report)
+        report = _set_apart(order, parent, report)
         os.chdir(order.cwd)
         what = order.argv[0]
-        if order.warm and run is not None:
-            os.closerange(_FIRST_EXTRA + len(order.fds[_FIRST_EXTRA:]), _MOST_FDS)
-            run(order)
         os.execvpe(order.argv[0], list(order.argv), dict(order.env))
     except OSError as error:
         os.write(report, f"{error.errno or errno.EINVAL} ".encode() + os.fsencode(what)[:4000])
@@ -94,7 +105,16 @@ def _become(order: Order, run: Run | None, parent: int, report: int) -> None:
         os._exit(127)
 
 
-def _reset_signals() -> None:
+def _set_apart(order: Order, parent: int, report: int = 0) -> int:
+    """Give a fork its own session, signals and descriptors; return where the report's went."""
+    die_with_parent(parent)
+    os.setsid()
+    reset_signals()
+    return _connect(order, report)
+
+
+def reset_signals() -> None:
+    """Be as a new process is: no handler, nothing blocked."""
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):

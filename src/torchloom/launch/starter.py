@@ -2,8 +2,6 @@
 
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from torchloom import settings
 from torchloom.errors import Failure
 from torchloom.launch.contract import TOKEN_VARIABLE
 from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.launch.detached import start_process
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
 from torchloom.launch.handshake import GO, READY, Input
 from torchloom.launch.identity import host_name
@@ -82,28 +81,20 @@ def _run_process(
 ) -> None:
     """Start the run's first process, which leaves at once for its detached children."""
     env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
-    own = {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
+    env |= {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
     agent = "here" if request.carrier is None or head is not None else "carried"
     ends, meeting = [channel], -1
     if head is not None:
         meeting = head.listener.fileno()
         ends.append(meeting)
-        own[TOKEN_VARIABLE] = head.token
-    command = [sys.executable, "-P", "-m", "torchloom.launch.process"]
+        env[TOKEN_VARIABLE] = head.token
+    words = [str(folder.path), str(channel), give, agent, str(meeting)]
     try:
         log = open(folder.path / "agent.log", "ab")  # noqa: SIM115
     except OSError as error:
         raise StateNotWritable(folder.path, error) from error
     with log:
-        subprocess.run(
-            [*command, str(folder.path), str(channel), give, agent, str(meeting)],
-            stdin=None if give == "stdin" else subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**env, **own},
-            pass_fds=ends,
-            start_new_session=True,
-        )
+        start_process(words, env, ends, 0 if give == "stdin" else None, log.fileno())
 
 
 def _last_words(folder: RunFolder) -> str:

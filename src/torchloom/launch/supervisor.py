@@ -24,14 +24,13 @@ from torchloom.launch.logfiles import LogFiles
 from torchloom.launch.nodes import Nodes
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
-from torchloom.launch.signals import SignalPipe
+from torchloom.launch.signals import FORWARDED, SignalPipe
 from torchloom.rules import recovery
-from torchloom.rules.recovery import Finish, Replace, ReplicaKey, Start, StartFailed, Stop, Verdict
+from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict
+from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
 
-FORWARDED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-ENDING = (signal.SIGTERM, signal.SIGQUIT)
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
 _FAREWELL = 15.0  # seconds beyond the grace in which agents must have cleared up
 
@@ -57,6 +56,7 @@ class Supervisor:
         self._starts: list[Start] = []
         self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
+        self._ordered: dict[ReplicaKey, Message] = {}  # starts that no agent has spoken of yet
         self._errors: dict[Place, ErrorReport] = {}
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
@@ -164,21 +164,39 @@ class Supervisor:
         )
         if self._request.carrier:
             self._ledger.note("node_joined", node=name, pid=hello["process"]["pid"])
-        there = {_place(rank) for rank in hello["ranks"]}
+        self._started(hello)
+        there = {_place(rank) for rank in self._current(hello)}
+        self._repeat(name, {place[:2] for place in there})
+        waiting = {start.key for starts in self._held.values() for start in starts}
+        waiting |= self._ordered.keys()
         ours = {place: attempt for place, attempt in self._alive.items() if self._at(place) == name}
         gone = [_vanished(place, attempt) for place, attempt in ours.items() if place not in there]
-        held = {start.key for starts in self._held.values() for start in starts}
-        ended = [rank for rank in hello["ranks"] if rank["code"] is not None]
-        self._exited(ended + [rank for rank in gone if _key(rank) not in held])
+        ended = [rank for rank in self._current(hello) if rank["code"] is not None]
+        self._exited(ended + [rank for rank in gone if _key(rank) not in waiting])
+
+    def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
+        """Say again what an agent before may not have heard."""
         for key, replica in self._state.replicas.items():
-            if replica.phase is recovery.Phase.STOPPING and self._state.seats[key] == name:
+            if self._state.seats[key] != name:
+                continue
+            if replica.phase is recovery.Phase.STOPPING:
+                self._ordered.pop(key, None)
                 self._send_stop(key)
+            elif key in self._ordered and (key.role, key.index) not in there:
+                self._nodes.tell(name, self._ordered[key])
+        for starts in list(self._held.values()):
+            if starts and self._state.seats[self._head(starts[0])] == name:
+                self._ask_for_store(starts[0])
 
     def _on_lost(self, name: str, evidence: str) -> None:
         self._evidence[f"node_lost_{name}"] = f"{name}: {evidence}"
         self._ledger.note("node_lost", node=name, evidence=evidence)
         self._uncleared.discard(name)
         self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
+        for key in [key for key, node in self._state.seats.items() if node == name]:
+            self._ordered.pop(key, None)
+            for meeting, starts in self._held.items():
+                self._held[meeting] = [start for start in starts if start.key != key]
         self._take(recovery.NodeLost(name, evidence))
 
     def _at(self, place: Place) -> str:
@@ -192,6 +210,9 @@ class Supervisor:
                 self._carriers.reap()
                 for name, why in self._carriers.failed(self._nodes.missing()):
                     self._nodes.give_up(name, why)
+            elif signum in (signal.SIGUSR1, signal.SIGUSR2) and self._meeting is not None:
+                own = self._nodes.names[0]  # whoever signals launches that met signals each
+                self._nodes.send(own, {"do": "signal", "signum": signum})
             elif signum in FORWARDED:
                 self._nodes.tell_all({"do": "signal", "signum": signum})
             else:
@@ -222,7 +243,7 @@ class Supervisor:
             case "start_failed":
                 self._start_failed(name, message)
             case "exited":
-                self._exited(message["ranks"])
+                self._exited(self._current(message))
             case "store":
                 self._met(name, message)
             case "quiet":
@@ -238,6 +259,8 @@ class Supervisor:
                 self._uncleared.discard(name)
 
     def _started(self, message: Message) -> None:
+        for rank in self._current(message):
+            self._ordered.pop(_key(rank), None)
         self._ledger.ranks_started(
             Started(
                 place=_place(rank),
@@ -246,13 +269,18 @@ class Supervisor:
                 attempt=rank["attempt"],
                 warmth=rank["warm"],
             )
-            for rank in message["ranks"]
-            if _place(rank) in self._alive
+            for rank in self._current(message)
         )
+
+    def _current(self, message: Message) -> list[Mapping[str, Any]]:
+        """Return the ranks of a message that are of the attempt under way."""
+        ranks: Sequence[Mapping[str, Any]] = message["ranks"]
+        return [rank for rank in ranks if self._alive.get(_place(rank)) == rank["attempt"]]
 
     def _start_failed(self, name: str, message: Message) -> None:
         key = ReplicaKey(message["role"], message["index"])
         cause = f"cannot_start: {message['cause']}"
+        self._ordered.pop(key, None)
         self._forget(key)
         if message["bad_node"] and self._state.spares:
             self._nodes.give_up(name, cause)
@@ -261,9 +289,8 @@ class Supervisor:
 
     def _exited(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
-        news = [rank for rank in ranks if self._alive.get(_place(rank)) == rank["attempt"]]
-        phases = [self._state.replicas[_key(rank)].phase for rank in news]
-        for rank, phase in zip(news, phases, strict=True):
+        phases = [self._state.replicas[_key(rank)].phase for rank in ranks]
+        for rank, phase in zip(ranks, phases, strict=True):
             del self._alive[_place(rank)]
             if "error" in rank:
                 self._keep_error(rank)
@@ -358,12 +385,19 @@ class Supervisor:
         meeting = (start.key.role, start.attempt)
         if meeting not in self._held:
             self._held[meeting] = []
-            head = ReplicaKey(start.key.role, self._group_of(start).members[0])
-            node = self._state.seats[head]
-            order = self._replica_order(Start(head, start.attempt), Meeting())
-            address = self._nodes.address(node)
-            self._nodes.send(node, {"do": "store", "order": order.to_dict(), "address": address})
+            self._ask_for_store(start)
         self._held[meeting].append(start)
+
+    def _ask_for_store(self, start: Start) -> None:
+        head = self._head(start)
+        node = self._state.seats[head]
+        order = self._replica_order(Start(head, start.attempt), Meeting()).to_dict()
+        address = self._nodes.address(node)
+        self._nodes.tell(node, {"do": "store", "order": order, "address": address})
+
+    def _head(self, start: Start) -> ReplicaKey:
+        """Return the replica on whose node a group meets."""
+        return ReplicaKey(start.key.role, self._group_of(start).members[0])
 
     def _met(self, name: str, message: Message) -> None:
         meeting = Meeting(self._nodes.address(name), message["port"], message["hosted"])
@@ -372,8 +406,8 @@ class Supervisor:
 
     def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> None:
         order = self._replica_order(start, meeting, file_store)
-        node = self._state.seats[start.key]
-        self._nodes.send(node, {"do": "start", "order": order.to_dict()})
+        self._ordered[start.key] = {"do": "start", "order": order.to_dict()}
+        self._nodes.tell(self._state.seats[start.key], self._ordered[start.key])
 
     def _replica_order(
         self, start: Start, meeting: Meeting, file_store: bool = False
@@ -401,12 +435,15 @@ class Supervisor:
             ports=replica.ports,
             grouped=role.distributed,
             file_store=file_store,
-            copies=self._copies(start.attempt),
+            copies=self._copies(role, start),
         )
 
-    def _copies(self, attempt: int) -> str:
-        base = self._request.copies
-        return f"{base}/{self._request.app_id}/attempt_{attempt}" if base else ""
+    def _copies(self, role: RoleRequest, start: Start) -> str:
+        """Return the folder of an attempt's copied logs: one a node, which may share disks."""
+        base, run = self._request.copies, self._request.app_id
+        if len(role.replicas) > 1:
+            run = f"{run}_{start.key.index}"
+        return f"{base}/{run}/attempt_{start.attempt}" if base else ""
 
     def _group(self, role: RoleRequest) -> Group:
         return Group(role, self._state.members(role.name))
@@ -426,7 +463,7 @@ class Supervisor:
 
     def _send_stop(self, key: ReplicaKey) -> None:
         order = {"do": "stop", "key": [key.role, key.index], "signum": self._polite}
-        self._nodes.send(self._state.seats[key], {**order, "grace": self._grace})
+        self._nodes.tell(self._state.seats[key], {**order, "grace": self._grace})
 
     def _forget(self, key: ReplicaKey) -> list[Place]:
         places = [place for place in self._alive if place[:2] == (key.role, key.index)]

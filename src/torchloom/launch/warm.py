@@ -30,7 +30,7 @@ HELD = "LOOM_HELD_"  # before the name of a changed variable: what it was
 _ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own variables
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
-_HEADER = struct.Struct("!IB")  # a frame without descriptors; see frames.py
+_HEADER = struct.Struct("!IH")  # a frame without descriptors; see frames.py
 _WORTH_A_LOOK = 0.01
 
 

@@ -10,15 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaKey:
-    """Which copy of which role."""
-
-    role: str
-    index: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
+from torchloom.launch import procfile
 from torchloom.launch.importing import import_environment
 from torchloom.launch.probe import locate
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
-from torchloom.worker import procfile
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _kept: list[object] = []  # streams that a library may still hold

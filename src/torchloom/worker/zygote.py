@@ -17,13 +17,13 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchloom.launch import importing, sockets, warm
+from torchloom.launch import importing, procfile, sockets, warm
 from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE, Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order
-from torchloom.worker import frames, preload, procfile, program, rebirth, rendezvous  # noqa: F401
+from torchloom.worker import frames, preload, program, rebirth, rendezvous  # noqa: F401
 
 _IDLE = 3600.0
 _LOOK = 30.0  # seconds between looks at whether the socket is still ours
@@ -94,11 +94,17 @@ class Zygote:
             channel, _ = self._listener.accept()
         except OSError:
             return
-        # whoever called has gone, or spoke nonsense: neither ends a zygote
-        with channel, contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with channel, contextlib.suppress(OSError):  # whoever called has gone
             if sockets.same_user(channel):
                 channel.settimeout(_REQUEST_LIMIT)
-                self._answer(channel, warm.hear(channel))
+                self._hear(channel)
+
+    def _hear(self, channel: socket.socket) -> None:
+        try:
+            self._answer(channel, warm.hear(channel))
+        except (ValueError, TypeError, KeyError):
+            if _changed(self._files):  # a newer torchloom speaks otherwise
+                self._retire()
 
     def _answer(self, channel: socket.socket, request: dict[str, Any]) -> None:
         if request["do"] != "keep":

@@ -12,7 +12,7 @@ pytestmark = [
 
 _PROGRAM = """
 import json, os, sys
-from torchloom.worker import procfile
+from torchloom.launch import procfile
 
 words, env, how = json.loads(sys.argv[1])
 os.environ.clear()
