@@ -12,3 +12,13 @@ def processes_with(variable: str) -> list[int]:
             if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def processes_named(part: str) -> list[int]:
+    """Return the living processes whose command line has this in it."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if part.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found

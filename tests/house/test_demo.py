@@ -39,7 +39,8 @@ def test_every_act_happens_and_no_process_is_left(tmp_path: Path) -> None:
     done = play(tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert acts(done.stdout) == ["1", "2", "3", "4"]
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5"]
+    assert "launched, trained a step and ended in" in done.stdout
     assert "the loss fell from" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
 
