@@ -10,7 +10,11 @@ from torchloom.rules.recovery import (
     Effect,
     Event,
     Finish,
+    Idle,
+    NodeLost,
+    Phase,
     RankExited,
+    Replace,
     ReplicaKey,
     RoleRule,
     Start,
@@ -32,6 +36,7 @@ def role_rules(name: str) -> st.SearchStrategy[RoleRule]:
         max_retries=st.integers(0, 2),
         policy=st.sampled_from(RetryPolicy),
         min_replicas=st.none() | st.integers(0, 3),
+        min_group=st.none() | st.integers(1, 3),
     )
 
 
@@ -42,19 +47,49 @@ def apps() -> st.SearchStrategy[list[RoleRule]]:
 class World(RuleBasedStateMachine):
     """Processes as a kernel has them: they live from Start to their exit, whatever is decided."""
 
-    @initialize(roles=apps())
-    def begin(self, roles: list[RoleRule]) -> None:
+    @initialize(roles=apps(), spares=st.none() | st.integers(0, 2), begins=st.booleans())
+    def begin(self, roles: list[RoleRule], spares: int | None, begins: bool) -> None:
+        """Without a number of spares all replicas are on one node, else each on its own."""
         self.roles = {role.name: role for role in roles}
-        self.state = initial(roles)
+        replicas = sum(role.replicas for role in roles)
+        self.nodes = [f"n{i}" for i in range(1 if spares is None else replicas + spares)]
+        self.state = initial(roles, self.nodes)
+        self.begun = False
+        self.lost: set[str] = set()
+        self.idled = False
         self.alive: dict[ReplicaKey, set[int]] = {key: set() for key in self.state.replicas}
         self.starts = dict.fromkeys(self.alive, 0)
         self.told_to_stop: set[ReplicaKey] = set()
         self.went_wrong: set[ReplicaKey] = set()  # in its present life
         self.cancelled = False
         self.verdict: Verdict | None = None
-        self.happen(Begin())
+        if begins:
+            self.it_begins()
 
     # What may happen.
+
+    @precondition(lambda self: not self.begun)
+    @rule()
+    def it_begins(self) -> None:
+        self.begun = True
+        self.happen(Begin())
+
+    @rule(data=st.data(), when=st.integers(0, 4))
+    def a_node_is_lost(self, data: st.DataObject, when: int) -> None:
+        left = [node for node in self.nodes if node not in self.lost]
+        if when == 0 and left:
+            node = data.draw(st.sampled_from(left))
+            self.lost.add(node)
+            for key, seat in self.state.seats.items():
+                if seat == node:
+                    self.alive[key].clear()
+            self.happen(NodeLost(node, "silence"))
+
+    @rule(when=st.integers(0, 9))
+    def nothing_is_printed(self, when: int) -> None:
+        if when == 0:
+            self.idled = True
+            self.happen(Idle("idle"))
 
     @precondition(lambda self: any(self.alive.values()))
     @rule(data=st.data(), ok=st.booleans())
@@ -86,7 +121,24 @@ class World(RuleBasedStateMachine):
         assert not (was_over and effects)
         for effect in effects:
             self.carry_out(effect)
-        assert any(self.alive.values()) or self.verdict is not None, "nothing runs, nobody told"
+        if self.begun:
+            assert any(self.alive.values()) or self.verdict is not None, "nothing runs, none told"
+        self.all_have_seats()
+
+    def all_have_seats(self) -> None:
+        """Whoever is up or to come back has a node that is there; each its own where there are."""
+        if self.state.verdict is not None:
+            return
+        done = (Phase.SUCCEEDED, Phase.FAILED)
+        needed = [
+            key
+            for key, replica in self.state.replicas.items()
+            if replica.phase not in done and key not in self.state.dropped
+        ]
+        seats = [self.state.seats[key] for key in needed]
+        assert not self.lost & set(seats), "somebody waits for a lost node"
+        assert len(self.nodes) == 1 or len(set(seats)) == len(seats), "two on one node"
+        assert not set(seats) & set(self.state.spares) or len(self.nodes) == 1
 
     def carry_out(self, effect: Effect) -> None:
         match effect:
@@ -96,6 +148,9 @@ class World(RuleBasedStateMachine):
                 assert self.alive[effect.key]
                 assert effect.key not in self.told_to_stop, "told twice in one life"
                 self.told_to_stop.add(effect.key)
+            case Replace():
+                assert effect.lost in self.lost
+                assert effect.spare not in self.lost
             case Finish():
                 assert self.verdict is None, "finished twice"
                 assert not any(self.alive.values()), "something still runs"
@@ -105,6 +160,9 @@ class World(RuleBasedStateMachine):
     def start(self, effect: Start) -> None:
         key = effect.key
         assert not self.alive[key], "the life before is not over"
+        assert self.begun
+        assert key not in self.state.dropped, "the group goes on without it"
+        assert self.state.seats[key] not in self.lost, "its node is gone"
         assert not self.cancelled
         assert effect.attempt == self.starts[key]
         self.starts[key] += 1
@@ -120,12 +178,14 @@ class World(RuleBasedStateMachine):
             case AppState.CANCELLED:
                 assert self.cancelled
             case _:
-                assert self.went_wrong
+                assert self.went_wrong or self.lost or self.idled
 
     def did_enough(self, role: RoleRule) -> bool:
-        bad = sum(key.role == role.name for key in self.went_wrong)
+        dropped = sum(key.role == role.name for key in self.state.dropped)
+        assert not dropped or role.replicas - dropped >= (role.min_group or role.replicas)
+        bad = {key for key in self.went_wrong if key.role == role.name} - self.state.dropped
         least = role.replicas if role.min_replicas is None else max(1, role.min_replicas)
-        return bad == 0 or role.replicas - bad >= least
+        return not bad or role.replicas - len(bad) >= least
 
     def allowed_retries(self, key: ReplicaKey) -> int:
         """The budget of the replica or role it belongs to, and the app's, which all share."""
@@ -149,6 +209,8 @@ class World(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Every app comes to an end when its processes do."""
+        if not self.begun:
+            self.it_begins()
         for _ in range(1000):
             living = [(key, rank) for key, ranks in self.alive.items() for rank in ranks]
             if not living:
@@ -159,5 +221,5 @@ class World(RuleBasedStateMachine):
 
 TestWhateverHappens = World.TestCase
 TestWhateverHappens.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=500, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )

@@ -7,10 +7,9 @@ import sys
 from types import FrameType
 
 from torchloom.launch import joining
-from torchloom.launch.contract import TOKEN_VARIABLE
-from torchloom.launch.descendants import AGENT_VARIABLE
 from torchloom.launch.joining import Head, Meet
 from torchloom.launch.showing import Showing
+from torchloom.launch.variables import AGENT_VARIABLE, TOKEN_VARIABLE
 from torchloom.settings import environment, loom_home
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

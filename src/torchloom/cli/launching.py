@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.joining import find_head, serve
 from torchloom.cli.output import echo, say
@@ -22,11 +22,13 @@ from torchloom.launch.identity import host_name
 from torchloom.launch.joining import JOINED, NO_ID, Head, Meet, is_alone, is_one_a_host, meeting_of
 from torchloom.launch.planning import HostPlan, over_hosts, plan_hosts
 from torchloom.launch.showing import Showing
-from torchloom.launch.sites import NOWHERE, Site, find_site, read_sites
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.local_scheduler import create_scheduler
 from torchloom.settings import environment, loom_home, user_name
 from torchloom.specs.api import AppDryRunInfo
+
+if TYPE_CHECKING:
+    from torchloom.launch.sites import Site
 
 
 def launch(asked: LaunchCommand) -> int:
@@ -130,7 +132,9 @@ def _spread(info: AppDryRunInfo[Any], plan: HostPlan, asked: LaunchCommand) -> A
     return changed
 
 
-def _site() -> Site:
+def _site() -> "Site":
+    from torchloom.launch.sites import NOWHERE, find_site, read_sites
+
     own = loom_home() / "sites.toml"
     texts = [own.read_text()] if own.exists() else []
     return find_site(read_sites(texts), host_name(), environment()) or NOWHERE

@@ -19,7 +19,7 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.launch import link, ports
-from torchloom.launch.contract import TOKEN_VARIABLE, rank_environment
+from torchloom.launch.contract import rank_environment
 from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, put_aside
 from torchloom.launch.frames import Connection, Message
@@ -36,6 +36,7 @@ from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.stores import Stores
 from torchloom.launch.terminal import Relay
+from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.rules.replica import ReplicaKey
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone

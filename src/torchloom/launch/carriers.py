@@ -18,15 +18,14 @@ from typing import IO
 
 from torchloom import settings
 from torchloom.launch import link
-from torchloom.launch.assembly import Assembled, assemble
-from torchloom.launch.assembly.request import Command, Request
+from torchloom.launch.assembly import assemble
+from torchloom.launch.assembly.request import Assembled, Command, Request
 from torchloom.launch.assembly.topology import Topology
-from torchloom.launch.contract import TOKEN_VARIABLE
-from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import index_of
 from torchloom.launch.identity import host_name
 from torchloom.launch.request import LaunchRequest
+from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE, TOKEN_VARIABLE
 
 _PATIENCE = 5.0  # seconds in which a carrier must have ended after its agents
 # What belongs to this process, this shell or this host, and would mislead on another.

@@ -3,19 +3,24 @@
 The launch process knows a rank's place in its group, the agent what is true of its own host.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.launch.group import Group
 from torchloom.launch.orders import ReplicaOrder
-from torchloom.launch.request import LaunchRequest, RoleRequest
+from torchloom.launch.request import LaunchRequest
+from torchloom.launch.variables import (
+    AGENT_VARIABLE,
+    ATTEMPT_VARIABLE,
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    STORE_VARIABLE,
+    TOKEN_VARIABLE,
+)
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
-STORE_VARIABLE = "LOOM_STORE"
-ATTEMPT_VARIABLE = "LOOM_ATTEMPT"
-TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between the launch process and its agents only
 _NOT_FOR_RANKS = (AGENT_VARIABLE, TOKEN_VARIABLE, STORE_VARIABLE)
 
 
@@ -26,31 +31,6 @@ class Meeting:
     address: str = LOOPBACK
     port: int = 0
     hosted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The ranks of a role in one attempt: those of its members, in order."""
-
-    role: RoleRequest
-    members: Sequence[int]
-
-    @property
-    def world(self) -> int:
-        return sum(self.role.ranks_of(index) for index in self.members)
-
-    def place(self, index: int) -> int:
-        """Return a replica's number among those that take part."""
-        return list(self.members).index(index)
-
-    def rank(self, index: int, local_rank: int) -> int:
-        before = self.members[: self.place(index)]
-        return sum(self.role.ranks_of(other) for other in before) + local_rank
-
-
-def whole_group(role: RoleRequest) -> Group:
-    """Return the group that all replicas of a role make up."""
-    return Group(role, range(len(role.replicas)))
 
 
 def group_variables(

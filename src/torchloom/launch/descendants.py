@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchloom.launch.identity import host_name
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
-JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
-NODE_VARIABLE = "LOOM_NODE"  # and the name of its host
-AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
 _PROC = Path("/proc")
 
 

@@ -18,10 +18,10 @@ from torchloom.errors import Failure
 from torchloom.launch import link
 from torchloom.launch.assembly.topology import shared_port
 from torchloom.launch.command import LaunchCommand
-from torchloom.launch.contract import TOKEN_VARIABLE
 from torchloom.launch.environments.world import World
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.values import Nodes
+from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.settings import LOCAL_HOST_NAME
 
 JOINED = "joined"  # the launcher's name in requests

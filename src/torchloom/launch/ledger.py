@@ -4,16 +4,19 @@ import contextlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torchloom.launch import catalog
-from torchloom.launch.contract import whole_group
 from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.group import whole_group
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import LaunchRequest
-from torchloom.rules.recovery import Verdict
 from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import NONE, AppState
+
+if TYPE_CHECKING:
+    from torchloom.rules.recovery import Verdict
 
 Place = tuple[str, int, int]  # role, replica, local rank
 
@@ -93,7 +96,7 @@ class Ledger:
         role, replica, local = place
         self._write(ended, "exit", role=role, replica=replica, local_rank=local, code=exit_code)
 
-    def finished(self, verdict: Verdict, error: str | None, lost: int) -> None:
+    def finished(self, verdict: "Verdict", error: str | None, lost: int) -> None:
         """Write the end: after this line in the record nothing of the app runs."""
         record = replace(
             self.record,

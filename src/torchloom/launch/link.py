@@ -94,4 +94,4 @@ def proof(token: str, who: str, challenge: str) -> str:
 def is_proof(given: object, token: str, who: str, challenge: str) -> bool:
     import hmac
 
-    return hmac.compare_digest(str(given), proof(token, who, challenge))
+    return hmac.compare_digest(str(given).encode(), proof(token, who, challenge).encode())

@@ -12,12 +12,12 @@ from torchloom.launch.assembly.request import Request
 from torchloom.launch.assembly.topology import head_address, shared_port
 from torchloom.launch.carriers import portable
 from torchloom.launch.command import LaunchCommand
-from torchloom.launch.descendants import JOB_VARIABLE
 from torchloom.launch.identity import host_name
 from torchloom.launch.per_rank import MEETING
 from torchloom.launch.planning import HostPlan
 from torchloom.launch.request import LaunchRequest, ReplicaRequest
 from torchloom.launch.sites import Site
+from torchloom.launch.variables import JOB_VARIABLE
 
 
 def by_native_launcher(

@@ -13,12 +13,13 @@ import sys
 from torchloom import settings
 from torchloom.launch import link
 from torchloom.launch.agent import Agent, Post
-from torchloom.launch.descendants import AGENT_VARIABLE, Share
+from torchloom.launch.descendants import Share
 from torchloom.launch.guard import Guard
 from torchloom.launch.identity import host_name
 from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import become_subreaper
+from torchloom.launch.variables import AGENT_VARIABLE
 
 
 def main(arguments: list[str]) -> int:

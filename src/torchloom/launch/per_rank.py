@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from torchloom import settings
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.contract import ATTEMPT_VARIABLE
 from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
 from torchloom.launch.identity import host_name
+from torchloom.launch.variables import ATTEMPT_VARIABLE
 
 MEETING = "LOOM_MEETING"  # host:port where rank 0 of the first attempt listens
 

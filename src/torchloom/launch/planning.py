@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from torchloom.launch.assembly import choose_launcher, mpiexec_kind
 from torchloom.launch.assembly.topology import BadTopology, Topology, resolve
@@ -9,8 +10,10 @@ from torchloom.launch.command import AGENT, LaunchCommand
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import same_host
 from torchloom.launch.request import Carrier, LaunchRequest
-from torchloom.launch.sites import Site
 from torchloom.settings import LOOPBACK_NAMES
+
+if TYPE_CHECKING:
+    from torchloom.launch.sites import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def plan_hosts(
 
 
 def over_hosts(
-    request: LaunchRequest, plan: HostPlan, asked: LaunchCommand, site: Site
+    request: LaunchRequest, plan: HostPlan, asked: LaunchCommand, site: "Site"
 ) -> LaunchRequest:
     """Return a request for one host as one for all of the plan's."""
     (role,) = request.roles

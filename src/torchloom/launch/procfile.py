@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
 _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
 _KEEP_EXE = 0xFFFFFFFF

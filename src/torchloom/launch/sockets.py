@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ def socket_path(name: str) -> Path:
         found = folder.lstat()
         if found.st_uid != os.getuid():
             raise RuntimeFolderUnsafe(folder, f"it belongs to user {found.st_uid}")
+        if not stat.S_ISDIR(found.st_mode):
+            raise RuntimeFolderUnsafe(folder, "it is a link")
         if found.st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import Failure
-from torchloom.launch.contract import TOKEN_VARIABLE
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.launch.detached import start_process
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
 from torchloom.launch.handshake import GO, READY, Input
@@ -17,6 +15,7 @@ from torchloom.launch.identity import host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from torchloom.launch.joining import Head

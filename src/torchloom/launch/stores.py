@@ -16,9 +16,10 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.launch import link, ports
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE, Share
+from torchloom.launch.descendants import Share
 from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.orders import ReplicaOrder
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.carriers import Carriers
-from torchloom.launch.contract import TOKEN_VARIABLE, Group, Meeting, group_variables
+from torchloom.launch.contract import Meeting, group_variables
 from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
+from torchloom.launch.group import Group
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.joining import JOINED
 from torchloom.launch.keeping import kill_share
@@ -25,6 +26,7 @@ from torchloom.launch.nodes import Nodes
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.signals import FORWARDED, SignalPipe
+from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.rules import recovery
 from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict
 from torchloom.rules.replica import ReplicaKey

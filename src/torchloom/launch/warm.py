@@ -16,9 +16,9 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.launch import importing, sockets
-from torchloom.launch.descendants import AGENT_VARIABLE
 from torchloom.launch.probe import Probe, basics, locate, probe
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.variables import AGENT_VARIABLE
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchloom.launch import warm
-from torchloom.launch.contract import STORE_VARIABLE
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.probe import locate, probe
 from torchloom.launch.python_command import PythonCommand
+from torchloom.launch.variables import STORE_VARIABLE
 
 COLD: Final = "cold"  # the keeper is to be a plain fork
 _START = Path(__file__).parent.parent / "worker" / "start.py"  # what runs a program in a fresh one

@@ -72,6 +72,7 @@ class State:
     seats: Mapping[ReplicaKey, str] = field(default_factory=dict)  # the node of each replica
     spares: tuple[str, ...] = ()
     dropped: frozenset[ReplicaKey] = frozenset()  # the group goes on without them
+    lost: Mapping[str, str] = field(default_factory=dict)  # nodes that are gone, and how one knows
 
     @property
     def restarts(self) -> int:
@@ -245,57 +246,77 @@ def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Eff
 
 def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]]:
     """Take down what ran on the node; seat it elsewhere, or go on without it, or end."""
-    cause = f"node_lost_{event.node}"
-    state = replace(state, spares=tuple(node for node in state.spares if node != event.node))
-    mine = [key for key in state.members_on(event.node) if _is_needed(state.replicas[key])]
-    failed = [key for key in mine if state.replicas[key].phase is Phase.UP]
-    for key in mine:
-        gone = replace(state.replicas[key], alive=frozenset(), phase=Phase.DOWN)
-        state = _put(state, key, gone)
+    spares = tuple(node for node in state.spares if node != event.node)
+    state = replace(state, spares=spares, lost={**state.lost, event.node: event.evidence})
+    here = state.members_on(event.node)
+    failed = [key for key in here if state.replicas[key].phase is Phase.UP]
+    needed = [key for key in here if _is_needed(state.replicas[key])]
+    for key in here:  # some were told to end already
+        phase = Phase.DOWN if key in needed else state.replicas[key].phase
+        state = _put(state, key, replace(state.replicas[key], alive=frozenset(), phase=phase))
     if state.verdict is not None:
         return _settle(state)
+    verdict = Verdict(AppState.FAILED, f"node_lost_{event.node}")
     rule = state.roles[failed[0].role] if failed else None
     if rule and state.retries.get(_scope(rule.policy, failed[0]), 0) >= rule.max_retries:
-        return _end(state, Verdict(AppState.FAILED, cause))
-    effects: tuple[Effect, ...] = ()
-    for key in mine:
-        seated = _reseat(state, key, event)
-        if seated is None:
-            return _end(state, Verdict(AppState.FAILED, cause))
-        state, moved = seated
-        effects += (moved,)
+        return _end(state, verdict)
+    seated = _seat(state, needed)
+    if seated is None:
+        return _end(state, verdict)
+    state, moves = seated
     if not state.begun:
-        return state, effects
-    state, after = _failed(state, failed[0], cause) if failed else _settle(state)
-    return state, effects + after
+        return state, moves
+    state, after = _failed(state, failed[0], verdict.reason) if failed else _settle(state)
+    return state, moves + after
 
 
 def _is_needed(replica: Replica) -> bool:
     return replica.phase not in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-def _reseat(state: State, key: ReplicaKey, event: NodeLost) -> tuple[State, Replace] | None:
+def _seat(state: State, keys: Iterable[ReplicaKey]) -> tuple[State, tuple[Effect, ...]] | None:
+    """Find a place for replicas whose node is lost; nothing when there is none for one of them."""
+    moves: tuple[Effect, ...] = ()
+    for key in keys:
+        if state.seats[key] in state.lost:
+            moved = _reseat(state, key)
+            if moved is None:
+                return None
+            state, move = moved
+            moves += (move,)
+    return state, moves
+
+
+def _reseat(state: State, key: ReplicaKey) -> tuple[State, Replace] | None:
     """Move a replica to a spare node, or leave it out where its group may be smaller."""
+    node = state.seats[key]
+    evidence = state.lost[node]
     if state.spares:
         spare, *rest = state.spares
         state = replace(state, seats={**state.seats, key: spare}, spares=tuple(rest))
-        return state, Replace(key, event.node, spare, event.evidence)
+        return state, Replace(key, node, spare, evidence)
     smallest = state.roles[key.role].min_group
     if smallest is None or len(state.members(key.role)) <= max(1, smallest):
         return None
-    restarting = frozenset(group - {key} for group in state.restarting)
+    restarting = frozenset(group - {key} for group in state.restarting if group != {key})
     state = replace(state, dropped=state.dropped | {key}, restarting=restarting)
-    return state, Replace(key, event.node, None, event.evidence)
+    return state, Replace(key, node, None, evidence)
 
 
 def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple[Effect, ...]]:
     """Stop these and start them again together, with whoever already waits for one of them."""
+    seated = _seat(state, sorted(members))  # one that had ended may have lost its node since
+    if seated is None:
+        lost = next(key for key in sorted(members) if state.seats[key] in state.lost)
+        return _end(state, Verdict(AppState.FAILED, f"node_lost_{state.seats[lost]}"))
+    state, moves = seated
+    members -= state.dropped
     state, stops = _stop(state, sorted(members), Phase.STOPPING)
     joined = frozenset(group for group in state.restarting if group & members)
     together = members.union(*joined)
     state = replace(state, restarting=state.restarting - joined | {together})
     state, after = _settle(state)
-    return state, stops + after
+    return state, moves + stops + after
 
 
 def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torchloom.launch import importing, procfile, sockets, warm
-from torchloom.launch.descendants import AGENT_VARIABLE, NODE_VARIABLE, Share, reap
+from torchloom.launch.descendants import Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order
+from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
 from torchloom.worker import frames, preload, program, rebirth, rendezvous  # noqa: F401
 
 _IDLE = 3600.0

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.launch.assembly import Command, Request, assemble
+from torchloom.launch.assembly import assemble
+from torchloom.launch.assembly.request import Command, Request
 from torchloom.launch.assembly.ssh import script
 from torchloom.launch.assembly.topology import Topology
 from torchloom.launch.environments import World, find_world

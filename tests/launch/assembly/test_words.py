@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.errors import NotFound
-from torchloom.launch.assembly import Assembled, Command, Request, assemble, choose_launcher
+from torchloom.launch.assembly import assemble, choose_launcher
+from torchloom.launch.assembly.request import Assembled, Command, Request
 from torchloom.launch.assembly.topology import BadTopology, Topology
 from torchloom.launch.environments.world import World
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,14 @@ def is_alive(pid: int) -> bool:
 
 def written(machine: Machine, name: str) -> str:
     """Return what an app wrote into its own file, once it has."""
-    path = machine.root / name
-    until(lambda: path.exists() and path.read_text().strip(), f"{name} written by the app")
-    return path.read_text().strip()
+    path, seen = machine.root / name, [""]
+
+    def there() -> str:
+        seen[0] = path.read_text().strip() if path.exists() else ""
+        return seen[0]
+
+    until(there, f"{name} written by the app")
+    return seen[0]
 
 
 def strangers_of(machine: Machine) -> list[int]:

@@ -1,31 +1,32 @@
 """(World, request) -> the words of a launcher; one small module a launcher, all pure."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from torchloom.errors import NotFound
-from torchloom.launch.assembly import mpich, openmpi, pals, srun, ssh, torchrun
-from torchloom.launch.assembly.request import Assembled, Command, Request
-from torchloom.launch.environments.world import World
 
-__all__ = ["Assembled", "Command", "LAUNCHERS", "Request", "assemble", "choose_launcher"]
+if TYPE_CHECKING:
+    from torchloom.launch.assembly.request import Assembled, Request
+    from torchloom.launch.environments.world import World
 
-Assemble = Callable[[World, Request], Assembled]
-
-LAUNCHERS: Mapping[str, Assemble] = {
-    "srun": srun.assemble,
-    "pals": pals.assemble,
-    "mpich": mpich.assemble,
-    "mpirun": openmpi.assemble,
-    "torchrun": torchrun.assemble,
-    "ssh": ssh.assemble,
+LAUNCHERS: Mapping[str, str] = {  # and the module that knows its words, imported on use
+    "srun": "srun",
+    "pals": "pals",
+    "mpich": "mpich",
+    "mpirun": "openmpi",
+    "torchrun": "torchrun",
+    "ssh": "ssh",
 }
 
 
-def assemble(launcher: str, world: World, request: Request) -> Assembled:
+def assemble(launcher: str, world: "World", request: "Request") -> "Assembled":
     """Return what starts a request with a launcher, chosen by name."""
     if launcher not in LAUNCHERS:
         raise NotFound("launcher", launcher, LAUNCHERS, f"known: {', '.join(LAUNCHERS)}")
-    return LAUNCHERS[launcher](world, request)
+    module = import_module(f"{__name__}.{LAUNCHERS[launcher]}")
+    assembled: Assembled = module.assemble(world, request)
+    return assembled
 
 
 def mpiexec_kind(version: str) -> str:
@@ -37,7 +38,9 @@ def mpiexec_kind(version: str) -> str:
     return "mpich"
 
 
-def choose_launcher(world: World, hosts: int, has: Callable[[str], bool], mpiexec: str = "") -> str:
+def choose_launcher(
+    world: "World", hosts: int, has: Callable[[str], bool], mpiexec: str = ""
+) -> str:
     """Return `--launcher auto`: `agent` where no carrier is needed, else the site's own way.
 
     `has` says whether a program is on PATH; `mpiexec` is what its `--version` printed.

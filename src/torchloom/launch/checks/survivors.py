@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.identity import ProcessId
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
 
 PROC = Path("/proc")
 _INIT = 1

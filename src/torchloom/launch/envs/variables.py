@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from torchloom.launch.descendants import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
 
 SECRET = "*KEY* *TOKEN* *SECRET* *PASSWORD* *PASSWD* *CREDENTIAL*"
 # These say which process one is; a shell that had them would be taken for a part of the job.

@@ -1,0 +1,8 @@
+"""The names of the variables by which processes of a run know, and show, what they belong to."""
+
+JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
+NODE_VARIABLE = "LOOM_NODE"  # and the name of its node
+ATTEMPT_VARIABLE = "LOOM_ATTEMPT"  # how often it was started again
+AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
+STORE_VARIABLE = "LOOM_STORE"  # where the ranks of an attempt meet
+TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between a launch process and its agents only
