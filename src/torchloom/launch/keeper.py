@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch import descendants
+from torchloom.launch import descendants, sockets
 from torchloom.launch.descendants import Share
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.request import ORPHAN_LIMIT
 from torchloom.launch.signals import SignalPipe
-from torchloom.launch.sockets import listen, same_user
 from torchloom.launch.spawn import Order, Run, become_subreaper, spawn
 
 
@@ -62,7 +61,7 @@ class Keeper:
         become_subreaper()
         self._share = share
         self._address = address
-        self._listener = listen(address)
+        self._listener = sockets.listen(address)
         self._run = run
         self._orphan_limit = orphan_limit
         self._orphaned_at: float | None = None
@@ -82,8 +81,16 @@ class Keeper:
                 key.data(ready)
             if self._patience() == 0.0:
                 self._end()
+                self._clear_up()
         self._address.unlink(missing_ok=True)
         self._agent.finish()
+
+    def _clear_up(self) -> None:
+        """Remove what those who are all gone could not."""
+        from torchloom.launch import stores
+
+        stores.clear(self._share)
+        sockets.launch_address(self._share.app_id).unlink(missing_ok=True)
 
     def _patience(self) -> float | None:
         if self._orphaned_at is None:
@@ -98,7 +105,7 @@ class Keeper:
             channel, _ = self._listener.accept()
         except OSError:
             return
-        if not same_user(channel):
+        if not sockets.same_user(channel):
             channel.close()
             return
         self._agent.close()

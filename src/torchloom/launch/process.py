@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(signum, signal.SIG_IGN)
     guard = ProcessId.mine()
     run = RunFolder(folder)
-    address = sockets.socket_path(f"{run.app_id}.launch")
+    address = sockets.launch_address(run.app_id)
     listener = sockets.listen(address)
     ends = (socket.socket(fileno=channel), listener, _socket(meeting))
     launcher = fork(lambda: _launch(run, how, guard, *ends))
@@ -97,6 +97,7 @@ def _launch(
         channel.close()
     leash = channel if how == "leash" else None
     Supervisor(ledger.folder.request(), ledger, signals, listener, leash, meeting).run()
+    sockets.launch_address(new.app_id).unlink(missing_ok=True)
 
 
 def _socket(fd: int) -> socket.socket | None:

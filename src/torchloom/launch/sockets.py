@@ -44,6 +44,11 @@ def socket_path(name: str) -> Path:
     return folder / name
 
 
+def launch_address(app_id: str) -> Path:
+    """Return where a run's launch process takes calls from its own host."""
+    return socket_path(f"{app_id}.launch")
+
+
 def listen(path: Path) -> socket.socket:
     """Return a socket that takes calls at a path; whoever was there before is forgotten."""
     path.unlink(missing_ok=True)

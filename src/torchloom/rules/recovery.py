@@ -311,6 +311,9 @@ def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple
         return _end(state, Verdict(AppState.FAILED, f"node_lost_{state.seats[lost]}"))
     state, moves = seated
     members -= state.dropped
+    if not members:
+        state, after = _settle(state)
+        return state, moves + after
     state, stops = _stop(state, sorted(members), Phase.STOPPING)
     joined = frozenset(group for group in state.restarting if group & members)
     together = members.union(*joined)

@@ -26,9 +26,16 @@ while [ ! -s daemon ] || [ ! -s stranger ]; do sleep 0.01; done
 def check_gone(machine: Machine, app_id: str, state: str, reason: str) -> None:
     """Nothing of the app is left, and `ls` and `show` say how it ended."""
     assert processes_of(app_id) == []
+    until(lambda: not left_of(machine, app_id), "no store and no socket left")
     assert machine.listed()[app_id] == state
     assert machine.show(app_id)["reason"] == reason
     assert not list(machine.home.rglob("*.lock")) + list(machine.home.rglob("*.partial"))
+
+
+def left_of(machine: Machine, app_id: str) -> list[Path]:
+    """Return the app's shared memory and sockets."""
+    memory, sockets = Path("/dev/shm"), machine.runtime / "torchloom"
+    return [*memory.glob(f"loom-{app_id}*"), *sockets.glob(f"{app_id}.*")]
 
 
 def recorded(machine: Machine, app_id: str) -> str:
