@@ -5,7 +5,7 @@ SHELL = /bin/sh
 TORCH ?= torch==2.13.0
 PYTHON ?=
 T ?=
-N ?= 15
+N ?=
 export TORCH PYTHON
 
 python = sh make/python.sh
@@ -20,7 +20,7 @@ help:
 	@echo 'make check        format, lint, types, import map, unit tests: under a minute'
 	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
 	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
-	@echo 'make bench        measure beside torchx and torchrun; N=30 takes more samples'
+	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -47,7 +47,10 @@ soak: venv
 
 bench: venv
 	@$(python) make/venv.py peers
-	@$(venv) -m benchmarks.run cli -n $(N) --peers .build/peers --out docs/evidence/bench-cli.json
+	@for area in $(or $(T),cli launch); do \
+	  $(venv) -m benchmarks.run $$area $(if $(N),-n $(N)) --peers .build/peers \
+	    --out docs/evidence/bench-$$area.json || missed=1; \
+	done; test -z "$$missed"
 
 fresh:
 	@$(python) make/fresh.py

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject
 
+SAMPLES = 15
 DDP = ("dist.ddp", "-j", "1x2", "--script", "x.py")
 APPS = 10_000
 WINDOW = 10.0  # seconds over which an idle waiter's wake-ups are counted

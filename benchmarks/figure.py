@@ -3,6 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class Subject:
     sample: Callable[[], float]
     name: str = "loom"
     version: str = ""
+    most: int | None = None  # samples, spread over the rounds; what takes long is asked less often
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Lab:
-    """Where a bench works: our environment, the peers', a folder to fill, how many samples."""
+    """Where a bench works: our environment, the peers', a folder to fill, how many samples.
+
+    What a bench starts for longer than one sample ends through `at_end`.
+    """
 
     ours: Path
     peers: Path
     scratch: Path
     n: int
     env: Mapping[str, str] = field(default_factory=dict)
+    at_end: ExitStack = field(default_factory=ExitStack)
 
     def timed(self, program: Path, *words: str) -> Callable[[], float]:
         """Return a sampler: run the command once, give its wall time in milliseconds."""

@@ -1,6 +1,6 @@
 """Run a bench: interleave its samples, judge them, print a table or the rows.
 
-python -m benchmarks.run cli [--json] [--only NAME] [-n N] [--peers DIR] [--out FILE]
+python -m benchmarks.run cli|launch [--json] [--only NAME] [-n N] [--peers DIR] [--out FILE]
 """
 
 import argparse
@@ -8,11 +8,13 @@ import importlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,18 @@ from benchmarks.figure import CannotMeasure, Figure, Lab, Subject
 from benchmarks.verdict import row
 
 HERE = Path(__file__).resolve().parent
-AREAS = ("cli",)
+AREAS = ("cli", "launch")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure one area; return 0 when every target is met, else 1."""
     options = parse(words)
     targets = tomllib.loads((HERE / "targets.toml").read_text())[options.area]
-    with tempfile.TemporaryDirectory(prefix="loom-bench-") as scratch:
-        lab = make_lab(options, Path(scratch))
-        bench = importlib.import_module(f"benchmarks.{options.area}")
+    bench = importlib.import_module(f"benchmarks.{options.area}")
+    options.n = options.n or bench.SAMPLES
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # and tidy up
+    with tempfile.TemporaryDirectory(prefix="loom-bench-") as scratch, ExitStack() as at_end:
+        lab = make_lab(options, Path(scratch), at_end)
         figures = [figure for figure in bench.figures(lab) if options.only in (None, figure.name)]
         if not figures:
             print(f"no figure {options.only!r}; there are: {', '.join(targets)}", file=sys.stderr)
@@ -50,31 +54,31 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("area", choices=AREAS)
     parser.add_argument("--json", action="store_true", help="print the rows with raw samples")
     parser.add_argument("--only", metavar="NAME", help="one figure")
-    parser.add_argument("-n", type=int, default=15, help="samples a figure; under 10 none is met")
+    parser.add_argument("-n", type=int, help="samples a figure; under 10 none is met")
     parser.add_argument("--peers", type=Path, default=HERE.parent / ".build/peers")
     parser.add_argument("--out", type=Path, help="write the rows to this file, too")
     return parser.parse_args(words)
 
 
-def make_lab(options: argparse.Namespace, scratch: Path) -> Lab:
+def make_lab(options: argparse.Namespace, scratch: Path, at_end: ExitStack) -> Lab:
     """Return the lab: a state folder of its own, everything else as the user has it."""
     env = {**os.environ, "LOOM_HOME": str(scratch / "home")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # programs that pip installed have their byte code
     ours = Path(sys.prefix) / "bin"
-    return Lab(ours, options.peers.absolute() / "bin", scratch, options.n, env)
+    return Lab(ours, options.peers.absolute() / "bin", scratch, options.n, env, at_end)
 
 
 def interleave(figures: Sequence[Figure], n: int) -> Mapping[Subject, list[float]]:
     """Sample every subject once a round, so that what else the machine does meets all of them.
 
     The first round warms disks and byte code and is not counted. A subject that fails is left
-    out from then on and keeps no samples.
+    out from then on and keeps no samples. One that takes `most` samples has its turns spread out.
     """
     subjects = dict.fromkeys(s for f in figures for s in (f.ours, f.peer) if s is not None)
     samples: dict[Subject, list[float]] = {subject: [] for subject in subjects}
     able = list(subjects)
     for number in range(n + 1):
-        for subject in list(able):
+        for subject in [subject for subject in able if has_turn(subject, number, n)]:
             try:
                 value = subject.sample()
             except CannotMeasure as error:
@@ -85,6 +89,12 @@ def interleave(figures: Sequence[Figure], n: int) -> Mapping[Subject, list[float
             if number:
                 samples[subject].append(value)
     return samples
+
+
+def has_turn(subject: Subject, number: int, n: int) -> bool:
+    """Tell whether a subject is sampled in a round: always, or `most` times of n."""
+    most = n if subject.most is None else min(subject.most, n)
+    return number == 0 or number * most // n > (number - 1) * most // n
 
 
 def judge(

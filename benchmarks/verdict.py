@@ -46,7 +46,7 @@ def row(
 
 def met(ours: float | None, ratio: float | None, n: int, target: Mapping[str, Any] | None) -> bool:
     """Say whether enough samples reach the whole target; what is missing never counts."""
-    if not target or ours is None or n < ENOUGH:
+    if not target or ours is None or n < target.get("samples", ENOUGH):
         return False
     limit, share = target.get("at_most"), target.get("of_peer_at_most")
     if limit is None and share is None:

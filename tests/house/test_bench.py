@@ -1,6 +1,9 @@
 """`loom bench` as a person runs it: real commands, one figure, an honest exit code."""
 
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +13,7 @@ import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TARGETS = tomllib.loads((ROOT / "benchmarks/targets.toml").read_text())
 SCHEMA = json.loads((ROOT / "docs/json/bench.schema.json").read_text())
 
 
@@ -46,9 +50,42 @@ def test_an_unknown_figure_is_refused_with_the_ones_that_exist() -> None:
     assert "help, version, completion, plan" in done.stderr
 
 
-def test_every_figure_has_a_target_and_every_target_a_figure() -> None:
-    targets = tomllib.loads((ROOT / "benchmarks/targets.toml").read_text())["cli"]
-    source = (ROOT / "benchmarks/cli.py").read_text()
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_the_launch_bench_measures_all_figures_and_ends_its_zygotes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.run", "launch", "-n", "1", "--json"]
+    env = {**os.environ, "TMPDIR": str(tmp_path), "LOOM_WARM": "0"}
 
-    assert {name: f'Figure("{name}"' in source for name in targets} == dict.fromkeys(targets, True)
-    assert source.count("Figure(") == len(targets)
+    done = subprocess.run(
+        [*command, "--peers", str(tmp_path / "none")],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    rows = json.loads(done.stdout)
+    jsonschema.validate(rows, SCHEMA)
+    measured = {row["name"]: (len(row["samples"]["ours"]), row["met"]) for row in rows}
+    assert measured == dict.fromkeys(TARGETS["launch"], (1, False)), done.stderr
+    assert done.returncode == 1
+    assert list(tmp_path.glob("loom-bench-*")) == []
+    assert [line for line in command_lines() if str(tmp_path) in line] == []
+
+
+def command_lines() -> list[str]:
+    """Return what runs on this machine, as /proc shows it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+@pytest.mark.parametrize("area", ["cli", "launch"])
+def test_every_figure_has_a_target_and_every_target_a_figure(area: str) -> None:
+    source = (ROOT / f"benchmarks/{area}.py").read_text()
+
+    named = re.findall(r'Figure\(\s*"([^"]+)"', source)
+    assert sorted(named) == sorted(TARGETS[area])

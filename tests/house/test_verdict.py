@@ -55,6 +55,14 @@ def test_nine_samples_of_either_side_are_not_enough() -> None:
     assert not judged([10.0] * 10, [100.0] * 9)
 
 
+def test_a_target_may_ask_for_more_samples() -> None:
+    slowest = {"stat": "max", "at_most": 50, "samples": 50}
+    alone = Figure("wait", "ms", Subject("wait", lambda: 0.0))
+
+    assert not row("cli", alone, [1.0] * 49, [], slowest)["met"]
+    assert row("cli", alone, [1.0] * 50, [], slowest)["met"]
+
+
 def test_a_peer_that_could_not_run_is_not_met() -> None:
     assert not judged([10.0] * 10, [])
 
@@ -86,6 +94,17 @@ def test_subjects_take_turns_and_the_first_round_is_not_counted() -> None:
 
     assert turns == ["a", "b"] * 3
     assert samples == {first: [3.0, 5.0], second: [4.0, 6.0]}
+
+
+def test_what_takes_long_is_sampled_less_often_and_all_along() -> None:
+    turns: list[str] = []
+    fast = Subject("a", lambda: float(turns.append("a") or 1))
+    slow = Subject("b", lambda: float(turns.append("b") or 2), most=2)
+
+    samples = interleave([Figure("x", "ms", fast, slow)], 6)
+
+    assert "".join(turns) == "ab" + "aaab" + "aaab"
+    assert samples == {fast: [1.0] * 6, slow: [2.0] * 2}
 
 
 def test_a_subject_that_fails_midway_keeps_no_samples() -> None:

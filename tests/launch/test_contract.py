@@ -151,6 +151,13 @@ def test_a_rank_that_is_alone_keeps_all_its_threads() -> None:
     assert "OMP_NUM_THREADS" not in env
 
 
+def test_a_rank_that_is_alone_on_its_host_keeps_all_its_threads() -> None:
+    env = environment(role(replicas=2, ranks=1))
+
+    assert env["WORLD_SIZE"] == "2"
+    assert "OMP_NUM_THREADS" not in env
+
+
 def test_stale_variables_of_an_outer_launch_do_not_reach_a_group() -> None:
     env = environment(role(), inherited={**SHELL, "RANK": "99", "LOOM_JOB": "outer"})
 

@@ -40,6 +40,18 @@ def role_rules(name: str) -> st.SearchStrategy[RoleRule]:
     )
 
 
+def groups() -> st.SearchStrategy[RoleRule]:
+    return st.builds(
+        RoleRule,
+        name=st.just("a"),
+        replicas=st.integers(2, 4),
+        ranks=st.integers(1, 2),
+        max_retries=st.integers(1, 4),
+        policy=st.sampled_from([RetryPolicy.ROLE, RetryPolicy.APPLICATION, RetryPolicy.REPLICA]),
+        min_group=st.none() | st.integers(1, 3),
+    )
+
+
 def apps() -> st.SearchStrategy[list[RoleRule]]:
     return st.integers(1, 3).flatmap(lambda n: st.tuples(*map(role_rules, "abc"[:n])).map(list))
 
@@ -49,6 +61,9 @@ class World(RuleBasedStateMachine):
 
     @initialize(roles=apps(), spares=st.none() | st.integers(0, 2), begins=st.booleans())
     def begin(self, roles: list[RoleRule], spares: int | None, begins: bool) -> None:
+        self.set_up(roles, spares, begins)
+
+    def set_up(self, roles: list[RoleRule], spares: int | None, begins: bool) -> None:
         """Without a number of spares all replicas are on one node, else each on its own."""
         self.roles = {role.name: role for role in roles}
         replicas = sum(role.replicas for role in roles)
@@ -74,7 +89,7 @@ class World(RuleBasedStateMachine):
         self.begun = True
         self.happen(Begin())
 
-    @rule(data=st.data(), when=st.integers(0, 4))
+    @rule(data=st.data(), when=st.integers(0, 2))
     def a_node_is_lost(self, data: st.DataObject, when: int) -> None:
         left = [node for node in self.nodes if node not in self.lost]
         if when == 0 and left:
@@ -219,7 +234,26 @@ class World(RuleBasedStateMachine):
         assert self.verdict is not None
 
 
+class OverHosts(World):
+    """A group that spans nodes, with retries enough to outlive the loss of some."""
+
+    @initialize(role=groups(), spares=st.integers(0, 2))
+    def begin(self, role: RoleRule, spares: int) -> None:
+        self.set_up([role], spares, begins=True)
+
+    @precondition(lambda self: any(self.alive.values()))
+    @rule(data=st.data())
+    def a_replica_is_done(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([key for key, ranks in self.alive.items() if ranks]))
+        for rank in sorted(self.alive[key]):
+            self.end(key, rank, ok=True)
+
+
+TestWhateverHappensOverHosts = OverHosts.TestCase
+TestWhateverHappensOverHosts.settings = settings(
+    max_examples=300, stateful_step_count=15, deadline=None, derandomize=True, database=None
+)
 TestWhateverHappens = World.TestCase
 TestWhateverHappens.settings = settings(
-    max_examples=500, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )

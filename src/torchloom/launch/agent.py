@@ -223,6 +223,7 @@ class Agent:
                 self._keeper.signal(rank.number, signum)
         if not signums:
             self._selector.unregister(self._post.leash)
+            self._launcher.send({"say": "leaving"})
             self._on_launcher_gone()
 
     def _on_launcher_gone(self) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,15 +79,20 @@ def send(pids: set[int], signum: int) -> None:
             os.kill(pid, signum)
 
 
-def kill_all(share: Share, ancestor: int, patience: float = 10.0) -> set[int]:
+def kill_all(
+    share: Share,
+    ancestor: int,
+    patience: float = 10.0,
+    collect: Callable[[], object] = lambda: reap(),
+) -> set[int]:
     """Kill until nothing is left; return what the kernel did not let die in time.
 
-    New children of the dying are found in the next round.
+    New children of the dying are found in the next round. `collect` takes note of the dead.
     """
     deadline = time.monotonic() + patience
     while left := remaining(share, ancestor):
         send(left, signal.SIGKILL)
-        reap()
+        collect()
         if time.monotonic() > deadline:
             break
         time.sleep(0.002)

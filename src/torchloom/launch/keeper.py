@@ -200,7 +200,7 @@ class Keeper:
             self._agent.send({"say": "exited", "children": ended})
 
     def _end(self) -> None:
-        descendants.kill_all(self._share, os.getpid())
+        descendants.kill_all(self._share, os.getpid(), collect=self._reap)
         self._reap()
         self._ended = True
 

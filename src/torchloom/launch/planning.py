@@ -48,7 +48,7 @@ def plan_hosts(
     hosts = _hosts(asked, world)
     topology = resolve(world, total, per_host, hosts)
     used = len(topology.hosts)
-    spares = world.hosts[used : used + asked.spares] if asked.spares else world.hosts[used:]
+    spares = world.hosts[used:][: asked.spares]
     launcher = _launcher(asked, world, topology, spares, own_host, has, mpiexec)
     asked.check_launcher(launcher)
     least = asked.nodes.least if asked.nodes and asked.nodes.least < used else None

@@ -250,6 +250,8 @@ class Supervisor:
                 self._met(name, message)
             case "quiet":
                 self._quiet(name)
+            case "leaving":
+                self._nodes.give_up(name, "the launch there has ended")
             case "output":
                 self._log(message["logs"]).write(
                     message["stream"], message["data"].encode("latin-1")
