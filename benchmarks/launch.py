@@ -206,7 +206,7 @@ class Started:
         deadline = time.monotonic() + LIMIT
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise CannotMeasure(f"{self.process.args} got nowhere: {self.last_words()}")
+                raise CannotMeasure(f"{self.process.args!r} got nowhere: {self.last_words()}")
             time.sleep(0.002)
 
     def end_well(self) -> None:
@@ -214,9 +214,11 @@ class Started:
         try:
             code = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            raise CannotMeasure(f"{self.process.args} does not end: {self.last_words()}") from None
+            raise CannotMeasure(
+                f"{self.process.args!r} does not end: {self.last_words()}"
+            ) from None
         if code:
-            raise CannotMeasure(f"{self.process.args} ended with {code}: {self.last_words()}")
+            raise CannotMeasure(f"{self.process.args!r} ended with {code}: {self.last_words()}")
 
     def last_words(self) -> str:
         """Return the end of what launcher and ranks have printed."""

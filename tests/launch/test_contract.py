@@ -2,13 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.contract import (
-    Group,
-    Meeting,
-    group_variables,
-    rank_environment,
-    whole_group,
-)
+from torchloom.launch.contract import Meeting, group_variables, rank_environment
+from torchloom.launch.group import Group, whole_group
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.rules.recovery import ReplicaKey

@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from subprocess import CalledProcessError
 
 import pytest
@@ -118,3 +119,28 @@ def test_of_several_jobs_none_is_guessed() -> None:
         jobs.one("login")
 
     assert raised.value.candidates == ("1 (slurm, 1 hosts)", "2 (slurm, 2 hosts)")
+
+
+def test_the_next_command_remembers_what_the_last_one_was_told(tmp_path: Path) -> None:
+    asked: list[Sequence[str]] = []
+    now = [1000.0]
+
+    def ask(words: Sequence[str]) -> str:
+        asked.append(words)
+        return "7|n[1-2]\n" if words[0] == "squeue" else ""
+
+    def jobs() -> tuple[World, ...]:
+        memory = tmp_path / "jobs.json"
+        return JobsElsewhere(ask, "ann", lambda: now[0], memory).all()
+
+    first = jobs()
+    count = len(asked)
+    now[0] += KEPT_SECONDS - 1
+    second = jobs()
+    remembered = len(asked) == count
+    now[0] += 2
+    jobs()
+
+    assert first == second == (World("slurm", ("n1", "n2"), job_id="7", elsewhere=True),)
+    assert remembered
+    assert len(asked) > count

@@ -93,7 +93,7 @@ def test_a_range_of_nodes_says_how_small_the_group_may_get(nodes: Nodes, least: 
 
 
 def test_more_nodes_than_there_are_is_an_error_with_its_remedies() -> None:
-    with pytest.raises(BadTopology, match="4.*3 hosts here.*--hostfile"):
+    with pytest.raises(BadTopology, match=r"4.*3 hosts here.*--hostfile"):
         plan(FILE, nodes=Nodes(4, 4))
 
 

@@ -110,8 +110,10 @@ def _world(asked: LaunchCommand) -> World:
         return find_world({}, host_name())
     if world.flavour == "plain" and any(map(_has, ("squeue", "qselect", "bjobs"))):
         from torchloom.launch.jobs_elsewhere import JobsElsewhere
+        from torchloom.launch.sockets import socket_path
 
-        found = JobsElsewhere(_output, user_name()).one(host_name())
+        memory = socket_path("jobs-elsewhere.json")
+        found = JobsElsewhere(_output, user_name(), memory=memory).one(host_name())
         if found is not None:
             say(f"joining your {found.flavour} job {found.job_id} on {found.nhosts} hosts")
             return found

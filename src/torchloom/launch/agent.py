@@ -298,7 +298,8 @@ class Agent:
         return log
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
-        port = self._stores.host(order.role, order.attempt, address)
+        env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
+        port = self._stores.host(order, env, address)
         answer = {"say": "store", "role": order.role, "attempt": order.attempt}
         self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
 

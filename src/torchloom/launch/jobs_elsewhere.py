@@ -1,9 +1,15 @@
 """Find the user's running job from a second shell, by asking Slurm, PBS or LSF."""
 
+import contextlib
+import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from subprocess import SubprocessError
+from typing import Any
 
 from torchloom.errors import Ambiguous
 from torchloom.launch.environments.world import World
@@ -16,22 +22,51 @@ KEPT_SECONDS = 30.0  # a controller of thousands of nodes should not be asked at
 
 
 class JobsElsewhere:
-    """Ask each scheduler once, remember the answer for half a minute."""
+    """Ask each scheduler once, remember the answer for half a minute; in `memory` for the next
+    command, too."""
 
-    def __init__(self, run: Run, user: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        run: Run,
+        user: str,
+        clock: Callable[[], float] = time.time,
+        memory: Path | None = None,
+    ) -> None:
         self._run = run
         self._user = user
         self._clock = clock
+        self._memory = memory
         self._found: tuple[World, ...] = ()
         self._asked_at: float | None = None
 
     def all(self) -> tuple[World, ...]:
         """Return the user's running jobs as allocations; none where there is no scheduler."""
         now = self._clock()
-        if self._asked_at is None or now - self._asked_at >= KEPT_SECONDS:
+        if self._asked_at is None:
+            self._recall()
+        if self._asked_at is None or not 0 <= now - self._asked_at < KEPT_SECONDS:
             self._found = tuple(job for ask in (_slurm, _pbs, _lsf) for job in self._ask(ask))
             self._asked_at = now
+            self._note()
         return self._found
+
+    def _recall(self) -> None:
+        """Take over what an earlier command has learnt; whatever cannot be read was not learnt."""
+        if self._memory is None:
+            return
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            data = json.loads(self._memory.read_text())
+            self._found = tuple(World(**{**job, **_tuples(job)}) for job in data["jobs"])
+            self._asked_at = float(data["asked_at"])
+
+    def _note(self) -> None:
+        if self._memory is None:
+            return
+        jobs = [asdict(job) for job in self._found]
+        partial = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps({"asked_at": self._asked_at, "jobs": jobs}))
+            partial.replace(self._memory)
 
     def one(self, own_host: str, job_id: str | None = None) -> World | None:
         """Return the job that was named, else that of this host, else the only one there is."""
@@ -48,6 +83,10 @@ class JobsElsewhere:
             return tuple(ask(self._run, self._user))
         except (OSError, SubprocessError, BadNodelist):
             return ()  # no such scheduler here, or it does not answer: then there is no job to join
+
+
+def _tuples(job: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(job[name]) for name in ("hosts", "slots", "notes")}
 
 
 def _slurm(run: Run, user: str) -> Iterator[World]:

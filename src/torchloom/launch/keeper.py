@@ -119,7 +119,8 @@ class Keeper:
 
     def _hello(self) -> Message:
         children = [child.shown() for child in self._children.values()]
-        return {"say": "hello", "pid": os.getpid(), "children": children}
+        warm = self._run is not None
+        return {"say": "hello", "pid": os.getpid(), "children": children, "warm": warm}
 
     def _on_agent_gone(self) -> None:
         self._orphaned_at = time.monotonic()

@@ -42,6 +42,11 @@ class KeeperLink:
         self._warmth = Warmth()
 
     @property
+    def is_warm(self) -> bool:
+        """Tell whether orders become forks of an interpreter that has torch."""
+        return self._warmth.is_warm
+
+    @property
     def is_gone(self) -> bool:
         return self._connection is None
 
@@ -144,8 +149,11 @@ class KeeperLink:
     def _hear(self, message: Message, fds: list[int]) -> None:
         if message["say"] == "left":
             self._left = message["count"]
-        else:
-            self._on_message(message, fds)
+            return
+        if message["say"] == "hello" and self.was_found and message["warm"]:
+            self._warmth.is_warm = True
+            self.warmth = "warm"
+        self._on_message(message, fds)
 
     def _gone(self) -> None:
         self._connection = None

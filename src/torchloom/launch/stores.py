@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from torchloom.launch import link, ports
 from torchloom.launch.descendants import Share
 from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.orders import ReplicaOrder
+from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
 _SHARED_MEMORY = Path("/dev/shm")
+_SERVE = ("-m", "torchloom.worker.store", "3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +61,33 @@ class Stores:
             return f"file://{self._folder}/{order.role}-{order.attempt}"
         return ""  # no room for a file: rank 0 serves at the port
 
-    def host(self, role: str, attempt: int, address: str) -> StorePort:
-        """Start the store of an attempt at an address of this host."""
-        self._end_older(role, attempt)
+    def host(self, order: ReplicaOrder, env: Mapping[str, str], address: str) -> StorePort:
+        """Start the store of an attempt at an address of this host; `env` is its ranks'."""
+        self._end_older(order.role, order.attempt)
         listener = link.listen_on(address)
         port = listener.getsockname()[1]
         if importlib.util.find_spec("torch") is None:
             listener.close()
             return StorePort(port, hosted=False)
-        env = dict(settings.environment()) | {
-            JOB_VARIABLE: self._share.app_id,
-            NODE_VARIABLE: self._share.node,
-        }
-        env.pop(AGENT_VARIABLE, None)
+        argv, own = self._command(order, env)
         read_end, write_end = os.pipe()  # the keeper holds the other end: it closes with it
         given = [read_end, os.open(os.devnull, os.O_WRONLY), os.dup(2), listener.detach()]
-        argv = (sys.executable, "-P", "-m", "torchloom.worker.store", "3")
-        number = self._keeper.start(argv, env, os.sep, given, [write_end])
+        number = self._keeper.start(argv, own, os.sep, given, [write_end])
         os.close(write_end)
-        self._processes[number] = (role, attempt)
+        self._processes[number] = (order.role, order.attempt)
         return StorePort(port, hosted=True)
+
+    def _command(
+        self, order: ReplicaOrder, env: Mapping[str, str]
+    ) -> tuple[Sequence[str], dict[str, str]]:
+        """Return what serves: by a warm keeper started as its ranks are, else our own Python."""
+        own = {JOB_VARIABLE: self._share.app_id, NODE_VARIABLE: self._share.node}
+        command = PythonCommand.parse(order.argv) if self._keeper.is_warm else None
+        if command is not None:
+            return (command.interpreter, *command.flags, *_SERVE), dict(env) | own
+        inherited = dict(settings.environment()) | own
+        inherited.pop(AGENT_VARIABLE, None)
+        return (sys.executable, "-P", *_SERVE), inherited
 
     def exited(self, number: int) -> None:
         """Forget a store that ended."""

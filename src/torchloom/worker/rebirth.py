@@ -36,6 +36,7 @@ class Origin:
     path: tuple[str, ...]  # sys.path without the folder of the program and PYTHONPATH
     coerced: Mapping[str, str]  # variables the interpreter set for itself at its start
     libraries: Any  # a ThreadpoolController that knows all loaded ones
+    modules: frozenset[str] = frozenset()  # names without a dot that are imported
 
 
 _origin: Origin | None = None
@@ -45,6 +46,12 @@ def remember(origin: Origin) -> None:
     """Note what this process is, before it is forked."""
     global _origin
     _origin = origin
+
+
+def shed() -> None:
+    """Drop what has been looked up so far; done once, since in a rank it would copy pages."""
+    importlib.invalidate_caches()
+    linecache.clearcache()
 
 
 def cold_because(command: PythonCommand, env: Mapping[str, str]) -> str | None:
@@ -63,7 +70,7 @@ def cold_because(command: PythonCommand, env: Mapping[str, str]) -> str | None:
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             return f"{name} differs"
-    return _shadowed(_folders(command, env))
+    return _shadowed(_folders(command, env), origin.modules)
 
 
 def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
@@ -74,8 +81,6 @@ def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
     _handle_signals()
     _open_streams(unbuffered="-u" in command.flags or bool(env.get("PYTHONUNBUFFERED")))
     sys.path[:] = [*python_path(env), *origin.path]
-    importlib.invalidate_caches()
-    linecache.clearcache()
     _draw_anew()
     _count_threads(origin.libraries, env)
     _forget_places()
@@ -102,9 +107,8 @@ def python_path(env: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(map(os.path.abspath, env["PYTHONPATH"].split(os.pathsep))))
 
 
-def _shadowed(folders: Iterable[str]) -> str | None:
+def _shadowed(folders: Iterable[str], loaded: frozenset[str]) -> str | None:
     """Return which file of the user's a fresh interpreter would import instead of ours."""
-    loaded = {name for name in sys.modules if "." not in name}
     for folder in folders:
         with contextlib.suppress(OSError):
             for entry in os.listdir(folder):

@@ -24,9 +24,10 @@ from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
-from torchloom.worker import frames, preload, program, rebirth, rendezvous  # noqa: F401
+from torchloom.worker import frames, hugepages, preload, program, rebirth, rendezvous  # noqa: F401
 
 _IDLE = 3600.0
+_PAUSE = 1.0  # seconds without a caller after which there is time for the memory
 _LOOK = 30.0  # seconds between looks at whether the socket is still ours
 _REQUEST_LIMIT = 5.0
 _FIRST_FREE, _MOST_FDS = 3, 1 << 20
@@ -47,6 +48,7 @@ class Zygote:
         self._idle = idle
         self._used = time.monotonic()
         self._keepers: set[int] = set()
+        self._look = _PAUSE
         self._files = files
         self._signals = SignalPipe(more=(signal.SIGTERM, signal.SIGQUIT))
         self._listener = sockets.listen(address)
@@ -59,8 +61,12 @@ class Zygote:
     def serve(self) -> None:
         """Fork keepers until idle for too long, outdated, or told to go."""
         while not self._leaving and self._is_wanted():
-            for key, _ in self._selector.select(min(_LOOK, self._idle)):
+            ready = self._selector.select(min(self._look, self._idle))
+            for key, _ in ready:
                 key.data()
+            if not ready and self._look == _PAUSE:  # nobody waits: use the time
+                hugepages.collapse()
+                self._look = _LOOK
         self._retire()
 
     def _retire(self) -> None:
@@ -190,6 +196,7 @@ def main(arguments: list[str]) -> None:
         excuse.write_text(str(error) or type(error).__name__)
         return
     excuse.unlink(missing_ok=True)
+    rebirth.shed()
     gc.collect()
     gc.freeze()
     files = _stamps()
@@ -209,7 +216,8 @@ def _origin(interpreter: str, cache: Path) -> rebirth.Origin:
     libraries = threadpoolctl.ThreadpoolController()
     command = PythonCommand.parse(sys.orig_argv)
     flags = command.flags if command is not None else ()
-    return rebirth.Origin(interpreter, flags, env, path, coerced, libraries)
+    modules = frozenset(name for name in sys.modules if "." not in name)
+    return rebirth.Origin(interpreter, flags, env, path, coerced, libraries, modules)
 
 
 def _environment() -> tuple[dict[str, str], dict[str, str]]:

@@ -115,22 +115,12 @@ class Session:
 
     def _pid(self, kill: Kill) -> int | None:
         """Return the test's number of a victim that lives."""
-        rank = self._host_pid(kill.host, self._said(kill.rank)[-1][2])
+        rank = self.launches.number_of(kill.host, self._said(kill.rank)[-1][2])
         if rank is None or kill.kind == "rank":
             return rank
         if kill.kind == "keeper":
             return parent_of(rank)
         return self.launches.tree(kill.host).get("agent")
-
-    def _host_pid(self, host: str, pid: int) -> int | None:
-        """Return our number of a process that has this one on its host."""
-        for mine in self.launches.cluster.pids(host):
-            with contextlib.suppress(OSError):
-                lines = Path(f"/proc/{mine}/status").read_text().splitlines()
-                numbers = next(line.split() for line in lines if line.startswith("NSpid:"))
-                if int(numbers[-1]) == pid:
-                    return mine
-        return None
 
     def _text(self, rank: int) -> str:
         try:

@@ -171,9 +171,22 @@ class Launches:
         """Return guard, agent and keeper of a node, known by who is whose parent."""
         return self._named(host, b"torchloom.launch.node")
 
-    def launch_process(self, host: str) -> int:
-        """Return the launch process: the guard's only child where agents are carried."""
-        return self._named(host, b"torchloom.launch.process")["agent"]
+    def launch_process(self) -> int:
+        """Return the test's number of the launch process, as the record names it."""
+        launcher = self.record()["launcher"]
+        pid = self.number_of(launcher["host"], launcher["pid"])
+        assert pid
+        return pid
+
+    def number_of(self, host: str, pid: int) -> int | None:
+        """Return the test's number of a process that has this one on its host."""
+        for mine in self.cluster.pids(host):
+            with contextlib.suppress(OSError):
+                lines = Path(f"/proc/{mine}/status").read_text().splitlines()
+                numbers = next(line.split() for line in lines if line.startswith("NSpid:"))
+                if int(numbers[-1]) == pid:
+                    return mine
+        return None
 
     def _named(self, host: str, module: bytes) -> dict[str, int]:
         ours = {pid for pid in self.cluster.pids(host) if module in _cmdline(pid)}

@@ -39,9 +39,9 @@ FAILS = """
 import json, time
 print("before", flush=True)
 if told["RANK"] == "1":
-    told = {"message": {"message": "no gradient", "extraInfo": {"timestamp": str(int(time.time()))}}}
+    when = {"timestamp": str(int(time.time()))}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
-        json.dump(told, file)
+        json.dump({"message": {"message": "no gradient", "extraInfo": when}}, file)
     sys.exit(3)
 import signal
 while True:

@@ -131,7 +131,7 @@ def test_no_rank_outlives_what_launched_it(launches: Launches, victim: str) -> N
     if victim == "command":
         end(launch)
     else:
-        os.kill(launches.launch_process("n1"), signal.SIGKILL)
+        os.kill(launches.launch_process(), signal.SIGKILL)
     began = time.monotonic()
     until(lambda: not any(launches.ranks_on(host) for host in ranks))
 

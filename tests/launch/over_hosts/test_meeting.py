@@ -63,6 +63,20 @@ def test_one_launch_a_node_by_srun_is_one_job(in_slurm: Launches) -> None:
     ]
 
 
+@pytest.mark.parametrize("within", [(), ("srun", "--nodes=1", "--ntasks=1", "--nodelist=n2")])
+def test_a_torchrun_that_speaks_of_one_host_stays_there(
+    in_slurm: Launches, within: tuple[str, ...]
+) -> None:
+    words = [*within, TORCHRUN, "--nproc_per_node", "2", in_slurm.script(SAY)]
+    env = in_slurm.variables({"LOOM_PYTHON": sys.executable})
+
+    done = in_slurm.cluster.salloc(2, words, ["--nodelist=n1,n2"], env=env, timeout=LIMIT)
+
+    here = "n2" if within else "ctl"
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of {here}" for rank in (0, 1)]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("first", ["n1", "n2"])
 @pytest.mark.parametrize("how", ["static", "c10d"])
 def test_torchruns_on_two_hosts_meet_in_any_order(launches: Launches, how: str, first: str) -> None:

@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 def test_ranks_find_their_place_variables_folder_and_arguments(
     in_slurm: Launches, way: Way
 ) -> None:
-    train = in_slurm.script("print('rank', told['RANK'], 'of', told['host'])")
+    train = in_slurm.script("sys.stdout.write(f\"rank {told['RANK']} of {told['host']}\\n\")")
 
     done = way.run(in_slurm, train, "--lr", "a b", "", env=ODD)
 
