@@ -177,7 +177,7 @@ def test_no_descriptor_stays_open_behind_a_connection(how: str) -> None:
 
     pair.close()
 
-    assert open_fds() == before
+    assert open_fds() <= before  # others may have been closed meanwhile
 
 
 @pytest.mark.parametrize(
