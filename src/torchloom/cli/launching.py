@@ -108,6 +108,8 @@ def _world(asked: LaunchCommand) -> World:
         return find_world({}, host_name())  # a launch inside another's rank is its own
     if asked.as_torchrun and is_alone(asked):  # torchrun starts nothing on other hosts
         return find_world({}, host_name())
+    if meeting_of(asked, world) is not None:
+        return world
     if world.flavour == "plain" and any(map(_has, ("squeue", "qselect", "bjobs"))):
         from torchloom.launch.jobs_elsewhere import JobsElsewhere
         from torchloom.launch.sockets import socket_path

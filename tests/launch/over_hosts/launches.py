@@ -17,7 +17,7 @@ from ...living import until
 LOOM = (sys.executable, "-m", "torchloom")
 LIMIT = 90.0  # seconds; a launch that takes longer is stuck
 RUNTIME = "/run/user/0"  # every host has its own
-CARRIERS = ("ssh", "srun", "mpirun", "orted", "slurmstepd")
+SLURM = (6817, 6818)  # ports of its daemons
 
 # Every rank writes down what it is and where, before it does what the test asks for.
 REPORT = """
@@ -248,7 +248,7 @@ class Launches:
     def _files(self, host: str) -> list[str]:
         look = f"ls -d /dev/shm/* {self.runtime}/torchloom/*; ss -Hltn 'sport != :22'"
         said = self.cluster.run(host, ["sh", "-c", f"{look} 2>/dev/null"]).stdout
-        return [line for line in said.splitlines() if not _is_daemons(line)]
+        return [line for line in said.splitlines() if not _may_stay(line)]
 
     def _runs(self) -> list[Path]:
         runs = self.home / "runs"
@@ -295,6 +295,6 @@ def state_of(pid: int) -> str:
     return "X"
 
 
-def _is_daemons(line: str) -> bool:
-    """Slurm's daemons listen where they always do."""
-    return any(f":{port} " in line for port in (6817, 6818))
+def _may_stay(line: str) -> bool:
+    """Slurm's daemons listen where they always do; what is remembered of jobs is no job's."""
+    return line.endswith("/jobs-elsewhere.json") or any(f":{port} " in line for port in SLURM)

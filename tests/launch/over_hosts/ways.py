@@ -17,7 +17,6 @@ class Way:
     name: str
     flags: tuple[str, ...] = ()
     allocation: bool = False
-    mpirun_alone: bool = False
 
     def command(self, launches: Launches, *words: str | Path) -> tuple[str, list[str]]:
         """Return on which host to start what."""
