@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +18,12 @@ import pytest
 
 from .cluster import NEEDS
 from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
+
+# Behind an ampersand or nohup these are ignored, and all that a test starts inherits that.
+for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_signum) is signal.SIG_IGN:
+        python = signal.default_int_handler if _signum is signal.SIGINT else signal.SIG_DFL
+        signal.signal(_signum, python)
 
 # A zygote would stay after each of a thousand tests; those that are about one ask for it.
 os.environ.setdefault("LOOM_WARM", "0")

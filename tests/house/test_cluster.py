@@ -122,7 +122,7 @@ def test_a_loopback_is_one_hosts_own_and_an_address_is_everyones(
 def test_shared_memory_and_run_are_a_hosts_own_and_files_are_shared(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    name = f"loom-{os.getpid()}"
+    name = f"shared-{os.getpid()}"
     paths = [f"/dev/shm/{name}", f"/run/{name}", str(tmp_path / name)]
 
     cluster.run("n1", ["touch", *paths])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,9 +128,13 @@ def test_a_missing_need_skips_unless_it_is_required(
 ) -> None:
     text = (ROOT / "tests/conftest.py").read_text()
     text = text.replace('find_spec("torch")', 'find_spec("no_such_torch")')
-    (tmp_path / "conftest.py").write_text(text)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs(what): x\n")
-    (tmp_path / "test_it.py").write_text(
+    tests = tmp_path / "tests"
+    shutil.copytree(ROOT / "tests/cluster", tests / "cluster")
+    shutil.copy(ROOT / "tests/living.py", tests)
+    (tests / "conftest.py").write_text(text)
+    options = "addopts = --import-mode=importlib\nmarkers = needs(what): x\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")
+    (tests / "test_it.py").write_text(
         "import pytest\n@pytest.mark.needs('torch')\ndef test_it(): pass\n"
     )
     env = {**os.environ, "LOOM_TEST_REQUIRE": required, "CI": ci}

@@ -11,7 +11,7 @@ from torchloom.launch.frames import Connection, Message
 from torchloom.launch.hostfile import index_of
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
-_MOST_EARLY = 10_000  # messages of a caller that has not shown who it is
+_MOST_EARLY = 200  # messages of a caller that has not shown who it is
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
+HOME_FILE = "home"  # in a store's folder: whose state folder knows the run
 _SHARED_MEMORY = Path("/dev/shm")
 _SERVE = ("-m", "torchloom.worker.store", "3")
 
@@ -58,6 +59,7 @@ class Stores:
         variables["MASTER_PORT"] = str(self._ports[place])
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            (self._folder / HOME_FILE).write_text(str(settings.loom_home()))
             return f"file://{self._folder}/{order.role}-{order.attempt}"
         return ""  # no room for a file: rank 0 serves at the port
 

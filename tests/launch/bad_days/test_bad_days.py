@@ -490,8 +490,11 @@ while json.loads(run("ls", "--json"))[0]["state"] != "RUNNING":
 record = json.load(open(f"{os.environ['LOOM_HOME']}/runs/{app_id}/status.json"))
 owners = [record["guard"]["pid"], record["launcher"]["pid"]]
 for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-    if f"LOOM_AGENT_OF={app_id}".encode() in open(f"/proc/{pid}/environ", "rb").read():
-        os.kill(pid, signal.SIGKILL)
+    try:
+        if f"LOOM_AGENT_OF={app_id}".encode() in open(f"/proc/{pid}/environ", "rb").read():
+            os.kill(pid, signal.SIGKILL)
+    except OSError:  # it has just ended
+        pass
 while os.path.exists(f"/proc/{owners[0]}") or os.path.exists(f"/proc/{owners[1]}"):
     os.waitpid(-1, 0)  # this process is the namespace's init: the dead are its to bury
 impostors = []

@@ -32,11 +32,11 @@ class Kill:
     delay: float
 
     @classmethod
-    def drawn(cls, seed: int) -> "Kill":
-        """Phases take turns; the rest is the seed's."""
+    def drawn(cls, seed: int, warm: bool) -> "Kill":
+        """Phases take turns; the rest is the seed's. Only a cold rank imports for long."""
         dice = random.Random(seed)
         phase = PHASES[seed % len(PHASES)]
-        longest = 0.5 if phase in ("import", "init") else 0.02
+        longest = 0.5 if phase == "import" and not warm else 0.02
         return cls(seed, dice.choice(VICTIMS), phase, round(dice.random() * longest, 4))
 
     @property
@@ -92,7 +92,7 @@ class Session:
             return None
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        began = time.monotonic()
+        began, during = time.monotonic(), self._said(kill.rank)[-1][1]
         if kill.kind == "agent":
             self._until(lambda: self.launches.tree(kill.host).get("agent") not in (None, pid))
         else:
@@ -100,12 +100,10 @@ class Session:
             self._until(lambda: all(self._has_said(rank, "step") for rank in range(RANKS)))
         if self._launch.poll() is not None and kill.phase == "teardown":
             self._attempt = max(attempt for attempt, _ in self._ended())
-            return None if kill.kind != "agent" else self._sample(kill, began)
-        return self._sample(kill, began)
-
-    def _sample(self, kill: Kill, began: float) -> dict[str, Any]:
-        seconds = round(time.monotonic() - began, 3)
-        return {**asdict(kill), "attempt": self._attempt, "seconds": seconds}
+            if kill.kind != "agent":
+                return None
+        facts = {"during": during, "attempt": self._attempt}
+        return {**asdict(kill), **facts, "seconds": round(time.monotonic() - began, 3)}
 
     def _until(self, condition: Callable[[], object]) -> None:
         try:
@@ -147,7 +145,7 @@ def survive(
     launches: Launches, seeds: Iterable[int], size: int, env: dict[str, str]
 ) -> list[dict[str, Any]]:
     """Run sessions until every seed's kill has hit; return a sample of each."""
-    pending = [Kill.drawn(seed) for seed in seeds]
+    pending = [Kill.drawn(seed, env["LOOM_WARM"] == "1") for seed in seeds]
     samples: list[dict[str, Any]] = []
     for number in range(4 * len(pending)):
         if not pending:

@@ -13,6 +13,7 @@ from pathlib import Path
 from torchloom.launch.checks.finding import Finding, Place, ok, problem
 from torchloom.launch.checks.survivors import PROC, Fate, Jobs, Survivor
 from torchloom.launch.identity import ProcessId
+from torchloom.launch.stores import HOME_FILE
 
 SHM_PREFIX = "loom-"  # of everything of a job in /dev/shm; its id follows
 YOUNG = 60.0  # seconds during which somebody may still be at work on a thing nobody knows
@@ -103,8 +104,16 @@ def _shared_memory(shm: Path, jobs: Jobs) -> Iterator[Leftover]:
         busy = any(each == str(path) or each.startswith(f"{path}/") for each in used)
         if busy or any(jobs.of(each) for each in ids) or jobs.fate(job) is Fate.LIVING:
             continue
-        if known or _is_old(path):
+        if known or (_is_old(path) and not _is_another_home(path, jobs)):
             yield Leftover("folder" if path.is_dir() else "file", str(path), job, path=path)
+
+
+def _is_another_home(path: Path, jobs: Jobs) -> bool:
+    """Tell whether a run of another state folder, which is still there, left this."""
+    with contextlib.suppress(OSError):
+        home = Path((path / HOME_FILE).read_text())
+        return home != jobs.home and home.is_dir()
+    return False
 
 
 def _ids(name: str) -> list[str]:

@@ -38,7 +38,7 @@ class Jobs:
     """All processes of this user's jobs, at one instant."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self.home = home
         self.all = {each.process.pid: each for each in survivors()}
         self._watched = {each.agent_of for each in self.all.values() if each.agent_of}
 
@@ -49,7 +49,7 @@ class Jobs:
         if not job or job.startswith(".") or "/" in job:
             return Fate.UNKNOWN
         try:
-            record = RunFolder(self._home / "runs" / job).record().truth()
+            record = RunFolder(self.home / "runs" / job).record().truth()
         except OSError:
             return Fate.UNKNOWN
         except (ValueError, KeyError, TypeError, AttributeError):  # spoiled, and nobody's any more
@@ -58,7 +58,7 @@ class Jobs:
 
     def is_ours(self, one: Survivor) -> bool:
         """Tell whether a process is of this state folder, or of one that is gone."""
-        return one.home is None or one.home == self._home or not one.home.exists()
+        return one.home is None or one.home == self.home or not one.home.exists()
 
     def of(self, job: str) -> list[Survivor]:
         """Return the living processes of one job, its agents too."""
