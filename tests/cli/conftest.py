@@ -155,6 +155,11 @@ def loom(state: Path) -> Iterator[Loom]:
     command.close()
 
 
+def _without_size(env: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what readline, once imported anywhere above, has put in behind Python's back."""
+    return {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+
+
 class Terminal:
     """A real terminal with a command on it, which leads the session."""
 
@@ -168,7 +173,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env=dict(os.environ),  # readline, once imported, adds COLUMNS behind Python's back
+            env=_without_size(os.environ),
         )
         self._slave = slave
         self.screen = b""
