@@ -343,4 +343,4 @@ def test_no_color_is_honoured(on_terminal: Any, ended: Any, monkeypatch: pytest.
     shown, doctor = on_terminal("show", "train-b"), on_terminal("doctor")
 
     assert (shown.wait(), doctor.wait()) == (0, 0)
-    assert b"\x1b" not in shown.screen + doctor.screen
+    assert b"\x1b[3" not in shown.screen + doctor.screen

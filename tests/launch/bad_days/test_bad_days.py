@@ -78,9 +78,10 @@ echo last words
 
 def test_when_the_agent_is_killed_another_finds_its_ranks(machine: Machine) -> None:
     app_id = machine.submit("-n", "2", "bash", machine.script(COUNTING))
+    written(machine, "count-0")
+    counted = int(written(machine, "count-1"))
     before = machine.team(app_id)
     ranks = {pid for pid in processes_of(app_id) if parent(pid) == before.keeper}
-    counted = int(written(machine, "count-1"))
 
     os.kill(before.agent, signal.SIGKILL)
     until(lambda: not is_alive(before.agent), "the agent gone")
