@@ -127,6 +127,7 @@ def test_shared_memory_and_run_are_a_hosts_own_and_files_are_shared(
 
     cluster.run("n1", ["touch", *paths])
     seen = {host: cluster.run(host, ["ls", *paths]).stdout.split() for host in ("n1", "n2")}
+    cluster.run("n1", ["rm", *paths])  # the hosts stay for the tests that follow
 
     assert seen == {"n1": paths, "n2": [paths[2]]}
     assert not Path(paths[0]).exists()
