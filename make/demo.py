@@ -94,7 +94,6 @@ class Stage:
             time.sleep(0.1)
         return left
 
-
     def _left(self) -> list[int]:
         return processes_with(f"LOOM_HOME={self.home}") + processes_named(str(self._runtime))
 

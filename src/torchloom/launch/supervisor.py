@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchloom.launch import stores
 from torchloom.launch.carriers import Carriers
 from torchloom.launch.contract import Meeting, group_variables
 from torchloom.launch.descendants import Share
@@ -498,6 +499,7 @@ class Supervisor:
         self._nodes.close()
         if not self._request.carrier and self._nodes.lost:  # agent and guard of this very host
             kill_share(Share(self._request.app_id))
+            stores.clear(Share(self._request.app_id))
 
 
 def _token(request: LaunchRequest) -> str:

@@ -191,6 +191,7 @@ def test_without_guard_and_agent_the_app_is_ended_by_its_launch_process(machine:
     machine.loom("show", app_id, "--wait")
 
     assert processes_of(app_id) == []
+    assert left_of(machine, app_id) == []
     assert not is_alive(team.keeper)
     assert machine.show(app_id)["reason"].startswith("node_lost_")
 
