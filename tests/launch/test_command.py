@@ -229,21 +229,6 @@ def test_the_shim_knows_no_other_tools_words(line: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "prefix"),
-    [
-        ("a", "rank"),
-        ("--tee 3 a", "rank"),
-        (f"{AS_TORCHRUN} a", "none"),
-        (f"{AS_TORCHRUN} --redirects 3 a", "none"),
-        (f"{AS_TORCHRUN} --tee 3 a", "torchrun"),
-        (f"{AS_TORCHRUN} --tee 0:1 a", "torchrun"),
-    ],
-)
-def test_lines_begin_as_the_tool_that_was_called_begins_them(line: str, prefix: str) -> None:
-    assert parse(line).prefix == prefix
-
-
-@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("train.py -x", ("py", "-u", "train.py", "-x")),

@@ -1,4 +1,3 @@
-import os
 import signal
 import threading
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder, StateNotWritable, all_folders, remove_debris
+from torchloom.launch.folder import RunFolder, StateNotWritable, all_folders
 from torchloom.specs.api import AppState
 
 from .test_record import RUNNING
@@ -85,22 +84,8 @@ def test_a_removed_run_is_gone_with_its_refuge(home: Path, tmp_path: Path) -> No
     assert list((tmp_path / "run").rglob("*.json")) == []
 
 
-def test_old_debris_of_crashes_is_removed_and_nothing_else(home: Path) -> None:
-    new().publish()
-    runs = home / "runs"
-    for name, age in ((".new-old", 100), (".rm-old", 100), (".new-young", 1), (".other", 100)):
-        (runs / name).mkdir()
-        (runs / name / "file").touch()
-        then = (runs / name).stat().st_mtime - age
-        os.utime(runs / name, (then, then))
-    os.utime(runs / "app-1", (0, 0))
-
-    assert remove_debris() == 2
-    assert sorted(path.name for path in runs.iterdir()) == [".new-young", ".other", "app-1"]
-
-
 def test_without_any_run_there_is_nothing(home: Path) -> None:
-    assert (listed(), catalog.records(), remove_debris()) == ([], [], 0)
+    assert (listed(), catalog.records()) == ([], [])
 
 
 # The record.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from torchloom.errors import UserError
 from torchloom.launch.grammar import OURS, TORCHRUN, Said
@@ -101,13 +101,6 @@ class LaunchCommand:
     def ranks(self) -> int | None:
         """How many ranks a role's replica has, when a number was said."""
         return next((n for n in (self.per_node, self.total) if isinstance(n, int)), None)
-
-    @property
-    def prefix(self) -> Literal["none", "rank", "torchrun"]:
-        """What stands before a rank's lines: `[rank0]: `; under the shim, what torchrun writes."""
-        if not self.as_torchrun:
-            return "rank"
-        return "torchrun" if self.tee != NO_STREAMS else "none"
 
     def argv(self, python: str) -> tuple[str, ...]:
         """Return what a rank executes, with an interpreter where one is needed."""

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,6 @@ from torchloom.specs.api import AppState
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
 _GONE = ".rm-"  # a folder being removed
-_DEBRIS_AGE = 60.0  # seconds after which nobody is still at work on such a folder
 
 
 class RunFolder:
@@ -170,18 +168,6 @@ def all_folders() -> Iterator[RunFolder]:
         for entry in entries:
             if not entry.name.startswith("."):
                 yield RunFolder(Path(entry.path))
-
-
-def remove_debris() -> int:
-    """Remove folders that a crash left half made or half removed; return how many."""
-    count = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(settings.runs_dir()) as entries:
-        for entry in entries:
-            old = entry.stat().st_mtime < time.time() - _DEBRIS_AGE
-            if entry.name.startswith((_NEW, _GONE)) and old:
-                shutil.rmtree(entry.path, ignore_errors=True)
-                count += 1
-    return count
 
 
 def now() -> str:

@@ -176,3 +176,26 @@ def _read(text: bytes) -> Message:
     if not isinstance(message, dict):
         raise _Garbled
     return message
+
+
+def say(channel: socket.socket, message: Message) -> None:
+    """Send one message and wait until it is on its way, where nothing else is to be done."""
+    text = json.dumps(message).encode()
+    channel.sendall(HEADER.pack(len(text), 0) + text)
+
+
+def hear(channel: socket.socket) -> dict[str, Any]:
+    """Wait for one message, and leave what follows it unread."""
+    length, _ = HEADER.unpack(_exactly(channel, HEADER.size))
+    message: dict[str, Any] = json.loads(_exactly(channel, length))
+    return message
+
+
+def _exactly(channel: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = channel.recv(length - len(data))
+        if not more:
+            raise ConnectionResetError("it hung up")
+        data += more
+    return data

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchloom.launch import stores
 from torchloom.launch.carriers import Carriers
-from torchloom.launch.contract import Meeting, group_variables
+from torchloom.launch.contract import Meeting
 from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
@@ -20,11 +20,12 @@ from torchloom.launch.group import Group
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.joining import JOINED
 from torchloom.launch.keeping import kill_share
-from torchloom.launch.ledger import Ledger, Place, Started, rank_logs
+from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
 from torchloom.launch.logfiles import LogFiles
 from torchloom.launch.nodes import Nodes
-from torchloom.launch.orders import RankOrder, ReplicaOrder
+from torchloom.launch.ordering import replica_order
+from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.signals import FORWARDED, SignalPipe
 from torchloom.launch.variables import TOKEN_VARIABLE
@@ -417,38 +418,7 @@ class Supervisor:
     def _replica_order(
         self, start: Start, meeting: Meeting, file_store: bool = False
     ) -> ReplicaOrder:
-        key, role = start.key, self._request.role(start.key.role)
-        replica = self._request.replica(key)
-        group = self._group(role)
-        ranks = tuple(
-            RankOrder(
-                local_rank,
-                rank_logs(self._request, key, local_rank),
-                group_variables(self._request, group, key, local_rank, start.attempt, meeting),
-                dict(enumerate(self._request.copied)).get(local_rank, 0),
-            )
-            for local_rank in range(role.ranks_of(key.index))
-        )
-        return ReplicaOrder(
-            role=key.role,
-            index=key.index,
-            attempt=start.attempt,
-            argv=replica.argv,
-            cwd=role.cwd or self._request.cwd,
-            ranks=ranks,
-            env=replica.env,
-            ports=replica.ports,
-            grouped=role.distributed,
-            file_store=file_store,
-            copies=self._copies(role, start),
-        )
-
-    def _copies(self, role: RoleRequest, start: Start) -> str:
-        """Return the folder of an attempt's copied logs: one a node, which may share disks."""
-        base, run = self._request.copies, self._request.app_id
-        if len(role.replicas) > 1:
-            run = f"{run}_{start.key.index}"
-        return f"{base}/{run}/attempt_{start.attempt}" if base else ""
+        return replica_order(self._request, self._group_of(start), start, meeting, file_store)
 
     def _group(self, role: RoleRequest) -> Group:
         return Group(role, self._state.members(role.name))

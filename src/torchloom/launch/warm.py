@@ -2,10 +2,8 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.launch import importing, sockets
+from torchloom.launch.frames import hear, say
 from torchloom.launch.probe import Probe, basics, locate, probe
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.variables import AGENT_VARIABLE
@@ -30,7 +29,6 @@ HELD = "LOOM_HELD_"  # before the name of a changed variable: what it was
 _ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own variables
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
-_HEADER = struct.Struct("!IH")  # a frame without descriptors; see frames.py
 _WORTH_A_LOOK = 0.01
 
 
@@ -168,29 +166,6 @@ def leave_all() -> None:
 def excuse_path(address: Path) -> Path:
     """Return where a zygote writes why it could not live."""
     return address.with_suffix(".cold")
-
-
-def say(channel: socket.socket, message: Mapping[str, Any]) -> None:
-    """Send one message, as a frame."""
-    text = json.dumps(message).encode()
-    channel.sendall(_HEADER.pack(len(text), 0) + text)
-
-
-def hear(channel: socket.socket) -> dict[str, Any]:
-    """Return one message, and leave what follows it unread."""
-    length, _ = _HEADER.unpack(_exactly(channel, _HEADER.size))
-    message: dict[str, Any] = json.loads(_exactly(channel, length))
-    return message
-
-
-def _exactly(channel: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        more = channel.recv(length - len(data))
-        if not more:
-            raise ConnectionResetError("it hung up")
-        data += more
-    return data
 
 
 def _never(command: PythonCommand, env: Mapping[str, str]) -> str:

@@ -38,7 +38,7 @@ def become(command: "PythonCommand", env: "Mapping[str, str]") -> "NoReturn":
 
     Whatever a fork cannot become, a fresh interpreter still can: then it is executed.
     """
-    from torchloom.worker import frames, rebirth
+    from torchloom.worker import callers, rebirth
 
     try:
         if rebirth.cold_because(command, env):
@@ -47,7 +47,7 @@ def become(command: "PythonCommand", env: "Mapping[str, str]") -> "NoReturn":
     except Exception:  # nothing of the program has run yet, and the job must not pay for our fault
         execute(command, env)
     words = Words(list(command.argv), command.what, command.target, list(command.args))
-    run(words, frames.hide_caller)
+    run(words, callers.hide_caller)
 
 
 def execute(command: "PythonCommand", env: "Mapping[str, str]") -> "NoReturn":

@@ -17,14 +17,14 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchloom.launch import importing, procfile, sockets, warm
+from torchloom.launch import frames, importing, procfile, sockets, warm
 from torchloom.launch.descendants import Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
-from torchloom.worker import frames, hugepages, preload, program, rebirth, rendezvous  # noqa: F401
+from torchloom.worker import callers, hugepages, preload, program, rebirth, rendezvous  # noqa: F401
 
 _IDLE = 3600.0
 _PAUSE = 1.0  # seconds without a caller after which there is time for the memory
@@ -108,7 +108,7 @@ class Zygote:
 
     def _hear(self, channel: socket.socket) -> None:
         try:
-            self._answer(channel, warm.hear(channel))
+            self._answer(channel, frames.hear(channel))
         except (ValueError, TypeError, KeyError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
                 self._retire()
@@ -119,9 +119,9 @@ class Zygote:
             return
         self._used = time.monotonic()
         if why := self._cold_because(request):
-            warm.say(channel, {"say": "cold", "why": why})
+            frames.say(channel, {"say": "cold", "why": why})
             return
-        warm.say(channel, {"say": "warm", "pid": os.getpid()})
+        frames.say(channel, {"say": "warm", "pid": os.getpid()})
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)

@@ -42,7 +42,8 @@ def _scripts(*names: str) -> dict[str, Case]:
 CASES = {
     **_scripts("main", "path", "exit_number", "exit_text", "exit_nothing", "uncaught"),
     **_scripts("excepthook", "endings", "unraisable", "handlers", "interrupt", "killed"),
-    **_scripts("threads", "futures", "mp_fork", "mp_spawn", "mp_forkserver", "loader"),
+    **_scripts("threads", "futures", "loader"),
+    **{f"mp_{how}": Case(("mp.py", how)) for how in ("fork", "spawn", "forkserver")},
     **_scripts("training", "compiled", "leave_at_once", "warned", "flags", "thread_counts"),
     **_scripts("torch_logs", "surroundings", "descriptors", "streams", "variables", "pickled"),
     **_scripts("source", "faults", "closed_output", "logged", "collector", "seeded"),

@@ -1,4 +1,5 @@
 import multiprocessing
+import sys
 
 import witness  # noqa: F401
 
@@ -15,7 +16,7 @@ def work(box):
 
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(sys.argv[1])
     with context.Pool(1) as pool:
         print(pool.apply(work, (Box(1),)).value)
     process = context.Process(target=work, args=(Box(5),))
