@@ -28,8 +28,8 @@ class Recipe:
 
 TORCH_STEP = (TORCH, TORCH)
 RECIPES = {
-    "demo": Recipe(".venv", (TORCH_STEP, ("numpy -e .", "torchloom and numpy")), 35),
-    "dev": Recipe(".venv", (TORCH_STEP, ("numpy -e .[dev]", "torchloom, numpy, dev tools")), 65),
+    "demo": Recipe(".venv", (TORCH_STEP, ("numpy -e .", "torchloom and numpy")), 50),
+    "dev": Recipe(".venv", (TORCH_STEP, ("numpy -e .[dev]", "torchloom, numpy, dev tools")), 110),
     "peers": Recipe(
         ".build/peers", (TORCH_STEP, ("numpy torchx-nightly", "torchx-nightly")), 35, made_of=()
     ),

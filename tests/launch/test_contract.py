@@ -36,7 +36,8 @@ def environment(
     key = ReplicaKey("trainer", replica)
     told = group_variables(request, group, key, local_rank, 1, meeting)
     order = ReplicaOrder("trainer", replica, 1, (), "/", (), own or {}, grouped=of.distributed)
-    return rank_environment(inherited, order, told, "n1", Path("/logs/t"), ports or {}, store)
+    here = {"LOOM_STORE": store}
+    return rank_environment(inherited, order, told, "n1", Path("/logs/t"), ports or {}, here)
 
 
 def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
@@ -70,6 +71,8 @@ def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
         "LOOM_JOB": "app-1",
         "LOOM_NODE": "n1",
         "LOOM_ATTEMPT": "1",
+        "LOOM_ROLE": "trainer",
+        "LOOM_GENERATION": "1",
     }
 
 
@@ -121,6 +124,8 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
         "LOOM_JOB": "app-1",
         "LOOM_NODE": "n1",
         "LOOM_ATTEMPT": "1",
+        "LOOM_ROLE": "trainer",
+        "LOOM_GENERATION": "1",
     }
 
 
@@ -163,3 +168,14 @@ def test_ports_are_told_by_name() -> None:
     env = environment(role(), ports={"http-api": 8080, "c10d": 29500})
 
     assert (env["LOOM_PORT_HTTP_API"], env["LOOM_PORT_C10D"]) == ("8080", "29500")
+
+
+def test_a_rank_finds_its_page_and_uplink_and_not_those_of_the_rank_that_launched_it() -> None:
+    outer = {**SHELL, "LOOM_PAGE": "/outer/page", "LOOM_AGENT": "/outer/agent.sock"}
+    order = ReplicaOrder("trainer", 0, 1, (), "/", (), {}, grouped=True)
+    here = {"LOOM_PAGE": "/own/page", "LOOM_AGENT": "", "LOOM_STORE": ""}
+
+    env = rank_environment(outer, order, {}, "n1", Path("/logs"), {}, here)
+
+    found = {name: env.get(name) for name in ("LOOM_PAGE", "LOOM_AGENT", "LOOM_STORE")}
+    assert found == {"LOOM_PAGE": "/own/page", "LOOM_AGENT": None, "LOOM_STORE": None}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import settings
-from torchloom.launch import link, ports
+from torchloom.launch import link, ports, shared_memory
 from torchloom.launch.contract import rank_environment
 from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, put_aside
@@ -36,9 +36,15 @@ from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.stores import Stores
 from torchloom.launch.terminal import Relay
-from torchloom.launch.variables import TOKEN_VARIABLE
+from torchloom.launch.variables import (
+    PAGE_VARIABLE,
+    STORE_VARIABLE,
+    TOKEN_VARIABLE,
+    UPLINK_VARIABLE,
+)
 from torchloom.rules.replica import ReplicaKey
 
+UPLINK = "plane/agent.sock"  # below the runtime folder: where the plane hears ranks of this node
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
 _DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
@@ -262,9 +268,13 @@ class Agent:
             log.directory.mkdir(parents=True, exist_ok=True)
         put_aside(rank.error_file, order.attempt - 1)
         variables = dict(mine.variables)
-        store = self._stores.settle(order, variables)
+        here = {
+            STORE_VARIABLE: self._stores.settle(order, variables),
+            PAGE_VARIABLE: self._page(order, mine.local_rank),
+            UPLINK_VARIABLE: str(settings.runtime_dir() / UPLINK),
+        }
         env = rank_environment(
-            self._inherited, order, variables, self._node, log.directory, settled, store
+            self._inherited, order, variables, self._node, log.directory, settled, here
         )
         if self._relay is None:
             given = rank.pipes(self._post.stdin)
@@ -275,6 +285,11 @@ class Agent:
         )
         self._ranks[rank.number] = rank
         self._starting[order.key].append(rank)
+
+    def _page(self, order: ReplicaOrder, local_rank: int) -> str:
+        """Return a new page for a new life: the progress of the one before is not its own."""
+        life = f"{order.role}-{order.index}-{local_rank}-{order.attempt}"
+        return shared_memory.make_page(self._post.share.app_id, life)
 
     def _log(self, logs: str) -> Log:
         private = settings.runtime_dir() / self._post.share.app_id / self._node

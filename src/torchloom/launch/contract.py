@@ -13,15 +13,25 @@ from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
     ATTEMPT_VARIABLE,
+    GENERATION_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
+    PAGE_VARIABLE,
+    ROLE_VARIABLE,
     STORE_VARIABLE,
     TOKEN_VARIABLE,
+    UPLINK_VARIABLE,
 )
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
-_NOT_FOR_RANKS = (AGENT_VARIABLE, TOKEN_VARIABLE, STORE_VARIABLE)
+_NOT_FOR_RANKS = (
+    AGENT_VARIABLE,
+    TOKEN_VARIABLE,
+    STORE_VARIABLE,
+    PAGE_VARIABLE,
+    UPLINK_VARIABLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +86,22 @@ def rank_environment(
     node: str,
     log_dir: Path,
     ports: Mapping[str, int],
-    store: str = "",
+    here: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return all a rank's process sees: the submitter's variables, ours, then the role's."""
+    """Return all a rank's process sees: the submitter's variables, ours, then the role's.
+
+    `here` are those that only its host knows: its store, page and uplink, where there is one.
+    """
     env = {name: value for name, value in inherited.items() if name not in _NOT_FOR_RANKS}
     env = _defaults(order, variables) | env | dict(variables)
     env |= {
         NODE_VARIABLE: node,
+        ROLE_VARIABLE: order.role,
+        GENERATION_VARIABLE: str(order.attempt),
         "TORCHELASTIC_ERROR_FILE": str(log_dir / "error.json"),
         "PET_LOG_DIR": str(log_dir / "torchelastic"),
     }
-    if store:
-        env[STORE_VARIABLE] = store
+    env |= {name: value for name, value in (here or {}).items() if value}
     env |= {f"LOOM_PORT_{_upper(name)}": str(port) for name, port in ports.items()}
     return env | dict(order.env)
 

@@ -10,6 +10,7 @@ from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.group import whole_group
 from torchloom.launch.identity import ProcessId
+from torchloom.launch.poke import poke
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.rules.replica import ReplicaKey
@@ -71,7 +72,8 @@ class Ledger:
     def ranks_started(self, started: Iterable[Started]) -> None:
         """Note new processes of some ranks."""
         record = self.record
-        for one in started:
+        begun = list(started)
+        for one in begun:
             record = _put(
                 record,
                 one.place,
@@ -84,11 +86,13 @@ class Ledger:
                 started_at=now(),
                 ended_at=None,
             )
-        self._write(record)
+        if begun:
+            self._write(record, "started", ranks=[_shown(one) for one in begun])
 
     def note(self, event: str, **facts: object) -> None:
         """Write down something that changes no state, such as why a node was replaced."""
         self.folder.add_event(event, **facts)
+        poke(self.record.id)
 
     def rank_ended(self, place: Place, state: AppState, exit_code: int) -> None:
         """Note how a rank ended; codes below zero are signals, as the kernel counts them."""
@@ -119,6 +123,13 @@ class Ledger:
         except OSError as error:  # neither folder takes it: run on, and try at the next change
             with contextlib.suppress(OSError):
                 print(f"cannot write the record: {error}", file=sys.stderr)  # noqa: T201
+        poke(record.id)
+
+
+def _shown(one: Started) -> dict[str, object]:
+    role, replica, local_rank = one.place
+    seat = {"role": role, "replica": replica, "local_rank": local_rank, "rank": one.rank}
+    return {**seat, "attempt": one.attempt, "pid": one.process.pid if one.process else None}
 
 
 def _put(record: Record, place: Place, **changes: object) -> Record:

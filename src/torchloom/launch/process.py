@@ -23,6 +23,7 @@ from torchloom.launch.guard import Guard, fork
 from torchloom.launch.handshake import GO, READY
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.ledger import Ledger
+from torchloom.launch.poke import poke
 from torchloom.launch.record import LAUNCHER_LOST
 from torchloom.launch.signals import ENDING, FORWARDED, SignalPipe
 from torchloom.launch.spawn import become_subreaper
@@ -75,6 +76,7 @@ def _guard(
         folder.write_record(lost)
         folder.add_event("failed", reason=LAUNCHER_LOST)
         catalog.add_ended(lost)
+        poke(app_id)
     os._exit(0)
 
 

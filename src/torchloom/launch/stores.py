@@ -9,21 +9,17 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torchloom import settings
-from torchloom.launch import link, ports
+from torchloom.launch import link, ports, shared_memory
 from torchloom.launch.descendants import Share
 from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 
-HOME_FILE = "home"  # in a store's folder: whose state folder knows the run
-_SHARED_MEMORY = Path("/dev/shm")
 _SERVE = ("-m", "torchloom.worker.store", "3")
 
 
@@ -41,7 +37,6 @@ class Stores:
     def __init__(self, share: Share, keeper: KeeperLink) -> None:
         self._share = share
         self._keeper = keeper
-        self._folder = _folder(share.app_id)
         self._ports: dict[tuple[str, int], int] = {}
         self._processes: dict[int, tuple[str, int]] = {}
 
@@ -57,11 +52,9 @@ class Stores:
         if place not in self._ports:
             self._ports[place] = ports.free_port()
         variables["MASTER_PORT"] = str(self._ports[place])
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            (self._folder / HOME_FILE).write_text(str(settings.loom_home()))
-            return f"file://{self._folder}/{order.role}-{order.attempt}"
-        return ""  # no room for a file: rank 0 serves at the port
+        folder = shared_memory.make(self._share.app_id)
+        # no room for a file: rank 0 serves at the port
+        return f"file://{folder}/{order.role}-{order.attempt}" if folder else ""
 
     def host(self, order: ReplicaOrder, env: Mapping[str, str], address: str) -> StorePort:
         """Start the store of an attempt at an address of this host; `env` is its ranks'."""
@@ -98,7 +91,7 @@ class Stores:
 
     def close(self) -> None:
         """Leave no file behind; processes end with the keeper."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shared_memory.remove(self._share.app_id)
 
     def _end_older(self, role: str, attempt: int) -> None:
         for number, (other, before) in list(self._processes.items()):
@@ -108,13 +101,8 @@ class Stores:
 
 def clear(share: Share) -> None:
     """Remove what a job left on a node in memory and among the sockets, whoever could not."""
-    shutil.rmtree(_folder(share.app_id), ignore_errors=True)
+    shared_memory.remove(share.app_id)
     private = settings.runtime_dir() / share.app_id
     shutil.rmtree(private / share.node, ignore_errors=True)
     with contextlib.suppress(OSError):  # there is none, or another node's is in it
         private.rmdir()
-
-
-def _folder(app_id: str) -> Path:
-    base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"loom-{app_id}-{os.getuid()}"

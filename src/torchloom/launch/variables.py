@@ -3,6 +3,10 @@
 JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
 NODE_VARIABLE = "LOOM_NODE"  # and the name of its node
 ATTEMPT_VARIABLE = "LOOM_ATTEMPT"  # how often it was started again
+ROLE_VARIABLE = "LOOM_ROLE"  # a rank's role
+GENERATION_VARIABLE = "LOOM_GENERATION"  # which membership of its job a rank was born into
+PAGE_VARIABLE = "LOOM_PAGE"  # the shared page a rank writes its progress to
+UPLINK_VARIABLE = "LOOM_AGENT"  # the socket at which its node's agent hears a rank
 AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
 STORE_VARIABLE = "LOOM_STORE"  # where the ranks of an attempt meet
 TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between a launch process and its agents only

@@ -13,7 +13,7 @@ from pathlib import Path
 from torchloom.launch.checks.finding import Finding, Place, ok, problem
 from torchloom.launch.checks.survivors import PROC, Fate, Jobs, Survivor
 from torchloom.launch.identity import ProcessId
-from torchloom.launch.stores import HOME_FILE
+from torchloom.launch.shared_memory import HOME_FILE
 
 SHM_PREFIX = "loom-"  # of everything of a job in /dev/shm; its id follows
 YOUNG = 60.0  # seconds during which somebody may still be at work on a thing nobody knows

@@ -1,0 +1,236 @@
+"""What ranks, agents and the weaver say to each other: one frozen class a message.
+
+They travel as msgpack arrays with the class' name first. A newer torchloom may append fields: older
+ones ignore them. Every message has a `Head`, which says of whom it speaks and fences old lives out.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+VERSION = 1
+NO_RANK = -1  # an agent or a launch process speaks for itself
+
+Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+Boundary: TypeAlias = Literal["none", "attached", "api"]
+Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint"]
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """Who speaks, or who is spoken to: one life of one rank, in one membership of its job."""
+
+    version: int
+    job: str
+    generation: int
+    rank: int
+    incarnation: str
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=False):
+    """Anything that is said."""
+
+    head: Head
+
+
+# What a rank's threadlet tells its agent.
+
+
+class Knob(msgspec.Struct, frozen=True, array_like=True):
+    """A value that may be changed while the job runs."""
+
+    name: str
+    value: Value
+    type: Literal["float", "int", "bool", "str", "json"]
+    low: float | None = None
+    high: float | None = None
+
+
+class Register(Message, frozen=True):
+    """A rank is there; said again, word for word, whenever somebody may have forgotten."""
+
+    role: str
+    local_rank: int
+    node: str
+    pid: int
+    started: int  # the process' start time, in the kernel's ticks
+    replica: str  # the replica group it belongs to
+    devices: tuple[str, ...]
+    boundary: Boundary
+    knobs: tuple[Knob, ...] = ()
+    page: str = ""  # where its agent reads its progress
+
+
+class Metrics(Message, frozen=True):
+    """Numbers of several steps: each row is (step, unix seconds, one value a name or None)."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+class Event(Message, frozen=True):
+    """Something happened once: a NaN, a collective error, a first boundary, an exit."""
+
+    kind: str
+    step: int
+    time: float
+    facts: dict[str, Value] = {}
+
+
+class Ready(Message, frozen=True):
+    """The rank is in `step` and will not begin step + 1 + `ahead` without the outcome."""
+
+    command: str
+    step: int
+    ahead: int
+
+
+class Refused(Message, frozen=True):
+    """The rank cannot do what was asked, in words."""
+
+    command: str
+    why: str
+
+
+class Decided(Message, frozen=True):
+    """What the generation's store holds for a command: its step, or None for an abort."""
+
+    command: str
+    effective: int | None
+
+
+class Applied(Message, frozen=True):
+    """A command took effect on this rank, in this step, with these values."""
+
+    command: str
+    step: int
+    before: Value = None
+    after: Value = None
+
+
+class Goodbye(Message, frozen=True):
+    """The rank's program has come to its end; its exit is the keeper's to tell."""
+
+    step: int
+
+
+# What a rank is told.
+
+
+class Welcome(Message, frozen=True):
+    """The weaver knows the rank; these are the values that its knobs are to have."""
+
+    epoch: int
+    desired: dict[str, Value] = {}
+
+
+class Prepare(Message, frozen=True):
+    """Get ready for a command; `payload` is, for a knob, {"name", "value", "hold"}."""
+
+    command: str
+    kind: Kind
+    payload: dict[str, Value] = {}
+    at: int | None = None
+
+
+class Write(Message, frozen=True):
+    """Put the outcome into the generation's store, unless another was first, and say which won."""
+
+    command: str
+    effective: int
+
+
+class Outcome(Message, frozen=True):
+    """What the store holds for a command; None is an abort."""
+
+    command: str
+    effective: int | None
+    why: str = ""
+
+
+# What an agent and the weaver tell each other beside.
+
+
+class Device(msgspec.Struct, frozen=True, array_like=True):
+    """An accelerator or a CPU slot of a node."""
+
+    uuid: str
+    kind: Literal["cpu", "cuda", "xpu", "mps"]
+    index: int
+    memory: int = 0
+
+
+class Hello(Message, frozen=True):
+    """An agent is there, with its node's devices and the ranks it knows."""
+
+    agent: str
+    host: str
+    boot: str
+    pid: int
+    epoch: int  # the highest it has obeyed
+    devices: tuple[Device, ...] = ()
+    ranks: tuple[Register, ...] = ()
+
+
+class Greeting(Message, frozen=True):
+    """The weaver takes an agent in."""
+
+    agent: str
+    epoch: int
+    window: int = 64  # batches that may be under way without an answer
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank is by its shared page; `moved` is how many seconds ago that changed."""
+
+    head: Head
+    step: int
+    phase: int
+    moved: float
+    step_seconds: float
+
+
+class Beat(Message, frozen=True):
+    """An agent lives, and so far are its ranks."""
+
+    agent: str
+    sent: float
+    progress: tuple[Progress, ...] = ()
+
+
+class Batch(Message, frozen=True):
+    """Records of one life of one rank, numbered from `first` on without a gap."""
+
+    agent: str
+    first: int
+    records: tuple[bytes, ...]
+    dropped: int = 0  # metric points that a full spool let go before `first`
+
+
+class Stored(Message, frozen=True):
+    """All records of that life up to this number are in the database."""
+
+    epoch: int
+    upto: int
+
+
+class Kill(Message, frozen=True):
+    """End a rank; its agent has its keeper do it."""
+
+    epoch: int
+    signal: int
+    reason: str
+
+
+class DeviceEvent(Message, frozen=True):
+    """Somebody who watches hardware says that a device failed, is well again, or is to be left."""
+
+    device: str
+    state: Literal["failed", "healthy", "draining"]
+    source: str
+    reason: str = ""
+
+
+FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome
+FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent
+ToAgent: TypeAlias = Greeting | Stored | Kill | ToRank

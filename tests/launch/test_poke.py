@@ -1,0 +1,41 @@
+"""The weaver is told of news, and nobody waits or fails where there is none."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from torchloom import settings
+from torchloom.launch.poke import POKES, poke
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (settings.runtime_dir() / POKES).parent.mkdir(parents=True)
+    return settings.runtime_dir() / POKES
+
+
+def test_a_weaver_hears_which_run_has_news(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
+        weaver.bind(str(place))
+
+        poke("train-1")
+
+        assert weaver.recv(100) == b"train-1"
+
+
+def test_without_a_weaver_nothing_happens(place: Path) -> None:
+    poke("train-1")
+
+    assert not place.exists()
+
+
+def test_a_weaver_that_does_not_listen_keeps_nobody(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
+        weaver.bind(str(place))
+
+        for _ in range(10_000):  # more than any queue holds
+            poke("train-1")
+
+        assert weaver.recv(100) == b"train-1"
