@@ -25,13 +25,10 @@ from torchloom.launch.errorfile import ErrorReport, put_aside
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.keeping import KeeperLink
-from torchloom.launch.logcopies import CopiedLog
-from torchloom.launch.logfiles import STREAMS, LogFiles
-from torchloom.launch.logforward import ForwardedLog
-from torchloom.launch.logshow import ShownLog
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.pump import Pump
-from torchloom.launch.rank import Log, Rank
+from torchloom.launch.rank import Rank
+from torchloom.launch.ranklogs import RankLogs
 from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.stores import Stores
@@ -87,8 +84,6 @@ class Agent:
         self._kill_at: dict[ReplicaKey, float] = {}
         self._last_output = time.monotonic()
         self._quiet_limit = 0.0
-        self._log_dir: Path | None = None
-        self._forwards = False
         self._leaving = False
         self._orphan_limit = 0.0
         self._lost_bytes = 0
@@ -101,6 +96,7 @@ class Agent:
         self._launcher = Connection(
             post.launcher.connect(), self._selector, self._on_launcher, self._on_launcher_gone
         )
+        self._logs = RankLogs(post.share, post.show, self._launcher.send)
 
     def run(self) -> None:
         """Serve until the launch process ends the job, or is gone."""
@@ -205,11 +201,9 @@ class Agent:
         ):
             self._on_launcher_gone()  # whoever that is, it is not ours
             return
-        self._log_dir = Path(message["log_dir"])
         self._quiet_limit = message["quiet_limit"]
         self._orphan_limit = message["orphan_limit"]
-        marker = message["marker"]
-        self._forwards = bool(marker) and not Path(marker).exists()
+        self._logs.settle(message["log_dir"], message["marker"])
         if self._post.terminal is not None and self._relay is None:
             self._lend_terminal(self._post.terminal)
 
@@ -256,14 +250,15 @@ class Agent:
             self._start_rank(order, rank_order, settled)
 
     def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> None:
-        forwarded = mine.logs if self._forwards else ""
-        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, self._log(mine.logs))
+        log = self._logs.of(mine.logs)
+        forwarded = self._logs.forwarded(mine.logs)
+        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log)
         rank.beside = {
             "rank": mine.variables.get("RANK", ""),
             "copies": order.copies and f"{order.copies}/{mine.local_rank}",
             "copied": mine.copied,
         }
-        rank.log = log = self._dressed(rank)
+        rank.log = log = self._logs.dressed(rank)
         with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
             log.directory.mkdir(parents=True, exist_ok=True)
         put_aside(rank.error_file, order.attempt - 1)
@@ -290,27 +285,6 @@ class Agent:
         """Return a new page for a new life: the progress of the one before is not its own."""
         life = f"{order.role}-{order.index}-{local_rank}-{order.attempt}"
         return shared_memory.make_page(self._post.share.app_id, life)
-
-    def _log(self, logs: str) -> Log:
-        private = settings.runtime_dir() / self._post.share.app_id / self._node
-        shared = self._log_dir if self._log_dir and not self._forwards else private
-        return self._log_at(shared / logs, logs if self._forwards else "")
-
-    def _log_at(self, directory: Path, forwarded: str) -> Log:
-        if forwarded:
-            return ForwardedLog(directory, forwarded, self._launcher.send)
-        return LogFiles(directory)
-
-    def _dressed(self, rank: Rank) -> Log:
-        """Return a rank's log with what is to happen to its output beside."""
-        log, beside = rank.log, rank.beside
-        if beside["copies"]:
-            with contextlib.suppress(OSError):
-                log = CopiedLog(log, Path(beside["copies"]), beside["copied"])
-        if show := self._post.show:
-            before = (rank.key.role, beside["rank"], rank.local_rank)
-            log = ShownLog(log, {stream: show.before(stream, *before) for stream in STREAMS})
-        return log
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
         env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
@@ -341,9 +315,9 @@ class Agent:
             note = child["note"]
             if "role" not in note:  # a store; its attempt needs no agent to end it
                 continue
-            rank = Rank.from_note(note, self._log_at(Path(note["directory"]), note["logs"]))
+            rank = Rank.from_note(note, self._logs.at(Path(note["directory"]), note["logs"]))
             rank.number = child["id"]
-            rank.log = self._dressed(rank)
+            rank.log = self._logs.dressed(rank)
             for fd, stream in zip(kept, ("stdout", "stderr"), strict=False):
                 rank.watch(fd, stream)
             rank.started(child)

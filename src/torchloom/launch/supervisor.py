@@ -1,6 +1,5 @@
 """Carry out what the recovery rule decides for one app, through the agents of its nodes."""
 
-import contextlib
 import selectors
 import signal
 import socket
@@ -12,9 +11,7 @@ from typing import Any
 
 from torchloom.launch import stores
 from torchloom.launch.carriers import Carriers
-from torchloom.launch.contract import Meeting
 from torchloom.launch.descendants import Share
-from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
 from torchloom.launch.group import Group
 from torchloom.launch.identity import ProcessId, host_name
@@ -22,12 +19,11 @@ from torchloom.launch.joining import JOINED
 from torchloom.launch.keeping import kill_share
 from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
-from torchloom.launch.logfiles import LogFiles
 from torchloom.launch.nodes import Nodes
-from torchloom.launch.ordering import replica_order
-from torchloom.launch.orders import ReplicaOrder
-from torchloom.launch.request import LaunchRequest, RoleRequest
+from torchloom.launch.reports import Reports
+from torchloom.launch.request import LaunchRequest
 from torchloom.launch.signals import FORWARDED, SignalPipe
+from torchloom.launch.starts import Seating, Starts
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.rules import recovery
 from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict
@@ -59,11 +55,7 @@ class Supervisor:
         self._events: deque[recovery.Event] = deque()
         self._starts: list[Start] = []
         self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
-        self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
-        self._ordered: dict[ReplicaKey, Message] = {}  # starts that no agent has spoken of yet
-        self._errors: dict[Place, ErrorReport] = {}
-        self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
-        self._logs: dict[str, LogFiles] = {}
+        self._reports = Reports(request.log_dir)
         self._quiet_at: dict[str, float] = {}
         self._uncleared: set[str] = set()
         self._grace = request.grace
@@ -83,6 +75,8 @@ class Supervisor:
             self._on_lost,
         )
         self._meeting = meeting
+        seating = Seating(lambda key: self._state.seats[key], self._group)
+        self._waiting = Starts(request, self._nodes, seating)
         self._nodes.take_calls(listener)
         self._carriers = Carriers(request, ledger.folder.path, self._token)
         self._marker: Path | None = None
@@ -102,7 +96,9 @@ class Supervisor:
             self._turn()
         strays = self._nodes.missing()  # they were never heard of, or are about to call in vain
         self._clear_up()
-        self._ledger.finished(self._verdict, self._first_error(), self._lost_bytes)
+        failed = self._verdict.state is AppState.FAILED
+        error = self._reports.first(self._verdict.reason) if failed else None
+        self._ledger.finished(self._verdict, error, self._lost_bytes)
         self._carriers.close((*self._nodes.lost, *strays))
 
     def _turn(self, longest: float | None = None) -> None:
@@ -171,36 +167,26 @@ class Supervisor:
         self._started(hello)
         there = {_place(rank) for rank in self._current(hello)}
         self._repeat(name, {place[:2] for place in there})
-        waiting = {start.key for starts in self._held.values() for start in starts}
-        waiting |= self._ordered.keys()
         ours = {place: attempt for place, attempt in self._alive.items() if self._at(place) == name}
         gone = [_vanished(place, attempt) for place, attempt in ours.items() if place not in there]
         ended = [rank for rank in self._current(hello) if rank["code"] is not None]
-        self._exited(ended + [rank for rank in gone if _key(rank) not in waiting])
+        self._exited(ended + [rank for rank in gone if not self._waiting.is_waiting(_key(rank))])
 
     def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
         """Say again what an agent before may not have heard."""
         for key, replica in self._state.replicas.items():
-            if self._state.seats[key] != name:
-                continue
-            if replica.phase is recovery.Phase.STOPPING:
-                self._ordered.pop(key, None)
+            if self._state.seats[key] == name and replica.phase is recovery.Phase.STOPPING:
+                self._waiting.heard(key)
                 self._send_stop(key)
-            elif key in self._ordered and (key.role, key.index) not in there:
-                self._nodes.tell(name, self._ordered[key])
-        for starts in list(self._held.values()):
-            if starts and self._state.seats[self._head(starts[0])] == name:
-                self._ask_for_store(starts[0])
+        self._waiting.repeat(name, there)
 
     def _on_lost(self, name: str, evidence: str) -> None:
-        self._evidence[f"node_lost_{name}"] = f"{name}: {evidence}"
+        self._reports.node_lost(name, evidence)
         self._ledger.note("node_lost", node=name, evidence=evidence)
         self._uncleared.discard(name)
         self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
         for key in [key for key, node in self._state.seats.items() if node == name]:
-            self._ordered.pop(key, None)
-            for meeting, starts in self._held.items():
-                self._held[meeting] = [start for start in starts if start.key != key]
+            self._waiting.drop(key)
         self._take(recovery.NodeLost(name, evidence))
 
     def _at(self, place: Place) -> str:
@@ -249,24 +235,22 @@ class Supervisor:
             case "exited":
                 self._exited(self._current(message))
             case "store":
-                self._met(name, message)
+                self._waiting.met(name, message)
             case "quiet":
                 self._quiet(name)
             case "leaving":
                 self._nodes.give_up(name, "the launch there has ended")
             case "output":
-                self._log(message["logs"]).write(
-                    message["stream"], message["data"].encode("latin-1")
-                )
+                self._reports.output(message)
             case "output_end":
-                self._log(message["logs"]).close()
+                self._reports.output_end(message)
             case "cleared":
                 self._lost_bytes += message["lost"]
                 self._uncleared.discard(name)
 
     def _started(self, message: Message) -> None:
         for rank in self._current(message):
-            self._ordered.pop(_key(rank), None)
+            self._waiting.heard(_key(rank))
         self._ledger.ranks_started(
             Started(
                 place=_place(rank),
@@ -286,7 +270,7 @@ class Supervisor:
     def _start_failed(self, name: str, message: Message) -> None:
         key = ReplicaKey(message["role"], message["index"])
         cause = f"cannot_start: {message['cause']}"
-        self._ordered.pop(key, None)
+        self._waiting.heard(key)
         self._forget(key)
         if message["bad_node"] and self._state.spares:
             self._nodes.give_up(name, cause)
@@ -299,15 +283,9 @@ class Supervisor:
         for rank, phase in zip(ranks, phases, strict=True):
             del self._alive[_place(rank)]
             if "error" in rank:
-                self._keep_error(rank)
+                self._reports.failed(_place(rank), rank)
             told = phase is not recovery.Phase.UP
             self._rank_ended(rank, AppState.CANCELLED if told else AppState.FAILED)
-
-    def _keep_error(self, rank: Mapping[str, Any]) -> None:
-        report = self._errors[_place(rank)] = ErrorReport(*rank["error"])
-        if rank["logs"]:  # of a host that does not see our log folder
-            with contextlib.suppress(OSError):
-                Path(self._request.log_dir, rank["logs"], "error.json").write_text(report.text)
 
     def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
         place, code = _place(rank), rank["code"]
@@ -322,7 +300,7 @@ class Supervisor:
 
     def _rank(self, place: Place) -> int:
         role, index, local_rank = place
-        group = self._group(self._request.role(role))
+        group = self._group(role)
         return group.rank(index, local_rank) if index in group.members else local_rank
 
     def _quiet(self, name: str) -> None:
@@ -333,11 +311,6 @@ class Supervisor:
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
             self._take(recovery.Idle(f"idle_output_{limit:g}s"))
-
-    def _log(self, logs: str) -> LogFiles:
-        if logs not in self._logs:
-            self._logs[logs] = LogFiles(Path(self._request.log_dir, logs))
-        return self._logs[logs]
 
     # What is done about it.
 
@@ -368,72 +341,25 @@ class Supervisor:
                 self._verdict = effect.verdict
 
     def _order_starts(self) -> None:
-        """Start replicas; those that meet over hosts wait for their store."""
+        """Have the replicas started that were decided on together."""
         starts, self._starts = self._starts, []
         for start in starts:
             role = self._request.role(start.key.role)
             for local_rank in range(role.ranks_of(start.key.index)):
                 place = (start.key.role, start.key.index, local_rank)
                 self._alive[place] = start.attempt
-                self._errors.pop(place, None)
-            if self._meets_over_hosts(role):
-                self._hold(start)
-            else:
-                self._order(start, Meeting(), file_store=True)
+                self._reports.forget(place)
+            self._waiting.order(start)
 
-    def _meets_over_hosts(self, role: RoleRequest) -> bool:
-        members = self._group(role).members
-        seats = {self._state.seats[ReplicaKey(role.name, index)] for index in members}
-        return role.distributed and len(seats) > 1
-
-    def _hold(self, start: Start) -> None:
-        """Keep a start until its group's store is there; the first asks for one."""
-        meeting = (start.key.role, start.attempt)
-        if meeting not in self._held:
-            self._held[meeting] = []
-            self._ask_for_store(start)
-        self._held[meeting].append(start)
-
-    def _ask_for_store(self, start: Start) -> None:
-        head = self._head(start)
-        node = self._state.seats[head]
-        order = self._replica_order(Start(head, start.attempt), Meeting()).to_dict()
-        address = self._nodes.address(node)
-        self._nodes.tell(node, {"do": "store", "order": order, "address": address})
-
-    def _head(self, start: Start) -> ReplicaKey:
-        """Return the replica on whose node a group meets."""
-        return ReplicaKey(start.key.role, self._group_of(start).members[0])
-
-    def _met(self, name: str, message: Message) -> None:
-        meeting = Meeting(self._nodes.address(name), message["port"], message["hosted"])
-        for start in self._held.pop((message["role"], message["attempt"]), []):
-            self._order(start, meeting)
-
-    def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> None:
-        order = self._replica_order(start, meeting, file_store)
-        self._ordered[start.key] = {"do": "start", "order": order.to_dict()}
-        self._nodes.tell(self._state.seats[start.key], self._ordered[start.key])
-
-    def _replica_order(
-        self, start: Start, meeting: Meeting, file_store: bool = False
-    ) -> ReplicaOrder:
-        return replica_order(self._request, self._group_of(start), start, meeting, file_store)
-
-    def _group(self, role: RoleRequest) -> Group:
-        return Group(role, self._state.members(role.name))
-
-    def _group_of(self, start: Start) -> Group:
-        return self._group(self._request.role(start.key.role))
+    def _group(self, role: str) -> Group:
+        return Group(self._request.role(role), self._state.members(role))
 
     def _stop(self, key: ReplicaKey) -> None:
         """End a replica; one that was only about to start is told nothing."""
-        for meeting, starts in self._held.items():
-            if any(start.key == key for start in starts):
-                self._held[meeting] = [start for start in starts if start.key != key]
-                for place in self._forget(key):
-                    self._events.append(recovery.RankExited(key, place[2], False, "not_started"))
-                return
+        if self._waiting.withdraw(key):
+            for place in self._forget(key):
+                self._events.append(recovery.RankExited(key, place[2], False, "not_started"))
+            return
         self._send_stop(key)
 
     def _send_stop(self, key: ReplicaKey) -> None:
@@ -448,12 +374,6 @@ class Supervisor:
 
     # The end.
 
-    def _first_error(self) -> str | None:
-        """Return what went wrong first; on a lost node's account its peers fail only later."""
-        if self._verdict is None or self._verdict.state is not AppState.FAILED:
-            return None
-        return self._evidence.get(self._verdict.reason) or first_error(self._errors.values())
-
     def _clear_up(self) -> None:
         """Have every agent end whatever the app left running there."""
         self._uncleared = set(self._nodes.present) - set(self._nodes.missing())
@@ -462,8 +382,7 @@ class Supervisor:
         deadline = time.monotonic() + self._grace + _FAREWELL
         while self._uncleared and time.monotonic() < deadline:
             self._turn(max(0.0, deadline - time.monotonic()))
-        for log in self._logs.values():
-            log.close()
+        self._reports.close()
         if self._marker is not None:
             self._marker.unlink(missing_ok=True)
         self._nodes.close()

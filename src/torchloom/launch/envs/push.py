@@ -19,6 +19,7 @@ from torchloom.launch.envs.remote import (
 from torchloom.launch.envs.tree import HERE, Copy, Tree
 
 MOST = 128  # transfers and installations at one time
+_HEARING = 0.2  # seconds: a Ctrl-C just before a wait is heard only when the wait ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Push:
             copies |= {pool.submit(self._send, copy): copy for copy in tree.ready()}
             if not copies and not installs:
                 return
-            for future in wait([*copies, *installs], return_when=FIRST_COMPLETED).done:
+            running = [*copies, *installs]
+            for future in wait(running, _HEARING, return_when=FIRST_COMPLETED).done:
                 answer = future.result()
                 if copy := installs.pop(future, None):
                     yield over(copy, *_verdict(answer, "ready"))

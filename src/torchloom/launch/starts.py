@@ -1,0 +1,107 @@
+"""Starts that were decided: held until their group's store is there, said again until heard."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchloom.launch.contract import Meeting
+from torchloom.launch.frames import Message
+from torchloom.launch.group import Group
+from torchloom.launch.nodes import Nodes
+from torchloom.launch.ordering import replica_order
+from torchloom.launch.request import LaunchRequest
+from torchloom.rules.recovery import Start
+from torchloom.rules.replica import ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """How the rule has placed a run at this moment."""
+
+    node_of: Callable[[ReplicaKey], str]
+    group: Callable[[str], Group]
+
+
+class Starts:
+    """From a decision to start a replica to the first word of its node's agent about it."""
+
+    def __init__(self, request: LaunchRequest, nodes: Nodes, seating: Seating) -> None:
+        self._request = request
+        self._nodes = nodes
+        self._seating = seating
+        self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
+        self._ordered: dict[ReplicaKey, Message] = {}  # that no agent has spoken of yet
+
+    def order(self, start: Start) -> None:
+        """Have a replica started, now or when the store of its group is there."""
+        if not self._meets_over_hosts(start.key.role):
+            self._send(start, Meeting(), file_store=True)
+            return
+        meeting = (start.key.role, start.attempt)
+        if meeting not in self._held:
+            self._held[meeting] = []
+            self._ask_for_store(start)
+        self._held[meeting].append(start)
+
+    def met(self, name: str, message: Message) -> None:
+        """A store is there: start all that waited for it."""
+        meeting = Meeting(self._nodes.address(name), message["port"], message["hosted"])
+        for start in self._held.pop((message["role"], message["attempt"]), []):
+            self._send(start, meeting)
+
+    def heard(self, key: ReplicaKey) -> None:
+        """An agent has spoken of a replica: its order need not be said again."""
+        self._ordered.pop(key, None)
+
+    def is_waiting(self, key: ReplicaKey) -> bool:
+        """Tell whether a replica's start is held, or not answered."""
+        return key in self._ordered or any(
+            start.key == key for starts in self._held.values() for start in starts
+        )
+
+    def withdraw(self, key: ReplicaKey) -> bool:
+        """Take back a start that is held; false if there was none."""
+        was_held = False
+        for meeting, starts in self._held.items():
+            kept = [start for start in starts if start.key != key]
+            was_held = was_held or len(kept) < len(starts)
+            self._held[meeting] = kept
+        return was_held
+
+    def drop(self, key: ReplicaKey) -> None:
+        """Forget a replica whose node is gone."""
+        self.withdraw(key)
+        self.heard(key)
+
+    def repeat(self, name: str, there: set[tuple[str, int]]) -> None:
+        """Tell a node's new agent what the one before may not have heard."""
+        for key, order in self._ordered.items():
+            if self._seating.node_of(key) == name and (key.role, key.index) not in there:
+                self._nodes.tell(name, order)
+        for starts in list(self._held.values()):
+            if starts and self._seating.node_of(self._head(starts[0])) == name:
+                self._ask_for_store(starts[0])
+
+    def _meets_over_hosts(self, role: str) -> bool:
+        group = self._seating.group(role)
+        seats = {self._seating.node_of(ReplicaKey(role, index)) for index in group.members}
+        return group.role.distributed and len(seats) > 1
+
+    def _ask_for_store(self, start: Start) -> None:
+        head = self._head(start)
+        node = self._seating.node_of(head)
+        order = self._order(Start(head, start.attempt), Meeting())
+        self._nodes.tell(
+            node, {"do": "store", "order": order, "address": self._nodes.address(node)}
+        )
+
+    def _head(self, start: Start) -> ReplicaKey:
+        """Return the replica on whose node a group meets."""
+        return ReplicaKey(start.key.role, self._seating.group(start.key.role).members[0])
+
+    def _send(self, start: Start, meeting: Meeting, file_store: bool = False) -> None:
+        self._ordered[start.key] = {"do": "start", "order": self._order(start, meeting, file_store)}
+        self._nodes.tell(self._seating.node_of(start.key), self._ordered[start.key])
+
+    def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> Message:
+        group = self._seating.group(start.key.role)
+        return replica_order(self._request, group, start, meeting, file_store).to_dict()
