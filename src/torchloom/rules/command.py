@@ -1,0 +1,170 @@
+"""Name what live control is about: commands, where each stands, and how it ended."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """What a command does to a running job."""
+
+    KNOB = "knob"  # its payload maps names of knobs to values
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    STOP_AT = "stop_at"
+    CHECKPOINT = "checkpoint"
+    RESIZE = "resize"
+    PROFILE = "profile"
+
+    @property
+    def is_aligned(self) -> bool:
+        """Tell whether it must act before one and the same step on all ranks.
+
+        A paused rank reaches no further step, so what lets it go on cannot wait for one.
+        """
+        return self not in (Kind.RESUME, Kind.PROFILE)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Tell whether a recovery that goes back before its step does it again."""
+        return self is Kind.KNOB
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What somebody wants, as they said it; `at_step` is a wish for the step it acts before."""
+
+    id: str
+    kind: Kind
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    author: str = ""
+    reason: str = ""
+    at_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """It happens, before this step; without a step, at once."""
+
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """It does not happen."""
+
+    why: str = ""
+
+
+Outcome = Commit | Abort
+
+
+class Status(StrEnum):
+    """Where a command stands."""
+
+    ACCEPTED = "accepted"
+    OFFERED_AGAIN = "offered_again"  # an offer came to nothing; the next one waits its turn
+    PREPARING = "preparing"  # ranks are asked
+    COMMITTED = "committed"
+    APPLIED = "applied"
+    REFUSED = "refused"
+    ABORTED = "aborted"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (Status.APPLIED, Status.REFUSED, Status.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One rank's word that it did it: before which step, and the values before and after."""
+
+    step: int
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command's row: all that is remembered of it, and enough to go on after a restart.
+
+    `number` is its place among the job's commands: of two with one step, the lower acts first.
+    An `offer` is one try at a decision; its outcome has an entry of its own in the store.
+    """
+
+    command: Command
+    number: int
+    status: Status = Status.ACCEPTED
+    offer: int = 1
+    step: int | None = None
+    why: str = ""
+    acks: Mapping[int, Ack] = field(default_factory=dict)
+    generation: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.command.id
+
+    @property
+    def key(self) -> str:
+        """Return under which name the store of a generation has this offer's outcome."""
+        return f"command/{self.id}/{self.offer}"
+
+
+def outcome_to_text(outcome: Outcome) -> str:
+    """Return an outcome as the store has it: `abort`, or `commit 412`."""
+    return "abort" if isinstance(outcome, Abort) else f"commit {outcome.step}"
+
+
+def outcome_from_text(text: str) -> Outcome:
+    """Read back what `outcome_to_text` wrote."""
+    word, _, step = text.partition(" ")
+    return Commit(int(step)) if word == "commit" else Abort("no outcome in time")
+
+
+def entry_to_dict(entry: Entry) -> dict[str, Any]:
+    """Return a row as plain values; ranks are texts, as JSON wants its keys."""
+    acks = {str(rank): asdict(ack) for rank, ack in entry.acks.items()}
+    return {**asdict(entry), "acks": acks}
+
+
+def entry_from_dict(row: Mapping[str, Any]) -> Entry:
+    """Read back what `entry_to_dict` wrote."""
+    command = {**row["command"], "kind": Kind(row["command"]["kind"])}
+    acks = {int(rank): Ack(**ack) for rank, ack in row["acks"].items()}
+    values = {**row, "command": Command(**command), "status": Status(row["status"]), "acks": acks}
+    return Entry(**values)
+
+
+def upcoming(
+    audit: Iterable[Entry], step: int, without: frozenset[str] = frozenset()
+) -> tuple[Entry, ...]:
+    """Return the knob changes that act after this step, in the order in which they do.
+
+    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
+    """
+    return tuple(e for e in _changes(audit, without) if e.step is not None and e.step > step)
+
+
+def desired(
+    audit: Iterable[Entry], step: int, without: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the knob values in force in a step, as far as commands have set them."""
+    values: dict[str, Any] = {}
+    for entry in _changes(audit, without):
+        if entry.step is not None and entry.step <= step:
+            values.update(entry.command.payload)
+    return values
+
+
+def _changes(audit: Iterable[Entry], without: frozenset[str]) -> list[Entry]:
+    happened = (
+        entry
+        for entry in audit
+        if entry.status in (Status.COMMITTED, Status.APPLIED)
+        and entry.command.kind.is_replayed
+        and entry.id not in without
+    )
+    return sorted(happened, key=lambda entry: (entry.step or 0, entry.number))

@@ -1,0 +1,303 @@
+"""Decide from a rank's progress that it hangs: look closely early, act late, and on proof only.
+
+Progress is a word that the training thread moves and the agent reads; its age is measured by that
+agent's clock, so no pause of anybody else makes it look older. A rank whose word never moved has no
+boundary that we know of: nothing is ever concluded about it. Only the keeper says that one is dead.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from torchloom.rules.lifecycle import hang_reason, heartbeat_reason
+
+WINDOW = 9  # step times that a rank's median is taken of
+PHASES = 64  # names of phases that a job may have; more are not learned
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to look closely, and when to act."""
+
+    suspect_steps: float = 3.0
+    suspect_floor: float = 1.0
+    factor: float = 5.0  # of the longest standstill that a phase was seen to come out of
+    unlearned: float = 60.0  # until the phase was seen to end once
+    kills: bool = True  # attached scripts: whoever runs them is only told
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an agent reads of a rank: without a step there was no boundary yet."""
+
+    step: int | None
+    phase: str = "step"
+    age: float = 0.0  # since the word last moved
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What is known of one rank's process."""
+
+    step: int | None = None
+    phase: str = "step"
+    age: float = 0.0
+    at: float = 0.0  # of its agent's clock
+    times: tuple[float, ...] = ()
+    is_suspect: bool = False
+    is_silent: bool = False  # its threadlet says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the stacks say: who holds the others up, and a fingerprint of where it stands."""
+
+    culprit: int | None
+    stack: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The living ranks of a job, and how long its phases take."""
+
+    limits: Limits = field(default_factory=Limits)
+    ranks: Mapping[int, Rank] = field(default_factory=dict)
+    longest: Mapping[str, float] = field(default_factory=dict)  # by phase
+    finding: Finding | None = None
+    is_looking: bool = False  # stacks are being taken
+    look_at: float = 0.0  # the age at which a culprit is worth another look
+    given_up: frozenset[int] = frozenset()
+
+    def suspect_after(self, rank: int) -> float:
+        """Return how long a rank may stand still before it is looked at."""
+        times = self.ranks[rank].times
+        return max(self.limits.suspect_steps * median(times or (0.0,)), self.limits.suspect_floor)
+
+    def give_up_after(self, rank: int) -> float:
+        """Return how long a rank may stand still in its phase before it is given up."""
+        longest = self.longest.get(self.ranks[rank].phase)
+        if longest is None:
+            return max(self.limits.unlearned, self.suspect_after(rank))
+        return max(self.limits.factor * longest, self.suspect_after(rank))
+
+
+# What happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A rank has a new process."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The keeper says that a rank's process has ended."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one agent read of its ranks, all at one time of its monotonic clock."""
+
+    now: float
+    ranks: Mapping[int, Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Whether a rank's threadlet speaks; if it does not, its process may still train."""
+
+    rank: int
+    is_silent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The stacks that were asked for, judged."""
+
+    finding: Finding
+
+
+Event = Started | Exited | Report | Heard | Looked
+
+
+# What to do about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Mark a rank and touch nothing."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A rank moves again."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeStacks:
+    """Take the stacks of these ranks and judge them."""
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End this rank: it stands where it stood, and holds the others up."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell people what would have been done."""
+
+    rank: int
+    reason: str
+
+
+Effect = Suspect | Cleared | TakeStacks | GiveUp | Notify
+Next = tuple[State, tuple[Effect, ...]]
+
+
+def step(state: State, event: Event) -> Next:
+    """Take in one event; return the new state and what to do, in order."""
+    match event:
+        case Started():
+            return _fresh(replace(state, ranks={**state.ranks, event.rank: Rank()}), event.rank)
+        case Exited():
+            left = {rank: was for rank, was in state.ranks.items() if rank != event.rank}
+            return _fresh(replace(state, ranks=left), event.rank)
+        case Report():
+            return _report(state, event)
+        case Heard() if event.rank in state.ranks:
+            return _heard(state, event)
+        case Looked():
+            return _looked(state, event.finding)
+    return state, ()
+
+
+def _fresh(state: State, rank: int) -> Next:
+    """Forget what was found out: a member's life began or ended, and the others will notice."""
+    given_up = state.given_up - {rank}
+    state = replace(state, finding=None, is_looking=False, look_at=0.0, given_up=given_up)
+    return state, ()
+
+
+def _report(state: State, report: Report) -> Next:
+    known = {rank: seen for rank, seen in report.ranks.items() if rank in state.ranks}
+    ranks, longest = dict(state.ranks), dict(state.longest)
+    moved: list[int] = []
+    for rank, seen in known.items():
+        old = ranks[rank]
+        has_moved = (old.step, old.phase) != (seen.step, seen.phase)
+        if has_moved and old.step is not None:
+            _learn(longest, old, seen, report.now)
+            moved.append(rank)
+        ranks[rank] = _after(old, seen, report.now, has_moved)
+    cleared = [r for r in moved if state.ranks[r].is_suspect and not ranks[r].is_suspect]
+    effects: tuple[Effect, ...] = tuple(map(Cleared, cleared))
+    state = replace(state, ranks=ranks, longest=longest)
+    if state.finding and state.finding.culprit in moved:
+        state = replace(state, finding=None, look_at=0.0)
+    state, more = _judge(state, known)
+    return state, (*effects, *more)
+
+
+def _learn(longest: dict[str, float], old: Rank, seen: Progress, now: float) -> None:
+    """Remember the standstill that just ended, under the phase in which it was spent."""
+    if old.phase in longest or len(longest) < PHASES:
+        stood = max(old.age, (now - seen.age) - (old.at - old.age))
+        longest[old.phase] = max(longest.get(old.phase, 0.0), stood)
+
+
+def _after(old: Rank, seen: Progress, now: float, has_moved: bool) -> Rank:
+    times = old.times
+    if old.step is not None and seen.step is not None and seen.step > old.step:
+        took = ((now - seen.age) - (old.at - old.age)) / (seen.step - old.step)
+        times = (*times, max(0.0, took))[-WINDOW:]
+    is_suspect = old.is_suspect and (old.is_silent or not has_moved)
+    return Rank(seen.step, seen.phase, seen.age, now, times, is_suspect, old.is_silent)
+
+
+def _heard(state: State, event: Heard) -> Next:
+    """A silent threadlet makes its rank suspect, and no more than that."""
+    was = state.ranks[event.rank]
+    if was.is_silent == event.is_silent:
+        return state, ()
+    is_suspect = event.is_silent or _stands(state, event.rank)
+    now = replace(was, is_silent=event.is_silent, is_suspect=is_suspect)
+    state = replace(state, ranks={**state.ranks, event.rank: now})
+    if was.is_suspect == now.is_suspect:
+        return state, ()
+    if not now.is_suspect:
+        return state, (Cleared(event.rank),)
+    return _look(state, (Suspect(event.rank, "its threadlet is silent"),))
+
+
+def _judge(state: State, reported: Mapping[int, Progress]) -> Next:
+    """See who stands still for longer than it should, and who for longer than it may."""
+    effects: tuple[Effect, ...] = ()
+    for rank in sorted(reported):
+        seen, limit = state.ranks[rank], state.suspect_after(rank)
+        if seen.is_suspect or not _stands(state, rank):
+            continue
+        why = f"no progress for {seen.age:.1f} s in {seen.phase}, usually under {limit:.1f} s"
+        state = replace(state, ranks={**state.ranks, rank: replace(seen, is_suspect=True)})
+        effects += (Suspect(rank, why),)
+    is_unexplained = state.finding is None and any(_stands(state, rank) for rank in reported)
+    if effects or is_unexplained or _is_due(state):
+        return _look(state, effects)
+    return state, ()
+
+
+def _stands(state: State, rank: int) -> bool:
+    seen = state.ranks[rank]
+    return seen.step is not None and seen.age > state.suspect_after(rank)
+
+
+def _is_due(state: State) -> bool:
+    """Tell whether the one who was found to hold the others up has used up its time."""
+    culprit = state.finding.culprit if state.finding else None
+    if culprit is None or culprit not in state.ranks or culprit in state.given_up:
+        return False
+    seen = state.ranks[culprit]
+    return seen.step is not None and seen.age >= max(state.give_up_after(culprit), state.look_at)
+
+
+def _look(state: State, effects: tuple[Effect, ...]) -> Next:
+    if state.is_looking:
+        return state, effects
+    return replace(state, is_looking=True), (*effects, TakeStacks(frozenset(state.ranks)))
+
+
+def _looked(state: State, finding: Finding) -> Next:
+    """Compare with what was found before: only one that has not moved since is given up."""
+    if not state.is_looking:
+        return state, ()  # asked for before a rank came or went
+    same = state.finding is not None and finding.culprit == state.finding.culprit
+    has_stood = same and state.finding is not None and finding.stack == state.finding.stack
+    is_due = _is_due(state)
+    culprit = finding.culprit if finding.culprit in state.ranks else None
+    look_at = 0.0
+    if culprit is not None:
+        look_at = state.ranks[culprit].age + state.suspect_after(culprit)
+    state = replace(state, is_looking=False, finding=finding, look_at=look_at)
+    if culprit is None or not (has_stood and is_due):
+        return state, ()
+    state = replace(state, given_up=state.given_up | {culprit})
+    is_silent = state.ranks[culprit].is_silent
+    reason = heartbeat_reason(culprit) if is_silent else hang_reason(culprit)
+    if not state.limits.kills:
+        return state, (Notify(culprit, reason),)
+    return state, (GiveUp(culprit, reason),)

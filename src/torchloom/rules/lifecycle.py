@@ -1,0 +1,144 @@
+"""Say which states a job may go through, and why it did: anything else is a bug of ours."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torchloom.specs.job import JobState
+
+_GOING_ON = (JobState.QUEUED, JobState.FAILED, JobState.CANCELLED)
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.FAILED, JobState.CANCELLED}),
+    JobState.RUNNING: frozenset(
+        {JobState.COMPLETED, JobState.RECOVERING, JobState.PAUSED, *_GOING_ON}
+    ),
+    JobState.RECOVERING: frozenset({JobState.RUNNING, JobState.PAUSED, *_GOING_ON}),
+    JobState.PAUSED: frozenset({JobState.RUNNING, JobState.RECOVERING, *_GOING_ON}),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+
+
+class IllegalTransition(RuntimeError):
+    """Somebody moved a job along an edge that does not exist: a bug, not a user's mistake."""
+
+    def __init__(self, job: str, state: JobState, to: JobState, reason: str) -> None:
+        self.job = job
+        self.state = state
+        self.to = to
+        super().__init__(f"job {job} cannot go from {state} to {to} ({reason or 'no reason'})")
+
+
+class MissingReason(RuntimeError):
+    """Somebody moved a job without saying why."""
+
+    def __init__(self, job: str, to: JobState) -> None:
+        super().__init__(f"job {job} goes to {to} without a reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's state, the reason of it, and how many attempts and changes there were."""
+
+    id: str
+    state: JobState = JobState.QUEUED
+    reason: str = ""
+    attempt: int = 1
+    changes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The job is to be in this state, because of this."""
+
+    to: JobState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Somebody wants a job that has ended to go on, as a new attempt."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Store this, and tell it: the one event of one change."""
+
+    job: str
+    number: int
+    attempt: int
+    before: JobState
+    after: JobState
+    reason: str
+
+
+Event = Move | Resume
+
+
+def step(job: Job, event: Event) -> tuple[Job, tuple[Transition, ...]]:
+    """Take in one event; return the job after it and what to tell. To stay is no change."""
+    to = JobState.QUEUED if isinstance(event, Resume) else event.to
+    if to is job.state and isinstance(event, Move):
+        return job, ()
+    if not event.reason:
+        raise MissingReason(job.id, to)
+    if not _is_legal(job.state, event):
+        raise IllegalTransition(job.id, job.state, to, event.reason)
+    attempt = job.attempt + isinstance(event, Resume)
+    told = Transition(job.id, job.changes + 1, attempt, job.state, to, event.reason)
+    return Job(job.id, to, event.reason, attempt, told.number), (told,)
+
+
+def replay(job: Job, transitions: Iterable[Transition]) -> Job:
+    """Return the job as its stored events have it; one that does not fit is a bug."""
+    for told in transitions:
+        is_next = (told.number, told.before) == (job.changes + 1, job.state)
+        if not is_next:
+            raise IllegalTransition(job.id, job.state, told.after, f"event {told.number}")
+        resumes = told.attempt > job.attempt
+        event = Resume(told.reason) if resumes else Move(told.after, told.reason)
+        job, _ = step(job, event)
+    return job
+
+
+def _is_legal(state: JobState, event: Event) -> bool:
+    return state.is_final if isinstance(event, Resume) else event.to in TRANSITIONS[state]
+
+
+# Reasons are matched by machines and shown to people; each is spelled here only.
+
+
+def exit_reason(rank: int, code: int) -> str:
+    """Return `exit_code_1_rank_0`, or `exit_signal_9_rank_1` for a rank that a signal ended."""
+    how = f"signal_{-code}" if code < 0 else f"code_{code}"
+    return f"exit_{how}_rank_{rank}"
+
+
+def heartbeat_reason(rank: int) -> str:
+    return f"heartbeat_timeout_worker_{rank}"
+
+
+def hang_reason(rank: int) -> str:
+    return f"hang_rank_{rank}"
+
+
+def device_reason(uuid: str) -> str:
+    return f"device_failed_{uuid}"
+
+
+def node_reason(node: str) -> str:
+    return f"node_lost_{node}"
+
+
+def collective_reason(rank: int) -> str:
+    return f"collective_error_rank_{rank}"
+
+
+def loss_reason(rank: int) -> str:
+    return f"loss_not_finite_rank_{rank}"
+
+
+CANCELLED_BY_USER = "cancelled_by_user"

@@ -1,0 +1,133 @@
+"""Decide that a node is lost from its agent's silence, counting only the time we listened.
+
+Whoever was stopped, starved or cut off from the bus heard nobody, and that says nothing about the
+others. So silence is measured on a clock that runs while there is evidence that we can hear, runs
+no faster than we look, and after every gap gives all agents time to find back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long an agent may be silent, and how we know that it is not us."""
+
+    silence: float = 2.0  # a node is lost after this much silence that we listened to
+    most_per_tick: float = 0.5  # what counts of the time between two looks, at most
+    gap: float = 2.0  # a longer time between two looks: we were stopped
+    deaf: float = 1.0  # no word from anybody for longer, not our own echo: we were cut off
+    grace: float = 2.0  # for agents to connect again after either
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """When each agent was last heard, on the clock of listening."""
+
+    limits: Limits = field(default_factory=Limits)
+    heard_at: Mapping[str, float] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
+    listened: float = 0.0
+    floor: float = 0.0  # silence before this does not count
+    deaf_for: float = 0.0
+    now: float | None = None
+
+    def silence_of(self, node: str) -> float:
+        """Return for how long a node was silent while we listened."""
+        return max(0.0, self.listened - max(self.heard_at[node], self.floor))
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A look at the monotonic clock, with all agents heard since the last one.
+
+    `echo` says that a word of our own came back over the bus: evidence that we can hear, without
+    which one agent alone that falls silent cannot be told from a bus that does.
+    """
+
+    now: float
+    heard: frozenset[str] = frozenset()
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Our connection to the bus broke, or came back: agents may need time to do the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An agent said goodbye; its silence means nothing."""
+
+    node: str
+
+
+Event = Tick | Interrupted | Left
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """Take a node and all that ran there for gone."""
+
+    node: str
+    silent_for: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBack:
+    """A node that was taken for lost is heard again; what it runs is of an older generation."""
+
+    node: str
+
+
+Effect = NodeLost | NodeBack
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Take in one event; return the new state and what to do."""
+    match event:
+        case Tick():
+            return _tick(state, event)
+        case Interrupted():
+            return _forgive(state), ()
+        case Left():
+            heard_at = {node: at for node, at in state.heard_at.items() if node != event.node}
+            return replace(state, heard_at=heard_at, lost=state.lost - {event.node}), ()
+
+
+def _tick(state: State, tick: Tick) -> tuple[State, tuple[Effect, ...]]:
+    state = _listen(state, tick)
+    back = sorted(tick.heard & state.lost)
+    if tick.heard:
+        heard_at = {**state.heard_at, **dict.fromkeys(tick.heard, state.listened)}
+        state = replace(state, heard_at=heard_at, lost=state.lost - tick.heard)
+    limit = state.listened - state.limits.silence
+    silent: list[str] = []
+    if state.floor <= limit:
+        silent = [node for node, at in state.heard_at.items() if at <= limit]
+    lost = [NodeLost(node, state.silence_of(node)) for node in silent if node not in state.lost]
+    state = replace(state, lost=state.lost.union(effect.node for effect in lost))
+    return state, (*map(NodeBack, back), *lost)
+
+
+def _listen(state: State, tick: Tick) -> State:
+    """Let the clock of listening run, unless we were away or cut off."""
+    limits, last = state.limits, state.now
+    state = replace(state, now=tick.now)
+    if last is None:
+        return state
+    gap = tick.now - last
+    if not 0 <= gap <= limits.gap:
+        return replace(_forgive(state), deaf_for=0.0)
+    is_hearing = bool(tick.heard) or tick.echo
+    if is_hearing and state.deaf_for + gap > limits.deaf:
+        return replace(_forgive(state), deaf_for=0.0)
+    if not is_hearing and state.deaf_for + gap > limits.deaf:
+        return replace(state, deaf_for=state.deaf_for + gap)
+    counted = state.listened + min(gap, limits.most_per_tick)
+    return replace(state, listened=counted, deaf_for=0.0 if is_hearing else state.deaf_for + gap)
+
+
+def _forgive(state: State) -> State:
+    """Count silence from later on, so that whoever lives has time to be heard."""
+    return replace(state, floor=state.listened + state.limits.grace)

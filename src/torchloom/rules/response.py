@@ -1,0 +1,292 @@
+"""Decide whom a failure concerns and what is done about it, job by job."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from torchloom.rules.drmap import DeviceState, DRMap, GroupId, ProcessId
+from torchloom.rules.lifecycle import (
+    collective_reason,
+    device_reason,
+    exit_reason,
+    loss_reason,
+    node_reason,
+)
+
+
+class Recovery(StrEnum):
+    """What a job wants when it loses ranks."""
+
+    LIVE = "live"  # the others stay up, and wait for the replica groups that were hit
+    RESTART = "restart"  # all ranks start again
+    SHRINK = "shrink"  # the others go on without them
+    FAIL = "fail"
+
+
+class OnLoss(StrEnum):
+    """What a job wants when its loss is NaN or infinite."""
+
+    NOTIFY = "notify"
+    RESTART = "restart"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A job's wishes; it shrinks to no fewer than `min_groups` replica groups."""
+
+    recovery: Recovery = Recovery.RESTART
+    on_loss: OnLoss = OnLoss.NOTIFY
+    min_groups: int = 1
+
+
+# What happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The keeper says that a rank ended: with a code, or by a signal if it is negative."""
+
+    process: ProcessId
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A rank that lives is held to be beyond help: silent, or hanging."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFailed:
+    """A rank says that a collective failed; whose fault it is, another signal will tell."""
+
+    process: ProcessId
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossNotFinite:
+    """A rank's loss is NaN or infinite."""
+
+    process: ProcessId
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReported:
+    """Somebody who watches devices, or a person, says how one is."""
+
+    device: str
+    state: DeviceState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone, with all that ran there."""
+
+    node: str
+
+
+Signal = Exited | GivenUp | CollectiveFailed | LossNotFinite | DeviceReported | NodeLost
+
+
+# What to do about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Note at a rank what has hit it."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell people; without a job, whoever runs the plane."""
+
+    job: str | None
+    reason: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Have the agent end a rank that lives, at once."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Have these replica groups save and leave at a step boundary."""
+
+    job: str
+    groups: frozenset[GroupId]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Have the agents start these ranks again once they are down."""
+
+    job: str
+    processes: frozenset[ProcessId]
+    recovery: Recovery
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Have the job go on without these replica groups."""
+
+    job: str
+    groups: frozenset[GroupId]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the job."""
+
+    job: str
+    reason: str
+
+
+Effect = Mark | Notify | Kill | Drain | Restart | Shrink | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a response depends on. A job without a policy has the usual one."""
+
+    drmap: DRMap = field(default_factory=DRMap)
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+
+Next = tuple[State, tuple[Effect, ...]]
+
+
+def step(state: State, signal: Signal) -> Next:
+    """Take in one signal; return the state after it and what to do, in order."""
+    match signal:
+        case Exited():
+            if signal.code == 0:
+                return state, ()
+            reason = exit_reason(signal.process.rank, signal.code)
+            return state, _hit(state, [signal.process], reason, gone={signal.process})
+        case GivenUp():
+            return state, _hit(state, [signal.process], signal.reason)
+        case CollectiveFailed():
+            reason = collective_reason(signal.process.rank)
+            told = Notify(signal.process.job, reason, signal.words)
+            return state, (Mark(signal.process, reason), told)
+        case LossNotFinite():
+            return state, _loss(state, signal)
+        case DeviceReported():
+            return _device(state, signal)
+        case NodeLost():
+            here = state.drmap.processes_at(signal.node)
+            return state, _hit(state, here, node_reason(signal.node), gone=here)
+
+
+def _device(state: State, signal: DeviceReported) -> Next:
+    """Mark the device; act on those who use it when it turns bad, and only then."""
+    device, was = signal.device, state.drmap.health_of(signal.device).state
+    is_known = state.drmap.knows(device)
+    drmap = state.drmap.mark(device, signal.state, signal.why)
+    state = State(drmap, state.policies)
+    if not is_known:
+        words = f"Device {device} not found in device-to-replicas map"
+        return state, (Notify(None, device_reason(device), words),)
+    if was is signal.state:
+        return state, ()
+    users = drmap.processes_on(device)
+    if signal.state is DeviceState.FAILED:
+        return state, _hit(state, users, device_reason(device))
+    if signal.state is DeviceState.HEALTHY:
+        return state, (Notify(None, f"device_recovered_{device}", signal.why),)
+    reason = f"device_draining_{device}"
+    jobs = sorted({user.job for user in users})
+    return state, tuple(Drain(job, _groups(drmap, job, users), reason) for job in jobs)
+
+
+def _loss(state: State, signal: LossNotFinite) -> tuple[Effect, ...]:
+    job, reason = signal.process.job, loss_reason(signal.process.rank)
+    told = Notify(job, reason, f"the loss of rank {signal.process.rank} is not finite")
+    effects = (Mark(signal.process, reason), told)
+    everyone = _everyone(state.drmap, job)
+    match _policy(state, job).on_loss:
+        case OnLoss.NOTIFY:
+            return effects
+        case OnLoss.RESTART:
+            again = Restart(job, everyone, Recovery.RESTART, reason)
+            return (*effects, *_kills(everyone, reason), again)
+        case OnLoss.FAIL:
+            return (*effects, *_kills(everyone, reason), Fail(job, reason))
+
+
+def _hit(
+    state: State,
+    processes: Iterable[ProcessId],
+    reason: str,
+    gone: Iterable[ProcessId] = (),
+) -> tuple[Effect, ...]:
+    """Recover every job that loses one of these processes; `gone` need not be killed."""
+    hit, dead = frozenset(processes), frozenset(gone)
+    effects: tuple[Effect, ...] = tuple(Mark(process, reason) for process in sorted(hit))
+    for job in sorted({process.job for process in hit}):
+        own = frozenset(process for process in hit if process.job == job)
+        effects += _recover(state, job, own, dead, reason)
+    return effects
+
+
+def _recover(
+    state: State, job: str, hit: frozenset[ProcessId], dead: frozenset[ProcessId], reason: str
+) -> tuple[Effect, ...]:
+    """A replica group that lost a member is lost as a whole: the copy it held is not complete."""
+    drmap, everyone = state.drmap, _everyone(state.drmap, job) | hit
+    groups = drmap.groups_of(hit)
+    members = drmap.members(*groups) | hit
+    recovery = _possible(_policy(state, job), drmap, everyone - members)
+    if recovery in (Recovery.RESTART, Recovery.FAIL):
+        members = everyone
+    kills = _kills(members - dead, reason)
+    match recovery:
+        case Recovery.SHRINK:
+            return (*kills, Shrink(job, groups, reason))
+        case Recovery.FAIL:
+            return (*kills, Fail(job, reason))
+        case _:
+            return (*kills, Restart(job, members, recovery, reason))
+
+
+def _possible(policy: Policy, drmap: DRMap, left: frozenset[ProcessId]) -> Recovery:
+    """Return what the job wants, or the next best where nobody is left to do it with."""
+    if policy.recovery is Recovery.LIVE and not left:
+        return Recovery.RESTART
+    least = max(1, policy.min_groups)
+    if policy.recovery is Recovery.SHRINK and len(drmap.groups_of(left)) < least:
+        return Recovery.FAIL
+    return policy.recovery
+
+
+def _policy(state: State, job: str) -> Policy:
+    return state.policies.get(job, Policy())
+
+
+def _everyone(drmap: DRMap, job: str) -> frozenset[ProcessId]:
+    return frozenset(process for process in drmap.processes if process.job == job)
+
+
+def _groups(drmap: DRMap, job: str, processes: Iterable[ProcessId]) -> frozenset[GroupId]:
+    return drmap.groups_of(process for process in processes if process.job == job)
+
+
+def _kills(processes: Iterable[ProcessId], reason: str) -> tuple[Effect, ...]:
+    return tuple(Kill(process, reason) for process in sorted(processes))

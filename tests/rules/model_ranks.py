@@ -1,0 +1,134 @@
+"""Ranks as they are at step boundaries, and the store of a generation, without time or network."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchloom.rules.command import Abort, Entry, Kind, Outcome
+from torchloom.rules.exchange import Applied, Decided, Ready, Refused
+
+WAIT = 0.25
+Offer = tuple[str, int]
+
+
+@dataclass
+class Store:
+    """The entries of one generation: the first writer of each wins."""
+
+    entries: dict[str, Outcome] = field(default_factory=dict)
+
+    def compare_set(self, key: str, outcome: Outcome) -> Outcome:
+        return self.entries.setdefault(key, outcome)
+
+
+@dataclass
+class Rank:
+    """One rank in one generation: what it promised, what it knows, what it did."""
+
+    rank: int
+    store: Store
+    step: int  # it is in this one
+    k: int = 0
+    values: dict[str, Any] = field(default_factory=dict)
+    pending: dict[Offer, tuple[Entry, int]] = field(default_factory=dict)
+    known: dict[Offer, Outcome] = field(default_factory=dict)
+    ahead: list[Entry] = field(default_factory=list)
+    done: dict[str, Applied] = field(default_factory=dict)
+    resumed: int = 0  # pauses with a lower number are lifted
+    pause: Entry | None = None
+    waited: float = 0.0
+    silent: bool = False  # its threadlet does not answer
+
+    def prepare(self, entry: Entry) -> Ready | Refused | Decided:
+        offer = (entry.id, entry.offer)
+        if offer in self.known:
+            return Decided(entry.id, self.known[offer], entry.offer)
+        if entry.command.payload.get("bad") == self.rank:
+            return Refused(entry.id, self.rank, "bad value", entry.offer)
+        if entry.command.kind.is_aligned and offer not in self.pending:
+            self.pending[offer] = (entry, self.step + 1 + self.k)
+        limit = self.pending[offer][1] if offer in self.pending else self.step + 1
+        return Ready(entry.id, self.rank, limit - 1 - self.k, self.k, entry.offer)
+
+    def write(self, entry: Entry, outcome: Outcome) -> Decided:
+        """Write the outcome unless there is one, and obey what is there."""
+        offer = (entry.id, entry.offer)
+        winner = self.known.get(offer) or self.store.compare_set(entry.key, outcome)
+        self.obey(entry, winner)
+        return Decided(entry.id, winner, entry.offer)
+
+    def obey(self, entry: Entry, outcome: Outcome) -> Applied | None:
+        """Take in an outcome; one that is known already is only answered."""
+        offer = (entry.id, entry.offer)
+        if self.known.setdefault(offer, outcome) != outcome:
+            assert {type(outcome), type(self.known[offer])} == {Abort}, "split"
+        self.pending.pop(offer, None)
+        if entry.id in self.done:
+            return self.done[entry.id]
+        if isinstance(outcome, Abort) or any(e.id == entry.id for e in self.ahead):
+            return None
+        if outcome.step is None:
+            return self.act_at_once(entry)
+        assert outcome.step > self.step, f"rank {self.rank} has passed step {outcome.step}"
+        if entry.command.kind is not Kind.PAUSE or entry.number > self.resumed:
+            self.ahead.append(entry_at(entry, outcome.step))
+        return None
+
+    def act_at_once(self, entry: Entry) -> Applied:
+        if entry.command.kind is Kind.RESUME:
+            self.resumed = entry.number
+            self.ahead = [e for e in self.ahead if not lifts(entry, e)]
+            if self.pause and lifts(entry, self.pause):
+                self.pause = None
+        self.done[entry.id] = Applied(entry.id, self.rank, self.step, offer=entry.offer)
+        return self.done[entry.id]
+
+    def boundary(self) -> list[Applied]:
+        """Start the next step, unless paused or held by a promise; return what acted before it."""
+        coming = self.step + 1
+        if self.pause or self.is_held():
+            return []
+        now = sorted((e for e in self.ahead if e.step == coming), key=lambda e: e.number)
+        acts = [self.act(entry) for entry in now]
+        if not self.pause:
+            self.step = coming
+        return acts
+
+    def act(self, entry: Entry) -> Applied:
+        assert entry.id not in self.done, "twice in one generation"
+        before = {name: self.values.get(name) for name in entry.command.payload}
+        if entry.command.kind is Kind.PAUSE:
+            self.pause = entry
+        if entry.command.kind is Kind.KNOB:
+            self.values.update(entry.command.payload)
+        self.ahead.remove(entry)
+        after = dict(entry.command.payload)
+        self.done[entry.id] = Applied(
+            entry.id, self.rank, self.step + 1, before, after, entry.offer
+        )
+        return self.done[entry.id]
+
+    def is_held(self) -> bool:
+        return any(limit <= self.step + 1 for _, limit in self.pending.values())
+
+    def wait(self, seconds: float) -> list[Decided]:
+        """Wait at a limit; after 250 ms write `abort` and obey whichever entry won."""
+        self.waited = self.waited + seconds if self.is_held() and not self.pause else 0.0
+        if self.waited < WAIT:
+            return []
+        held = [entry for entry, limit in self.pending.values() if limit <= self.step + 1]
+        self.waited = 0.0
+        return [self.write(entry, Abort("no outcome in time")) for entry in held]
+
+    def leave(self) -> list[Decided]:
+        """The generation is over: settle every promise by the store, and tell what is known."""
+        for entry, _ in list(self.pending.values()):
+            self.write(entry, Abort("no outcome in time"))
+        return [Decided(name, outcome, offer) for (name, offer), outcome in self.known.items()]
+
+
+def lifts(resume: Entry, other: Entry) -> bool:
+    return other.command.kind is Kind.PAUSE and other.number < resume.number
+
+
+def entry_at(entry: Entry, step: int) -> Entry:
+    return replace(entry, step=step, acks={}, why="")

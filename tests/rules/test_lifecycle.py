@@ -1,0 +1,92 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchloom.rules.lifecycle import (
+    CANCELLED_BY_USER,
+    IllegalTransition,
+    Job,
+    MissingReason,
+    Move,
+    Resume,
+    Transition,
+    exit_reason,
+    replay,
+    step,
+)
+from torchloom.specs.job import JobState
+
+EDGES = {
+    "QUEUED": "RUNNING FAILED CANCELLED",
+    "RUNNING": "COMPLETED FAILED CANCELLED RECOVERING PAUSED QUEUED",
+    "RECOVERING": "RUNNING PAUSED QUEUED FAILED CANCELLED",
+    "PAUSED": "RUNNING RECOVERING QUEUED FAILED CANCELLED",
+    "COMPLETED": "",
+    "FAILED": "",
+    "CANCELLED": "",
+}
+
+
+@pytest.mark.parametrize("before", JobState)
+@pytest.mark.parametrize("after", JobState)
+def test_a_job_moves_along_the_listed_edges_and_no_other(before: JobState, after: JobState) -> None:
+    job = Job("j", before, "so far", changes=7)
+
+    if after is before:
+        assert step(job, Move(after, "again")) == (job, ())
+    elif after in EDGES[before].split():
+        moved = Job("j", after, "why", changes=8)
+        assert step(job, Move(after, "why")) == (
+            moved,
+            (Transition("j", 8, 1, before, after, "why"),),
+        )
+    else:
+        with pytest.raises(IllegalTransition, match=f"from {before} to {after}"):
+            step(job, Move(after, "why"))
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_only_what_has_ended_is_resumed_as_a_new_attempt(state: JobState) -> None:
+    job = Job("j", state, "so far", attempt=2)
+
+    if EDGES[state]:
+        with pytest.raises(IllegalTransition):
+            step(job, Resume("resumed_by_user"))
+    else:
+        after, _ = step(job, Resume("resumed_by_user"))
+        assert after == Job("j", JobState.QUEUED, "resumed_by_user", attempt=3, changes=1)
+
+
+def test_no_job_moves_without_a_reason() -> None:
+    with pytest.raises(MissingReason, match="job j goes to RUNNING without a reason"):
+        step(Job("j"), Move(JobState.RUNNING, ""))
+
+
+def test_an_exit_is_named_by_its_signal_or_code() -> None:
+    assert exit_reason(1, -9) == "exit_signal_9_rank_1"
+    assert exit_reason(0, 3) == "exit_code_3_rank_0"
+
+
+@given(st.lists(st.sampled_from([*JobState, None]), max_size=30))
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+def test_stored_events_give_the_row_again(wishes: list[JobState | None]) -> None:
+    job, told = Job("j"), []
+    for wish in wishes:
+        event = Move(wish, CANCELLED_BY_USER) if wish else Resume("resumed_by_user")
+        try:
+            job, effects = step(job, event)
+        except IllegalTransition:
+            continue
+        told += effects
+
+    assert replay(Job("j"), told) == job
+    assert [event.number for event in told] == list(range(1, len(told) + 1))
+
+
+def test_an_event_that_is_missing_is_noticed() -> None:
+    job, first = step(Job("j"), Move(JobState.RUNNING, "ranks_asked_for"))
+    _, second = step(job, Move(JobState.PAUSED, "paused_by_user"))
+
+    assert replay(Job("j"), [*first, *second]).state is JobState.PAUSED
+    with pytest.raises(IllegalTransition, match="event 2"):
+        replay(Job("j"), second)
