@@ -25,8 +25,9 @@ for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         python = signal.default_int_handler if _signum is signal.SIGINT else signal.SIG_DFL
         signal.signal(_signum, python)
 
-# A zygote would stay after each of a thousand tests; those that are about one ask for it.
+# A zygote and a plane would stay after each of a thousand tests; those about one ask for it.
 os.environ.setdefault("LOOM_WARM", "0")
+os.environ.setdefault("LOOM_PLANE", "0")
 
 __all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
 

@@ -40,6 +40,11 @@ def runtime_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"torchloom-{os.getuid()}"
 
 
+def wants_plane() -> bool:
+    """Tell whether runs have the plane of this user watch them; `LOOM_PLANE=0` says no."""
+    return os.environ.get("LOOM_PLANE") != "0"
+
+
 def torchx_home() -> Path:
     """Return TorchX's own state folder, for programs that ask `specs.TORCHX_HOME`."""
     return Path(os.environ.get("TORCHX_HOME") or Path.home() / ".torchx")

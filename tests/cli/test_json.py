@@ -216,6 +216,7 @@ def test_a_real_job_keeps_to_the_schemas_all_its_life(
     assert {event["event"] for event in over["show-events"]} == {
         "running",
         "exit",
+        "started",
         "restart",
         "cancelled",
     }

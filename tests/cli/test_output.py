@@ -91,7 +91,7 @@ def test_jobs_are_listed_newest_first_and_a_screenful(
     assert main(["ls"]) == 0
 
     head, *rows, more = capsys.readouterr().out.splitlines()
-    assert head.split() == ["ID", "STATE", "AGE", "TOOK", "REASON"]
+    assert head.split() == ["ID", "STATE", "STEP", "AGE", "TOOK", "REASON"]
     assert [row.split()[0] for row in rows] == [f"train-{n:02}" for n in range(31, 1, -1)]
     assert more == "(2 older: loom ls --all)"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.logfiles import LogFiles
+from torchloom.launch.logfiles import STREAMS, LogFiles
 from torchloom.launch.logshow import ShownLog
+from torchloom.launch.sites import NoiseFilter
 
 
 @contextmanager
@@ -54,6 +55,25 @@ def test_without_a_prefix_all_is_shown_as_it_comes(
     assert (shown.out, shown.err) == ("one\ntw", "")
     assert (tmp_path / "stderr.log").read_bytes() == b"kept in the log alone\n"
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("prefix", ["", "[r0]:"])
+def test_noise_is_not_shown_and_the_log_has_it(
+    prefix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noise = NoiseFilter(["WARN .*"], "mine")
+    log = ShownLog(LogFiles(tmp_path), dict.fromkeys(STREAMS, prefix), noise)
+
+    log.write("stdout", b"one\nWARN a\nWA")
+    log.write("stderr", b"two\n")
+    log.write("stdout", b"RN b\nthree\n")
+    log.write("stderr", b"WARN c")
+    log.close()
+
+    assert capfd.readouterr() == (f"{prefix}one\n{prefix}three\n", f"{prefix}two\n")
+    assert noise.hidden == 3
+    assert (tmp_path / "stdout.log").read_bytes() == b"one\nWARN a\nWARN b\nthree\n"
+    assert (tmp_path / "stderr.log").read_bytes() == b"two\nWARN c"
 
 
 def test_a_reader_that_is_gone_costs_nothing(tmp_path: Path) -> None:

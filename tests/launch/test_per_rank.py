@@ -8,7 +8,7 @@ import pytest
 
 from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
-from torchloom.launch.per_rank import variables
+from torchloom.launch.per_rank import placed, variables
 
 FOLDER = Path(__file__).parent / "environments/recordings"
 RANKED = (
@@ -26,7 +26,7 @@ def tasks(name: str) -> list[dict[str, Any]]:
 
 def told(task: dict[str, Any], **more: str) -> dict[str, str]:
     env = {**task["env"], **MEETING, **more}
-    return variables(find_world(env, task["host"]), env)
+    return variables(placed(find_world(env, task["host"]), env, task["host"]), env)
 
 
 @pytest.mark.parametrize("name", RANKED)
@@ -51,6 +51,28 @@ def test_a_host_is_a_group_where_the_launcher_names_hosts(name: str) -> None:
 
     assert groups == {(host, str(index)) for index, host in enumerate(hosts)}
     assert {told(task)["GROUP_WORLD_SIZE"] for task in found} == {str(len(hosts))}
+
+
+@pytest.mark.parametrize("name", RANKED)
+@pytest.mark.parametrize("domain", ["", ".cluster.example"])
+def test_a_host_is_a_group_in_the_launchs_order_whoever_started_the_rank(
+    name: str, domain: str
+) -> None:
+    found = tasks(name)
+    order = sorted({task["host"] for task in found}, reverse=True)
+    hosts = ",".join(f"{host}{domain}" for host in order)
+
+    groups = {(task["host"], told(task, LOOM_HOSTS=hosts)["GROUP_RANK"]) for task in found}
+
+    assert groups == {(host, str(index)) for index, host in enumerate(order)}
+    counts = {told(task, LOOM_HOSTS=hosts)["GROUP_WORLD_SIZE"] for task in found}
+    assert counts == {str(len(order))}
+
+
+def test_hosts_without_the_ranks_own_change_nothing() -> None:
+    task = tasks("srun_block")[-1]
+
+    assert told(task, LOOM_HOSTS="10.0.0.1,10.0.0.2") == told(task)
 
 
 def test_every_attempt_meets_at_a_port_of_its_own() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from torchloom.launch.command import AS_TORCHRUN, LaunchCommand
 from torchloom.launch.showing import Showing
+from torchloom.launch.sites import Site
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,10 @@ def test_our_own_lines_begin_with_the_rank() -> None:
 
 @pytest.mark.parametrize("words", ["", "--tee 0:1,1:3 -r 2 --local-ranks-filter 0,1"])
 def test_it_survives_a_command_line(words: str) -> None:
-    show = Showing.of(LaunchCommand.parse([AS_TORCHRUN, *words.split(), "x.py"], {}))
+    asked = LaunchCommand.parse([AS_TORCHRUN, *words.split(), "x.py"], {})
+    show = Showing.of(asked, Site("mine", noise=("WARN: .*", "\\d+")))
 
+    assert (show.noise, show.site) == (("WARN: .*", "\\d+"), "mine")
     assert Showing.from_text(show.to_text()) == show
 
 

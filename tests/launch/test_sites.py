@@ -35,6 +35,10 @@ def test_a_known_site_is_found_and_no_other_host_is_taken_for_it(
     assert find_site(read_sites([]), host, env).name == name
 
 
+def test_no_built_in_site_loads_modules_before_the_users_own_choice() -> None:
+    assert {site.name: site.modules for site in read_sites([]) if site.modules} == {}
+
+
 def test_a_table_of_the_users_adds_a_site() -> None:
     sites = read_sites([MINE])
 
@@ -82,25 +86,25 @@ def test_a_table_that_cannot_be_used_is_refused(text: str, why: str) -> None:
 
 
 def test_noise_is_hidden_and_counted() -> None:
-    noise = NoiseFilter([r"WARN: .*", r"\d+ retries"])
+    noise = NoiseFilter([r"WARN: .*", r"\d+ retries"], "mine")
+    lines = [b"WARN: \xff\r\n", b"loss 1\n", b"3 retries", b"see WARN: b"]
 
-    kept = [
-        line for line in ["WARN: a\n", "loss 1\n", "3 retries", "see WARN: b"] if noise.keeps(line)
-    ]
+    kept = [line for line in lines if noise.keeps(line)]
 
-    assert kept == ["loss 1\n", "see WARN: b"]
-    assert (noise.hidden, noise.note) == (2, "2 lines of known noise hidden")
+    assert kept == [b"loss 1\n", b"see WARN: b"]
+    note = "2 lines of known noise hidden (site mine); the logs have all"
+    assert (noise.hidden, noise.note) == (2, note)
 
 
 def test_without_noise_nothing_is_hidden_or_said() -> None:
     noise = NoiseFilter([])
 
-    assert noise.keeps("WARN")
+    assert noise.keeps(b"WARN")
     assert noise.note == ""
 
 
 def test_the_sites_own_noise_is_hidden_and_no_training_line() -> None:
     noise = NoiseFilter(find_site(read_sites([]), "x4102c5s2b0n0", {}).noise)
 
-    assert not noise.keeps("2025:03:01-10:11:12:(4711) |CCL_WARN| value of CCL_X changed")
-    assert noise.keeps("step 3 |CCL_WARN| loss 1.0")
+    assert not noise.keeps(b"2025:03:01-10:11:12:(4711) |CCL_WARN| value of CCL_X changed")
+    assert noise.keeps(b"step 3 |CCL_WARN| loss 1.0")

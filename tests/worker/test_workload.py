@@ -95,3 +95,26 @@ def test_ranks_that_train_apart_are_found_out(tmp_path: Path) -> None:
 
     assert done.returncode != 0
     assert "rank 1 has other parameters than rank 0 after 3 steps" in done.stderr
+
+
+@pytest.mark.process
+def test_a_run_that_learns_nothing_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    still = (
+        "import sys, torch\n"
+        "torch.optim.Adam.step = lambda *_: None\n"
+        "from torchloom.worker.smoke import main\n"
+        "sys.exit(main(['--steps', '2', '--report', sys.argv[1]]))\n"
+    )
+    path = tmp_path / "report.json"
+
+    done = subprocess.run(
+        [sys.executable, "-c", still, str(path)],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SOURCE), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAILED"), done.stderr
+    assert "smoke test failed: the loss did not fall: " in done.stderr
+    assert json.loads(path.read_text())["ok"] is False

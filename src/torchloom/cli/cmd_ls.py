@@ -2,10 +2,12 @@
 
 import click
 
+from torchloom.cli import live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, echo_json, table
-from torchloom.cli.shapes import engine_job_shape, job_shape, took
+from torchloom.cli.shapes import engine_job_shape, job_shape, state_of, took
 from torchloom.launch import catalog
+from torchloom.launch.record import Record
 from torchloom.schedulers import LOCAL
 from torchloom.specs.api import AppState
 
@@ -38,13 +40,20 @@ def command(
         return
     records = [r for r in catalog.records() if state is None or r.state.name == state.upper()]
     shown = records[: limit or (None if every or as_json else _SCREENFUL)]
+    known = {} if all(record.is_over() for record in shown) else live.jobs()
     if as_json:
-        echo_json([job_shape(record, scheduler) for record in shown])
+        echo_json([job_shape(record, scheduler, known.get(record.id)) for record in shown])
         return
-    rows = [(r.id, r.state.name, age(r.created_at), took(r), r.reason) for r in shown]
-    click.echo(table(("ID", "STATE", "AGE", "TOOK", "REASON"), rows))
+    rows = [_row(record, known.get(record.id)) for record in shown]
+    click.echo(table(("ID", "STATE", "STEP", "AGE", "TOOK", "REASON"), rows))
     if len(shown) < len(records):
         click.echo(f"({len(records) - len(shown)} older: loom ls --all)")
+
+
+def _row(record: Record, known: live.Live | None) -> tuple[str, ...]:
+    step = "-" if known is None or known["step"] is None else str(known["step"])
+    state = state_of(record, known)
+    return record.id, state, step, age(record.created_at), took(record), record.reason
 
 
 def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:

@@ -7,9 +7,17 @@ from typing import Any
 
 import click
 
+from torchloom.cli import live
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import age, echo_json, printable, table
-from torchloom.cli.shapes import handle_of, job_shape, paint_state, rank_shape, took
+from torchloom.cli.shapes import (
+    handle_of,
+    job_shape,
+    paint_state,
+    rank_shape,
+    state_of,
+    took,
+)
 from torchloom.errors import NotFound
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import RankRecord, Record
@@ -56,22 +64,26 @@ def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
 
 def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
     error = first_error(record)
+    known = None if record.is_over() else live.job(record.id)
+    lives = {rank: live.rank_of(known, rank.role, rank.rank) for rank in ranks}
     if as_json:
-        job = job_shape(record)
+        job = job_shape(record, live=known)
         place = {"host": record.host, "log_dir": record.log_dir}
         lost = {"lost_log_bytes": record.lost_log_bytes}
-        shown = [rank_shape(rank, record.host) for rank in ranks]
+        shown = [rank_shape(rank, record.host, lives[rank]) for rank in ranks]
         echo_json({**job, **place, **lost, "error": error, "ranks": shown})
         return
-    for name, value in _facts(record):
+    for name, value in _facts(record, known):
         click.echo(f"{name:<9}{value}")
-    heads = ("ROLE", "REPLICA", "RANK", "STATE", "PID", "EXIT", "LOGS")
-    click.echo("\n" + table(heads, [_row(rank) for rank in ranks]))
+    heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "EXIT", "LOGS")
+    click.echo("\n" + table(heads, [_row(rank, lives[rank]) for rank in ranks]))
     if error:
         click.echo(f"\nfirst error:\n{error}")
 
 
-def _row(rank: RankRecord) -> tuple[str, ...]:
+def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
+    """Return a rank's line; LAST is how long ago it made progress, by its own page."""
+    step, silent = known.get("step"), known.get("silent_seconds")
     pid = rank.process.pid if rank.process else "-"
     code = "-" if rank.exit_code is None else rank.exit_code
     return (
@@ -79,23 +91,27 @@ def _row(rank: RankRecord) -> tuple[str, ...]:
         str(rank.replica),
         str(rank.rank),
         rank.state.name,
+        "-" if step is None else str(step),
+        "-" if silent is None else f"{silent:.1f}s",
         str(pid),
         str(code),
         rank.logs,
     )
 
 
-def _facts(record: Record) -> list[tuple[str, str]]:
+def _facts(record: Record, known: live.Live | None) -> list[tuple[str, str]]:
     why = f"  {printable(record.reason)}" if record.reason else ""
     facts = [
         ("id", record.id),
         ("handle", handle_of(record)),
-        ("state", paint_state(record.state) + why),
+        ("state", paint_state(state_of(record, known)) + why),
         ("created", f"{record.created_at} ({age(record.created_at)} ago)"),
         ("took", took(record)),
         ("restarts", str(record.restarts)),
         ("logs", record.log_dir),
     ]
+    if known and known["step"] is not None:
+        facts.insert(3, ("step", str(known["step"])))
     if record.lost_log_bytes:
         facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
     return facts

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchloom.cli import site
 from torchloom.cli.joining import find_head, serve
 from torchloom.cli.output import echo, say
 from torchloom.cli.submission import Launch
@@ -24,10 +25,11 @@ from torchloom.launch.planning import HostPlan, over_hosts, plan_hosts
 from torchloom.launch.showing import Showing
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.local_scheduler import create_scheduler
-from torchloom.settings import environment, loom_home, user_name
+from torchloom.settings import environment, user_name
 from torchloom.specs.api import AppDryRunInfo
 
 if TYPE_CHECKING:
+    from torchloom.launch.request import LaunchRequest
     from torchloom.launch.sites import Site
 
 
@@ -35,10 +37,10 @@ def launch(asked: LaunchCommand) -> int:
     """Start the ranks and stay until they end; return the exit code."""
     world = _world(asked)
     meet = meeting_of(asked, world)
-    if meet is None:
-        plan = plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
-    else:
-        plan = _meeting_plan(asked, world, meet)
+    plan = _plan(asked, world, meet)
+    modules = site.modules()
+    if modules and not asked.dryrun and (plan.is_here or meet is not None):
+        site.run_after(modules)  # it does not come back
     runner = get_runner()
     request = _request(asked, plan)
     info = dryrun(request, runner)
@@ -46,11 +48,11 @@ def launch(asked: LaunchCommand) -> int:
     if meet is not None and not asked.dryrun:
         found = find_head(meet)
         if isinstance(found, str):
-            return serve(meet, found, _words(info), Showing.of(asked))
+            return serve(meet, found, _words(info), Showing.of(asked, site.here()))
         head = found
     if not plan.is_here:
-        info = _spread(info, plan, asked)
-    info.request = _as_asked(info.request, asked, meet)
+        info = _spread(info, plan, asked, modules)
+    info.request = _as_asked(info.request, asked, meet, modules)
     if asked.dryrun:
         echo(repr(info))
         return 0
@@ -69,6 +71,12 @@ def _words(info: AppDryRunInfo[Any]) -> tuple[str, ...]:
     return words
 
 
+def _plan(asked: LaunchCommand, world: World, meet: Meet | None) -> HostPlan:
+    if meet is not None:
+        return _meeting_plan(asked, world, meet)
+    return plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
+
+
 def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
     """Return a place for every node that may come; what they are called shows when they do."""
     count = meet.nodes.most
@@ -83,11 +91,14 @@ def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
     return HostPlan(world, Topology(names, (each,) * count), JOINED, least=least)
 
 
-def _as_asked(request: Any, asked: LaunchCommand, meet: Meet | None) -> Any:
+def _as_asked(request: Any, asked: LaunchCommand, meet: Meet | None, modules: Sequence[str]) -> Any:
     """Return a request with what was asked for beside the ranks."""
     ranks = max(role.ranks for role in request.launch.roles)
     streams = [asked.redirects.of(n) | asked.tee.of(n) for n in range(ranks)]
     changes: dict[str, Any] = {}
+    if modules:
+        note = f"ranks start after `module load {' '.join(modules)}`"
+        changes["notes"] = (*request.launch.notes, note)
     if asked.log_dir:
         changes["copies"] = str(Path(asked.log_dir).expanduser().absolute())
         changes["copied"] = tuple(streams if asked.as_torchrun else [3] * ranks)
@@ -122,26 +133,35 @@ def _world(asked: LaunchCommand) -> World:
     return world
 
 
-def _spread(info: AppDryRunInfo[Any], plan: HostPlan, asked: LaunchCommand) -> AppDryRunInfo[Any]:
-    launch_request = info.request.launch
-    site = _site()
+def _spread(
+    info: AppDryRunInfo[Any], plan: HostPlan, asked: LaunchCommand, modules: Sequence[str]
+) -> AppDryRunInfo[Any]:
+    launch_request, here = info.request.launch, site.here()
+    if modules:
+        launch_request, here = _loading(launch_request, here, modules)
     if asked.per_rank:
         from torchloom.launch.native import by_native_launcher
 
-        spread = by_native_launcher(launch_request, plan, asked, site, environment())
+        spread = by_native_launcher(launch_request, plan, asked, here, environment())
     else:
-        spread = over_hosts(launch_request, plan, asked, site)
+        spread = over_hosts(launch_request, plan, asked, here)
     changed = AppDryRunInfo(replace(info.request, launch=spread), str)
     changed.app, changed.cfg = info.app, info.cfg
     return changed
 
 
-def _site() -> "Site":
-    from torchloom.launch.sites import NOWHERE, find_site, read_sites
+def _loading(
+    request: "LaunchRequest", here: "Site", modules: Sequence[str]
+) -> "tuple[LaunchRequest, Site]":
+    """Return both so that every host loads modules, and what they put on PATH stays there."""
+    from torchloom.launch.assembly.modules import VARIABLE
 
-    own = loom_home() / "sites.toml"
-    texts = [own.read_text()] if own.exists() else []
-    return find_site(read_sites(texts), host_name(), environment()) or NOWHERE
+    (role,) = request.roles
+    (replica,) = role.replicas
+    env = dict(replica.env)
+    own = {**here.env, "PATH": env.pop("PATH"), VARIABLE: " ".join(modules)}
+    role = replace(role, replicas=(replace(replica, env=env),))
+    return replace(request, roles=(role,)), replace(here, env=own)
 
 
 def _request(asked: LaunchCommand, plan: HostPlan) -> Request:

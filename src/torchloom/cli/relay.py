@@ -2,17 +2,25 @@
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from torchloom.cli import site
+from torchloom.cli.output import say
 from torchloom.launch.logreader import STREAMS, Tail, Wait, chunks
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.showing import Showing
+
+if TYPE_CHECKING:
+    from torchloom.launch.sites import NoiseFilter
 
 
 def relay_logs(record: Record, plain: bool, wait: Wait, show: Showing | None = None) -> None:
     """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
 
-    What is shown, and behind which words, is the launch's own choice where it has one.
+    What is shown, and behind which words, is the launch's own choice where it has one; of that the
+    site's known noise is hidden, and at the end it is said how much.
     """
+    noise = site.noise() if show is not None else None
     before = _labels(record, plain) if show is None else _chosen(record, show)
     names = {source: text.encode() for source, text in before.items() if text is not None}
     sources = list(names)
@@ -20,13 +28,16 @@ def relay_logs(record: Record, plain: bool, wait: Wait, show: Showing | None = N
     partial = dict.fromkeys(sources, b"")
     for which, data in chunks(tails, wait):
         source = sources[which]
-        if names[source]:
+        if names[source] or noise:
             lines, partial[source] = split_lines(partial[source] + data)
-            data = b"".join(names[source] + line for line in lines)
+            data = _dressed(names[source], lines, noise)
         _write(_target(source, plain), data)
     for source, rest in partial.items():
         if rest:
-            _write(_target(source, plain), names[source] + rest + b"\n")
+            end = b"\n" if names[source] else b""
+            _write(_target(source, plain), _dressed(names[source], [rest + end], noise))
+    if noise and noise.note:
+        say(noise.note)
 
 
 _Source = tuple[int, str]  # a rank's place in the record, and the stream
@@ -43,6 +54,10 @@ def _chosen(record: Record, show: Showing) -> dict[_Source, str | None]:
         for index, rank in enumerate(record.ranks)
         for stream in STREAMS
     }
+
+
+def _dressed(name: bytes, lines: Sequence[bytes], noise: "NoiseFilter | None") -> bytes:
+    return b"".join(name + line for line in lines if noise is None or noise.keeps(line))
 
 
 def _target(source: _Source, plain: bool) -> int:

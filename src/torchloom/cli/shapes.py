@@ -1,22 +1,28 @@
 """What a job and a rank look like, as JSON at every door and in words."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.output import age, duration, paint
 from torchloom.launch.record import RankRecord, Record
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
 
+if TYPE_CHECKING:
+    from torchloom.cli.live import Live
+
+_FINER = ("PAUSED", "RECOVERING")  # than any state of a scheduler
 _COLOURS = {
-    AppState.RUNNING: "cyan",
-    AppState.SUCCEEDED: "green",
-    AppState.FAILED: "red",
-    AppState.CANCELLED: "yellow",
+    "RUNNING": "cyan",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "yellow",
+    "PAUSED": "magenta",
+    "RECOVERING": "yellow",
 }
 
 
-def paint_state(state: AppState) -> str:
-    return paint(state.name, _COLOURS.get(state))
+def paint_state(state: str) -> str:
+    return paint(state, _COLOURS.get(state))
 
 
 def took(record: Record) -> str:
@@ -31,17 +37,27 @@ def handle_of(record: Record, scheduler: str = "local") -> str:
     return make_app_handle(scheduler, record.session, record.id)
 
 
-def job_shape(record: Record, scheduler: str = "local") -> dict[str, Any]:
-    """Return a job as every door shows it."""
+def state_of(record: Record, live: "Live | None") -> str:
+    """Return a job's state: the plane knows finer ones while the job goes on."""
+    if live and not record.is_over() and live["state"] in _FINER:
+        return str(live["state"])
+    return record.state.name
+
+
+def job_shape(
+    record: Record, scheduler: str = "local", live: "Live | None" = None
+) -> dict[str, Any]:
+    """Return a job as every door shows it; `live` is what the plane knows of it."""
+    state = state_of(record, live)
     return {
         "id": record.id,
         "job_id": record.id,
         "run_id": record.id,
         "name": record.name,
-        "state": record.state.name,
-        "status": record.state.name,
+        "state": state,
+        "status": state,
         "reason": record.reason,
-        "step": None,
+        "step": live["step"] if live else None,
         "attempt": record.restarts + 1,
         "generation": record.restarts,
         "handle": handle_of(record, scheduler),
@@ -65,8 +81,9 @@ def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
     }
 
 
-def rank_shape(rank: RankRecord, host: str) -> dict[str, Any]:
-    """Return a rank as every door shows it."""
+def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[str, Any]:
+    """Return a rank as every door shows it; `live` is what the plane knows of it."""
+    known = live or {}
     return {
         "rank": rank.rank,
         "local_rank": rank.local_rank,
@@ -75,8 +92,8 @@ def rank_shape(rank: RankRecord, host: str) -> dict[str, Any]:
         "node": host,
         "pid": rank.process.pid if rank.process else None,
         "state": rank.state.name,
-        "step": None,
-        "device_uuids": [],
+        "step": known.get("step"),
+        "device_uuids": known.get("device_uuids", []),
         "generation": rank.attempt,
         "exit_code": rank.exit_code,
     }

@@ -75,14 +75,31 @@ VERBS: dict[str, Verb] = {
         ),
         "job",
     ),
+    "monitor": Verb(
+        "live screen of jobs, ranks and curves; a prompt without a terminal", ("--job=", "--plain")
+    ),
+    "set": Verb(
+        "change knobs at one step on all ranks; without values, list them",
+        ("--at=", "--hold", "--reason=", "--wait=", "--json"),
+        "job",
+    ),
+    "pause": Verb("have all ranks wait at one step", ("--at=", "--reason=", "--json"), "job"),
+    "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job"),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
     ),
+    "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
+    "up": Verb(
+        "start the plane: NATS, weaver, node agent; --status shows it",
+        ("--host=", "--only=", "--status", "--json"),
+    ),
+    "down": Verb("end the plane; jobs run on", ("--json",)),
     "doctor": Verb(
         "check this machine; end what crashes left behind",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
     ),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
+    "inspect": Verb("look closer at a job: audit", ("--yaml", "--json"), "job", False),
     "components": Verb(
         "list components, or explain one", ("--print=", "--json"), "component", False
     ),
@@ -116,6 +133,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "runopts": ("engines",),
     "schedulers": ("engines",),
     "configure": ("config", "init"),
+    "top": ("monitor",),
     "kill": ("doctor", "--clean"),
     "explain": ("plan", "--all"),
     "validate": ("plan", "--check"),

@@ -25,6 +25,7 @@ from torchloom.launch.errorfile import ErrorReport, put_aside
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.keeping import KeeperLink
+from torchloom.launch.logforward import MOST_UNSENT
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.pump import Pump
 from torchloom.launch.rank import Rank
@@ -87,7 +88,9 @@ class Agent:
         self._leaving = False
         self._orphan_limit = 0.0
         self._lost_bytes = 0
-        self._pump = Pump(self._selector, self._on_output)
+        self._pump = Pump(
+            self._selector, self._on_output, lambda: self._launcher.unsent > MOST_UNSENT
+        )
         self._keeper = KeeperLink(post.share, self._selector, self._on_keeper, self._on_no_keeper)
         self._stores = Stores(post.share, self._keeper)
         self.code = 0  # how the job ended
@@ -421,6 +424,7 @@ class Agent:
         while not self._keeper.is_gone:
             self._turn(_LOOK)
         self._pump.finish(_DRAIN)
+        self._logs.say_hidden()
         self._lost_bytes += sum(rank.log.lost for rank in self._ranks.values())
         self._launcher.send({"say": "cleared", "lost": self._lost_bytes})
         if self._relay is not None:

@@ -42,6 +42,7 @@ class Connection:
         self._on_message = on_message
         self._on_end = on_end
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._waiting = 0
         self._received = b""
         self._fds: deque[int] = deque()
         self._open = True
@@ -57,6 +58,11 @@ class Connection:
     def is_open(self) -> bool:
         return self._open
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the other end to read."""
+        return self._waiting
+
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Send a message as soon as the other end takes it; after its end, drop it."""
         if not self._open:
@@ -64,6 +70,7 @@ class Connection:
         text = json.dumps(message).encode()
         frame = HEADER.pack(len(text), len(fds)) + text
         self._unsent.append((frame, [os.dup(fd) for fd in fds]))
+        self._waiting += len(frame)
         self._flush()
 
     def finish(self, patience: float = 1.0) -> None:
@@ -109,11 +116,13 @@ class Connection:
         sent = self._channel.sendmsg([frame[:1] if later else frame], rights)
         for fd in now:
             os.close(fd)
+        self._waiting -= sent
         self._unsent[0] = (frame[sent:], later)
         if sent == len(frame):
             self._unsent.popleft()
 
     def _drop_unsent(self) -> None:
+        self._waiting = 0
         while self._unsent:
             for fd in self._unsent.popleft()[1]:
                 os.close(fd)

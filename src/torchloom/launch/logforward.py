@@ -5,6 +5,8 @@ from pathlib import Path
 
 from torchloom.launch.frames import Message
 
+MOST_UNSENT = 4 << 20  # bytes on their way to the launch process before the ranks must wait
+
 
 class ForwardedLog:
     """The log of one rank, written elsewhere; its error file is kept here until it is sent too."""

@@ -3,8 +3,12 @@
 import os
 import select
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchloom.launch.rank import Log
+
+if TYPE_CHECKING:
+    from torchloom.launch.sites import NoiseFilter
 
 _FD = {"stdout": 1, "stderr": 2}
 _PIECE = select.PIPE_BUF  # bytes that an output takes at once when it takes any
@@ -15,16 +19,19 @@ class ShownLog:
     """A rank's log that is printed as well, by whole lines behind a prefix or as it comes.
 
     `before` has the prefix of each stream; one without is not shown. What is read by nobody is not
-    shown either: the log has it.
+    shown either, nor what is noise, for which only whole lines are looked at: the log has it.
     """
 
-    def __init__(self, log: Log, before: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, log: Log, before: Mapping[str, str | None], noise: "NoiseFilter | None" = None
+    ) -> None:
         self.directory = log.directory
         self._log = log
         self._before = {
             stream: text.encode() for stream, text in before.items() if text is not None
         }
         self._partial = dict.fromkeys(self._before, b"")
+        self._noise = noise
         self._patience = _PATIENCE
 
     @property
@@ -34,19 +41,25 @@ class ShownLog:
     def write(self, stream: str, data: bytes) -> None:
         self._log.write(stream, data)
         prefix = self._before.get(stream)
-        if prefix:
+        if prefix is None:
+            return
+        if prefix or self._noise is not None:
             whole, newline, self._partial[stream] = (self._partial[stream] + data).rpartition(b"\n")
-            lines = (whole + newline).splitlines(keepends=True)
-            data = b"".join(prefix + line for line in lines)
-        if prefix is not None:
-            self._print(stream, data)
+            data = self._dressed(prefix, (whole + newline).splitlines(keepends=True))
+        self._print(stream, data)
 
     def close(self) -> None:
         for stream, rest in self._partial.items():
             if rest:
-                self._print(stream, self._before[stream] + rest + b"\n")
+                end = b"\n" if self._before[stream] else b""
+                self._print(stream, self._dressed(self._before[stream], [rest + end]))
                 self._partial[stream] = b""
         self._log.close()
+
+    def _dressed(self, prefix: bytes, lines: list[bytes]) -> bytes:
+        if self._noise is not None:
+            lines = list(filter(self._noise.keeps, lines))
+        return b"".join(prefix + line for line in lines)
 
     def _print(self, stream: str, data: bytes) -> None:
         """Print while somebody reads; an agent that waits for a reader hears nothing else."""

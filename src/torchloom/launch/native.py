@@ -13,7 +13,7 @@ from torchloom.launch.assembly.topology import head_address, shared_port
 from torchloom.launch.carriers import portable
 from torchloom.launch.command import LaunchCommand
 from torchloom.launch.identity import host_name
-from torchloom.launch.per_rank import MEETING
+from torchloom.launch.per_rank import HOSTS, MEETING
 from torchloom.launch.planning import HostPlan
 from torchloom.launch.request import LaunchRequest, ReplicaRequest
 from torchloom.launch.sites import Site
@@ -38,6 +38,7 @@ def by_native_launcher(
     port = shared_port(plan.world.job_id or str(os.getpid()))
     meeting = f"{head_address(plan.world, plan.topology, site.address)}:{port}"
     told = dict(replica.env) | dict(site.env) | {MEETING: meeting, JOB_VARIABLE: request.app_id}
+    told[HOSTS] = ",".join(plan.topology.hosts)
     assembled = assemble(
         plan.launcher,
         plan.world,

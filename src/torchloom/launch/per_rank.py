@@ -6,22 +6,26 @@
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchloom import settings
 from torchloom.errors import LoomError, UserError
 from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
+from torchloom.launch.hostfile import index_of
 from torchloom.launch.identity import host_name
 from torchloom.launch.variables import ATTEMPT_VARIABLE
 
 MEETING = "LOOM_MEETING"  # host:port where rank 0 of the first attempt listens
+HOSTS = "LOOM_HOSTS"  # those of the launch in rank order: MPI does not number them
 
 
 def main(arguments: list[str]) -> int:
     """Become the program; an error if that cannot be."""
     env = settings.environment()
     try:
-        own = variables(find_world(_without_torchrun(env), host_name()), env)
+        world = find_world(_without_torchrun(env), host_name())
+        own = variables(placed(world, env, host_name()), env)
         os.execvpe(arguments[0], arguments, {**env, **own})
     except OSError as error:
         print(f"loom: {arguments[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201
@@ -29,6 +33,15 @@ def main(arguments: list[str]) -> int:
     except LoomError as error:
         print(f"loom: {error}", file=sys.stderr)  # noqa: T201
         return 2
+
+
+def placed(world: World, env: Mapping[str, str], own_host: str) -> World:
+    """Return a rank's world with its host's number among those of the launch. Pure."""
+    hosts = tuple(filter(None, env.get(HOSTS, "").split(",")))
+    place = index_of(own_host, hosts)
+    if place is None:  # a launch by addresses, or none of ours: what the launcher said stays
+        return world
+    return replace(world, hosts=hosts, slots=(), node_rank=place, node_count=len(hosts))
 
 
 def variables(world: World, env: Mapping[str, str]) -> dict[str, str]:

@@ -8,20 +8,28 @@ from functools import partial
 from torchloom.launch.rank import Rank
 from torchloom.launch.terminal import Relay
 
+_LARGEST_PIPE = 1 << 20  # bytes that an output holds at most, unless root had it made larger
+
 
 class Pump:
-    """The outputs of all ranks of an app."""
+    """The outputs of all ranks of an app.
+
+    They are not read while whoever takes them is full: then the pipes are soon, and whoever prints
+    waits, as it would for a slow terminal.
+    """
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
         on_output: Callable[[], None] = lambda: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._selector = selector
         self.relay: Relay | None = None  # the terminal that watches
         self._on_moved = on_output
+        self._takes_no_more = is_full
         self._watched: dict[int, Rank] = {}
-        self._held: set[int] = set()  # not read while the user's terminal cannot keep up
+        self._held: set[int] = set()  # not read while somebody cannot keep up
 
     def watch(self, rank: Rank) -> None:
         for fd in rank.outputs:
@@ -29,7 +37,7 @@ class Pump:
             self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
 
     def resume(self) -> None:
-        """Read on where the terminal has caught up."""
+        """Read on once whoever could not keep up has caught up."""
         if self._held and not self._is_full():
             for fd in self._held:
                 self._selector.register(fd, selectors.EVENT_READ, partial(self._on_output, fd))
@@ -38,8 +46,9 @@ class Pump:
     def drain(self, rank: Rank) -> None:
         """Read what is there now; whoever else holds the output open may still add to it."""
         for fd in list(rank.outputs):
-            while moved := self._move(fd):
-                pass
+            left = _LARGEST_PIPE
+            while (moved := self._move(fd)) and left > 0:
+                left -= moved
             if moved is None:
                 self._end(fd)
 
@@ -71,7 +80,7 @@ class Pump:
         return moved
 
     def _is_full(self) -> bool:
-        return self.relay is not None and self.relay.full
+        return self._takes_no_more() or (self.relay is not None and self.relay.full)
 
     def _end(self, fd: int) -> None:
         rank = self._watched.pop(fd)

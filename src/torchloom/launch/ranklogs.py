@@ -1,6 +1,7 @@
 """Where the output of a node's ranks goes: files here, or frames to a host that has the folder."""
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class RankLogs:
     def __init__(self, share: Share, show: Showing | None, send: Callable[[Message], None]) -> None:
         self._private = settings.runtime_dir() / share.app_id / share.node
         self._show = show
+        self._noise = show.filter if show else None
         self._send = send
         self._folder: Path | None = None
         self._forwards = False
@@ -52,6 +54,13 @@ class RankLogs:
             with contextlib.suppress(OSError):
                 log = CopiedLog(log, Path(beside["copies"]), beside["copied"])
         if show := self._show:
-            before = (rank.key.role, beside["rank"], rank.local_rank)
-            log = ShownLog(log, {stream: show.before(stream, *before) for stream in STREAMS})
+            place = (rank.key.role, beside["rank"], rank.local_rank)
+            before = {stream: show.before(stream, *place) for stream in STREAMS}
+            log = ShownLog(log, before, self._noise)
         return log
+
+    def say_hidden(self) -> None:
+        """Say at the end how much was not shown because it is noise."""
+        if self._noise and self._noise.note:
+            with contextlib.suppress(OSError):  # nobody looks any more
+                os.write(2, f"loom: {self._noise.note}\n".encode())

@@ -1,10 +1,14 @@
 """What of the ranks' outputs is printed where a launch was started, and what stands before it."""
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from torchloom.launch.command import LaunchCommand
 from torchloom.launch.logfiles import STREAMS
 from torchloom.launch.values import NO_STREAMS, Streams
+
+if TYPE_CHECKING:
+    from torchloom.launch.command import LaunchCommand
+    from torchloom.launch.sites import NoiseFilter, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +23,36 @@ class Showing:
     tee: Streams = NO_STREAMS
     redirects: Streams = NO_STREAMS
     only: tuple[int, ...] = ()  # local ranks; none named: all
+    noise: tuple[str, ...] = ()  # expressions of lines that are hidden, and counted
+    site: str = ""  # whose noise that is
 
     @classmethod
-    def of(cls, asked: LaunchCommand) -> "Showing":
-        """Return what a launch asks for: our prefix, or torchrun's where it has one."""
+    def of(cls, asked: "LaunchCommand", here: "Site | None" = None) -> "Showing":
+        """Return what a launch asks for: our prefix, or torchrun's where it has one.
+
+        Whoever prints elsewhere is told what is noise here.
+        """
         plain = teed = "[rank{rank}]: "
         if asked.as_torchrun:
             plain, teed = "", asked.prefix_template or "[{role_name}{rank}]:"
-        return cls(plain, teed, asked.tee, asked.redirects, asked.local_ranks_filter)
+        noise, site = (here.noise, here.name) if here else ((), "")
+        return cls(plain, teed, asked.tee, asked.redirects, asked.local_ranks_filter, noise, site)
+
+    @property
+    def filter(self) -> "NoiseFilter | None":
+        """What hides the noise, and counts it; nothing when there is none."""
+        from torchloom.launch.sites import NoiseFilter
+
+        return NoiseFilter(self.noise, self.site) if self.noise else None
 
     @classmethod
     def from_text(cls, text: str) -> "Showing":
         """Read what `to_text` wrote."""
         import json
 
-        plain, teed, *streams, only = json.loads(text).values()
+        plain, teed, *streams, only, noise, site = json.loads(text).values()
         tee, redirects = (Streams(every, tuple(map(tuple, each))) for every, each in streams)
-        return cls(plain, teed, tee, redirects, tuple(only))
+        return cls(plain, teed, tee, redirects, tuple(only), tuple(noise), site)
 
     def to_text(self) -> str:
         """Return it as one word of a command line."""

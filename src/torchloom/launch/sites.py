@@ -61,6 +61,12 @@ def read_sites(texts: Sequence[str]) -> tuple[Site, ...]:
     return tuple(sites.values())
 
 
+def site_of(host: str, env: Mapping[str, str], own: Path) -> Site:
+    """Return where a host is, by the built-in table and a file of the user's if there is one."""
+    texts = [own.read_text()] if own.exists() else []
+    return find_site(read_sites(texts), host, env)
+
+
 def find_site(sites: Sequence[Site], host: str, env: Mapping[str, str]) -> Site:
     """Return where we are; the user's entries are asked before the built-in ones."""
     return next((site for site in reversed(sites) if site.matches(host, env)), NOWHERE)
@@ -69,13 +75,15 @@ def find_site(sites: Sequence[Site], host: str, env: Mapping[str, str]) -> Site:
 class NoiseFilter:
     """Hide a site's known noise, and count what was hidden."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], site: str = "") -> None:
+        self._site = site
         self._any = re.compile("|".join(f"(?:{each})" for each in patterns)) if patterns else None
         self.hidden = 0
 
-    def keeps(self, line: str) -> bool:
+    def keeps(self, line: bytes) -> bool:
         """Whether a line is shown; one that is not is counted."""
-        if self._any is None or not self._any.fullmatch(line.rstrip("\r\n")):
+        text = line.rstrip(b"\r\n").decode(errors="replace")
+        if self._any is None or not self._any.fullmatch(text):
             return True
         self.hidden += 1
         return False
@@ -83,8 +91,10 @@ class NoiseFilter:
     @property
     def note(self) -> str:
         """What to say at the end; nothing when nothing was hidden."""
+        if not self.hidden:
+            return ""
         lines = "line" if self.hidden == 1 else "lines"
-        return f"{self.hidden} {lines} of known noise hidden" if self.hidden else ""
+        return f"{self.hidden} {lines} of known noise hidden (site {self._site}); the logs have all"
 
 
 def _site(name: str, entry: Any) -> Site:

@@ -47,6 +47,8 @@ def start(
         fill(folder.path)
         with theirs:
             _run_process(folder, theirs.fileno(), give, request, head)
+        if head is not None:
+            head.listener.close()  # whoever calls there is the launch process' alone
         if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
             raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
         ours.sendall(GO + window)

@@ -1,5 +1,6 @@
 """This machine: an app's processes under a detached agent, which outlives whoever started it."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.errors import UserError
+from torchloom.errors import LoomError, UserError
 from torchloom.launch.handshake import Input
 from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT, LaunchRequest
 from torchloom.schedulers import local_request
@@ -120,7 +121,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
 
         request = dryrun_info.request
         fill = partial(_fill, request.launch)
-        return starter.start(request.launch, request.app, give, window, fill, head)
+        channel = starter.start(request.launch, request.app, give, window, fill, head)
+        _have_it_watched()
+        return channel
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         from torchloom.schedulers import local_apps
@@ -184,6 +187,15 @@ class LocalScheduler(Scheduler[LocalRequest]):
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
     """Return this machine as a scheduler; it has no settings of its own."""
     return LocalScheduler("local", session_name)
+
+
+def _have_it_watched() -> None:
+    """See to it that this user has a plane; it comes up beside the run, which waits for nothing."""
+    if settings.wants_plane():
+        from torchloom.client import plane
+
+        with contextlib.suppress(LoomError, OSError):  # a run nobody watches is still a run
+            plane.find_or_start(wait=False)
 
 
 def _fill(request: LaunchRequest, folder: Path) -> None:

@@ -161,6 +161,26 @@ def launch_process(launches: Launches) -> int:
     return pid
 
 
+def test_nobody_answers_at_the_meeting_point_once_the_launch_process_is_gone(
+    launches: Launches,
+) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + STAY
+    head, other = pair(launches, "--nnodes", "2", launches.script(stubborn))
+    launches.until_up(4)
+    until(lambda: all("up" in launches.log(node, rank) for node in (0, 1) for rank in (0, 1)))
+    record = launches.record()
+    look = ["ss", "-Hltnp", f"sport = :{PORT}"]
+    holders = launches.cluster.run("n1", look).stdout
+
+    os.kill(launch_process(launches), signal.SIGKILL)
+    until(lambda: not launches.cluster.run("n1", look).stdout, timeout=2)
+
+    assert f"pid={record['launcher']['pid']}," in holders
+    assert f"pid={record['guard']['pid']}," not in holders
+    assert launches.ranks_on("n1")  # the guard is still there: it has ranks to end
+    assert (head.wait(20), other.wait(20)) == (1, 1)
+
+
 def test_a_killed_launch_is_a_lost_node_and_the_job_fails(launches: Launches) -> None:
     head, other = pair(launches, "--nnodes", "2", "--max_restarts", "3", launches.script(STAY))
     launches.until_up(4)

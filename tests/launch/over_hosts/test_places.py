@@ -40,6 +40,11 @@ def test_ranks_find_their_place_variables_folder_and_arguments(
     ranks = list(in_slurm.told().values())
     assert [{name: one["env"].get(name) for name in ODD} for one in ranks] == [ODD] * 4
     assert {(one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in ranks} == {("4", "2")}
+    assert {one["env"]["GROUP_WORLD_SIZE"] for one in ranks} == {"2"}
+    assert [(one["host"], one["GROUP_RANK"]) for one in ranks] == [
+        *[("n1", "0")] * 2,
+        *[("n2", "1")] * 2,
+    ]
     assert {one["cwd"] for one in ranks} == {os.getcwd()}
     assert [one["argv"] for one in ranks] == [["--lr", "a b", ""]] * 4
     assert {one["LOOM_JOB"] for one in ranks} == {in_slurm.app_id}

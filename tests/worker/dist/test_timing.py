@@ -4,9 +4,32 @@ import logging
 import time
 
 import pytest
+import torch
 
 from torchloom.worker import dist
 from torchloom.worker.dist.timing import TIMINGS
+
+
+class Device:
+    """An accelerator that works behind the program's back, as far as torch can tell."""
+
+    def __init__(self) -> None:
+        self.busy = 0.0  # seconds until it has done what it was given
+
+    def synchronize(self, _device: object) -> None:
+        time.sleep(self.busy)
+        self.busy = 0.0
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    made = Device()
+    monkeypatch.setenv("TORCH_DEVICE", "cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "synchronize", made.synchronize)
+    return made
 
 
 def test_a_block_and_a_function_are_timed() -> None:
@@ -25,6 +48,46 @@ def test_a_block_and_a_function_are_timed() -> None:
     assert timer.seconds >= 0.02
     assert timer.total >= 0.06  # the outer block holds the inner one
     assert timer.mean == timer.total / 3
+
+
+def test_each_block_is_timed_from_its_own_beginning() -> None:
+    timer = dist.Timer()
+
+    with timer:
+        time.sleep(0.05)
+        with timer:
+            pass
+        inner = timer.seconds
+
+    assert inner < 0.05 <= timer.seconds
+
+
+def test_what_the_device_is_still_at_before_a_block_is_not_the_blocks(device: Device) -> None:
+    device.busy = 0.05
+
+    with dist.Timer() as timer:
+        pass
+
+    assert (device.busy, timer.seconds < 0.05) == (0, True)
+
+
+def test_what_a_block_gave_the_device_to_do_is_timed(device: Device) -> None:
+    with dist.Timer() as timer:
+        device.busy = 0.05
+
+    assert timer.seconds >= 0.05
+
+
+def test_a_device_is_not_waited_for_behind_an_error(device: Device) -> None:
+    @dist.Timer()
+    def fail() -> None:
+        device.busy = 0.05
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert device.busy == 0.05
 
 
 def test_an_error_goes_through_and_is_counted() -> None:
@@ -50,6 +113,7 @@ def test_a_timed_function_is_recorded_and_told_by_rank_0(caplog: pytest.LogCaptu
         quiet()
 
     (name,) = (name for name in TIMINGS if name.endswith("step"))
+    assert [name for name in TIMINGS if name.endswith("quiet")] == []
     assert results == [4, 6]
     assert name.startswith("train/")
     assert TIMINGS[name].count == 2
@@ -58,8 +122,6 @@ def test_a_timed_function_is_recorded_and_told_by_rank_0(caplog: pytest.LogCaptu
 
 def test_a_seed_makes_every_source_of_chance_repeat() -> None:
     import random
-
-    import torch
 
     numpy = pytest.importorskip("numpy")
 

@@ -24,8 +24,10 @@ def assemble(launcher: str, world: "World", request: "Request") -> "Assembled":
     """Return what starts a request with a launcher, chosen by name."""
     if launcher not in LAUNCHERS:
         raise NotFound("launcher", launcher, LAUNCHERS, f"known: {', '.join(LAUNCHERS)}")
+    from torchloom.launch.assembly.modules import with_modules
+
     module = import_module(f"{__name__}.{LAUNCHERS[launcher]}")
-    assembled: Assembled = module.assemble(world, request)
+    assembled: Assembled = module.assemble(world, with_modules(request))
     return assembled
 
 

@@ -1,0 +1,22 @@
+"""`loom pause`: have all ranks of a job wait at one step."""
+
+import click
+
+from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.steering import tell
+
+
+@click.command("pause", cls=LoomCommand)
+@click.argument("job", required=False, default="")
+@click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
+@click.option("--reason", default="", metavar="WHY", help="Kept with the pause.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(job: str, at: int | None, reason: str, as_json: bool) -> None:
+    """Have all ranks of JOB wait before one and the same step; `loom resume` goes on.
+
+    Processes and devices are kept. Without JOB the only active one is meant.
+    """
+    from torchloom.client import plane
+
+    asked = {"reason": reason} if at is None else {"reason": reason, "at": at}
+    tell(plane.ask("pause", None, job=job, **asked), as_json)

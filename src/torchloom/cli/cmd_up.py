@@ -1,0 +1,73 @@
+"""`loom up`: have a plane that stays, or see how the one here is."""
+
+from typing import Any
+
+import click
+
+from torchloom.cli.command import LoomCommand
+from torchloom.cli.output import age, echo, echo_json, say, table
+from torchloom.errors import UserError
+
+_PARTS = ("nats", "weaver")
+
+
+@click.command("up", cls=LoomCommand)
+@click.option("--host", metavar="ADDR", help="Serve other hosts at this address, with TLS.")
+@click.option("--only", type=click.Choice(_PARTS), help="Start this part alone.")
+@click.option("--status", is_flag=True, help="Change nothing; exit 1 when no plane runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(host: str | None, only: str | None, status: bool, as_json: bool) -> None:
+    """Start the plane of this user: NATS, weaver and node agent.
+
+    It goes on in the background until `loom down`. A plane that a job started is kept from
+    leaving; one that is up already is left as it is.
+    """
+    if status and (host or only):
+        raise UserError("--status only looks; leave out --host and --only, or --status")
+    found = _status() if status else _up(host, only)
+    if as_json:
+        from torchloom.client.plane import shape
+
+        echo_json(shape(found))
+    else:
+        _show(found)
+
+
+def _status() -> dict[str, Any]:
+    from torchloom.client.errors import NoPlane
+    from torchloom.client.plane import find
+
+    found = find()
+    if found is None:
+        raise NoPlane
+    return found
+
+
+def _up(host: str | None, only: str | None) -> dict[str, Any]:
+    from torchloom.client.plane import find, find_or_start
+
+    before = find()
+    if before is None:
+        say("starting the plane: NATS, weaver, node agent" if only is None else f"starting {only}")
+    found = find_or_start(pinned=True, only=only, host=host) or _status()
+    if before is not None:
+        say("the plane was up" if before["pinned"] else "the plane was up, and stays from now on")
+    if found["note"]:
+        say(found["note"])
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    stays = "until `loom down`" if found["pinned"] else "until an hour without a job"
+    echo(f"plane on {found['host']}, pid {found['pid']}, up {age(found['started_at'])}, {stays}")
+    echo(f"nats   {found['nats']}")
+    echo(f"creds  {found['token_file']}")
+    rows = [
+        (name, str(part["pid"] or "-"), _ends(part), part["log"])
+        for name, part in found["parts"].items()
+    ]
+    echo(table(("PART", "PID", "ENDED", "LOG"), rows))
+
+
+def _ends(part: dict[str, Any]) -> str:
+    return f"{part['ends']} times, {part['how']}" if part["ends"] else "never"

@@ -1,0 +1,53 @@
+"""The site this command runs at: what it hides of the ranks' output, what it loads before them."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchloom.errors import Failure
+from torchloom.launch.identity import host_name
+from torchloom.settings import environment, loom_home
+
+if TYPE_CHECKING:
+    from torchloom.launch.sites import NoiseFilter, Site
+
+TABLE = "sites.toml"  # in $LOOM_HOME
+
+
+def here() -> "Site":
+    """Return the site of this host, by the built-in table and the user's."""
+    from torchloom.launch.sites import site_of
+
+    return site_of(host_name(), environment(), loom_home() / TABLE)
+
+
+def noise() -> "NoiseFilter | None":
+    """Return what hides this site's noise; nothing where it has none."""
+    from torchloom.launch.sites import NoiseFilter
+
+    site = here()
+    return NoiseFilter(site.noise, site.name) if site.noise else None
+
+
+def modules() -> tuple[str, ...]:
+    """Return what is to be loaded before the ranks: $LOOM_MODULES, else what the site says.
+
+    The built-in table names no modules, so without one of the user's nothing is read.
+    """
+    from torchloom.launch.assembly.modules import VARIABLE
+
+    named = here().modules if (loom_home() / TABLE).exists() else ()
+    asked = environment().get(VARIABLE)
+    return named if asked is None else tuple(asked.split())
+
+
+def run_after(loaded: Sequence[str]) -> None:
+    """Start this very command again after `module load`; it finds nothing left to be loaded."""
+    from torchloom.launch.assembly.modules import after_modules
+
+    words = after_modules([sys.executable, *sys.orig_argv[1:]], loaded)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise Failure(f"{words[0]}: {error.strerror}; it is what loads modules") from error

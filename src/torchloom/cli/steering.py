@@ -1,0 +1,115 @@
+"""What the verbs that change a running job have in common: words to values, outcomes to words."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from torchloom.cli.output import echo, echo_json
+from torchloom.errors import UserError
+
+_NOTHING = object()
+
+
+def split(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the job and the values that NAME=VALUE words ask for; both may be missing."""
+    jobs = [word for word in words if "=" not in word]
+    if len(jobs) > 1:
+        raise UserError(f"{jobs[1]!r} is neither a second job nor NAME=VALUE; write lr=0.03")
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            continue
+        if not name or not text:
+            raise UserError(f"{word!r} is no NAME=VALUE; write lr=0.03")
+        if values.get(name, _NOTHING) is not _NOTHING:
+            raise UserError(f"{name} is given twice")
+        values[name] = value_of(text)
+    return (jobs[0] if jobs else ""), values
+
+
+def value_of(text: str) -> Any:
+    """Return a value as JSON reads it, or else the text itself: 1e-4, true, [0.9, 0.99], cosine."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)  # what people write and JSON does not know: .03, 1., +3
+    except ValueError:
+        return text
+
+
+def tell(outcome: dict[str, Any], as_json: bool) -> None:
+    """Say what became of a command."""
+    if as_json:
+        echo_json(outcome)
+        return
+    for line in in_words(outcome):
+        echo(line)
+
+
+def in_words(outcome: dict[str, Any]) -> list[str]:
+    """Return the lines for people: what, from what to what, in which step, on which ranks."""
+    where = _where(outcome)
+    if outcome["state"] not in ("applied", "committed"):
+        return [f"{outcome['kind']} {outcome['id']} is {outcome['state'].replace('_', ' ')}{where}"]
+    if outcome["kind"] != "knob":
+        return [f"{_DONE.get(outcome['kind'], outcome['kind'])}{where}"]
+    payload = outcome["payload"]
+    values = payload.get("values") or {payload["name"]: payload["value"]}
+    held = ", held" if payload.get("hold") else ""
+    return [
+        f"{name} {_change(outcome, name, value, len(values))}{where}{held}"
+        for name, value in values.items()
+    ]
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """Return ranks as people write them: 0-3,7."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def shown(value: Any) -> str:
+    """Return a value as people write it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_DONE = {"pause": "paused", "resume": "resumed", "stop": "stopped", "stop_at": "stopped"}
+
+
+def _change(outcome: dict[str, Any], name: str, value: Any, of: int) -> str:
+    before, after = outcome["before"], outcome["after"]
+    if of > 1:
+        before, after = (before or {}).get(name), (after or {}).get(name)
+    after = value if after is None else after
+    return f"{shown(after)}" if before is None else f"{shown(before)} -> {shown(after)}"
+
+
+def _where(outcome: dict[str, Any]) -> str:
+    ranks = outcome["ranks"]
+    step = outcome["effective_step"]
+    words = f" at step {step}" if step else ""
+    if ranks:
+        many = "rank" if len(ranks) == 1 else "ranks"
+        words += f" on {many} {numbers(ack['rank'] for ack in ranks)}"
+    if outcome["state"] == "applied" and (took := _took(outcome)) is not None:
+        words += f", acked in {took}"
+    return words
+
+
+def _took(outcome: dict[str, Any]) -> str | None:
+    if not outcome["ended_at"]:
+        return None
+    ended, asked = (datetime.fromisoformat(outcome[at]) for at in ("ended_at", "asked_at"))
+    seconds = (ended - asked).total_seconds()
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
