@@ -40,6 +40,13 @@ def runtime_dir() -> Path:
     return Path(tempfile.gettempdir()) / f"torchloom-{os.getuid()}"
 
 
+def plane_dir() -> Path:
+    """Return the local folder for the sockets of the plane that serves this state folder."""
+    import zlib
+
+    return runtime_dir() / f"plane-{zlib.crc32(os.fsencode(loom_home())):08x}"
+
+
 def wants_plane() -> bool:
     """Tell whether runs have the plane of this user watch them; `LOOM_PLANE=0` says no."""
     return os.environ.get("LOOM_PLANE") != "0"

@@ -12,8 +12,8 @@ from torchloom.launch.poke import POKES, poke
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (settings.runtime_dir() / POKES).parent.mkdir(parents=True)
-    return settings.runtime_dir() / POKES
+    (settings.plane_dir() / POKES).parent.mkdir(parents=True)
+    return settings.plane_dir() / POKES
 
 
 def test_a_weaver_hears_which_run_has_news(place: Path) -> None:

@@ -170,3 +170,16 @@ def test_the_key_is_found_in_a_few_milliseconds(runtime: Path) -> None:
 
     assert min(taken) < 0.01
     assert importing.surroundings() == importing.surroundings()
+
+
+def test_an_interpreter_is_asked_once_whatever_is_on_path(tmp_path: Path, runtime: Path) -> None:
+    asked, interpreter = tmp_path / "asked", tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\necho >> {asked}\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o700)
+
+    found = [
+        probe.probe(str(interpreter), (), {"PATH": f"/bin:{tmp_path / name}"}) for name in "ab"
+    ]
+
+    assert found[0] == found[1]
+    assert asked.read_text() == "\n"

@@ -57,6 +57,7 @@ class Register(Message, frozen=True):
     devices: tuple[str, ...]
     boundary: Boundary
     knobs: tuple[Knob, ...] = ()
+    world_size: int = 0  # ranks of its group; 0 when it cannot tell
     page: str = ""  # where its agent reads its progress
 
 
@@ -130,6 +131,7 @@ class Prepare(Message, frozen=True):
     kind: Kind
     payload: dict[str, Value] = {}
     at: int | None = None
+    epoch: int = 0  # of the weaver who says it; agents pass nothing on that an old one says
 
 
 class Write(Message, frozen=True):
@@ -137,6 +139,7 @@ class Write(Message, frozen=True):
 
     command: str
     effective: int
+    epoch: int = 0
 
 
 class Outcome(Message, frozen=True):
@@ -145,6 +148,17 @@ class Outcome(Message, frozen=True):
     command: str
     effective: int | None
     why: str = ""
+    epoch: int = 0
+
+
+class Kept(Message, frozen=True):
+    """The agent has this life's first `upto` records on its disk; all but Register are records.
+
+    It comes after each Register and now and then. Who waits for it before sending, forgets what it
+    covers and sends the rest again on a new connection loses nothing when the agent is killed.
+    """
+
+    upto: int
 
 
 # What an agent and the weaver tell each other beside.
@@ -198,12 +212,17 @@ class Beat(Message, frozen=True):
 
 
 class Batch(Message, frozen=True):
-    """Records of one life of one rank, numbered from `first` on without a gap."""
+    """Records of one life of one rank, numbered from `first` on without a gap.
+
+    It counts only if the record numbered `follows` is in the database: a batch that was to come
+    before it is lost otherwise, and all will be sent again. Numbers that are there are no news.
+    """
 
     agent: str
     first: int
     records: tuple[bytes, ...]
-    dropped: int = 0  # metric points that a full spool let go before `first`
+    dropped: int = 0  # metric points that a full spool let go between `follows` and `first`
+    follows: int = 0  # 0: whatever is not there by now will not come
 
 
 class Stored(Message, frozen=True):
@@ -231,6 +250,6 @@ class DeviceEvent(Message, frozen=True):
 
 
 FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
-ToRank: TypeAlias = Welcome | Prepare | Write | Outcome
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept
 FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent
-ToAgent: TypeAlias = Greeting | Stored | Kill | ToRank
+ToAgent: TypeAlias = Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome

@@ -136,12 +136,9 @@ def _launch(words: list[str]) -> int | None:
         asked = LaunchCommand.parse(words, environment())
     except HelpAsked:
         return None
-    if not asked.dryrun:
-        from torchloom.launch.detached import start_ahead
-
-        start_ahead()
     from torchloom.cli.launching import launch
 
+    gc.freeze()  # what was imported stays: no collection need look at it
     gc.enable()
     return launch(asked)
 

@@ -154,12 +154,12 @@ def _loading(
     request: "LaunchRequest", here: "Site", modules: Sequence[str]
 ) -> "tuple[LaunchRequest, Site]":
     """Return both so that every host loads modules, and what they put on PATH stays there."""
-    from torchloom.launch.assembly.modules import VARIABLE
+    from torchloom.launch.variables import MODULES_VARIABLE
 
     (role,) = request.roles
     (replica,) = role.replicas
     env = dict(replica.env)
-    own = {**here.env, "PATH": env.pop("PATH"), VARIABLE: " ".join(modules)}
+    own = {**here.env, "PATH": env.pop("PATH"), MODULES_VARIABLE: " ".join(modules)}
     role = replace(role, replicas=(replace(replica, env=env),))
     return replace(request, roles=(role,)), replace(here, env=own)
 

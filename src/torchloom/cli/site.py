@@ -35,10 +35,10 @@ def modules() -> tuple[str, ...]:
 
     The built-in table names no modules, so without one of the user's nothing is read.
     """
-    from torchloom.launch.assembly.modules import VARIABLE
+    from torchloom.launch.variables import MODULES_VARIABLE
 
     named = here().modules if (loom_home() / TABLE).exists() else ()
-    asked = environment().get(VARIABLE)
+    asked = environment().get(MODULES_VARIABLE)
     return named if asked is None else tuple(asked.split())
 
 

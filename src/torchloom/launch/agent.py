@@ -42,7 +42,7 @@ from torchloom.launch.variables import (
 )
 from torchloom.rules.replica import ReplicaKey
 
-UPLINK = "plane/agent.sock"  # below the runtime folder: where the plane hears ranks of this node
+UPLINK = "agent.sock"  # among the plane's sockets: where it hears the ranks of this node
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
 _DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
@@ -269,7 +269,7 @@ class Agent:
         here = {
             STORE_VARIABLE: self._stores.settle(order, variables),
             PAGE_VARIABLE: self._page(order, mine.local_rank),
-            UPLINK_VARIABLE: str(settings.runtime_dir() / UPLINK),
+            UPLINK_VARIABLE: str(settings.plane_dir() / UPLINK),
         }
         env = rank_environment(
             self._inherited, order, variables, self._node, log.directory, settled, here

@@ -8,28 +8,28 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from torchloom import settings
 from torchloom.launch import link
-from torchloom.launch.assembly import assemble
-from torchloom.launch.assembly.request import Assembled, Command, Request
-from torchloom.launch.assembly.topology import Topology
-from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import index_of
 from torchloom.launch.identity import host_name
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE, TOKEN_VARIABLE
 
+if TYPE_CHECKING:  # a launch on one host carries nobody, and must not wait for imports
+    import subprocess
+
+    from torchloom.launch.assembly.request import Assembled, Command
+
 _PATIENCE = 5.0  # seconds in which a carrier must have ended after its agents
 # What belongs to this process, this shell or this host, and would mislead on another.
-_OWN = re.compile(
+_OWN = (
     r"(PMI|PMIX|PRTE|OMPI|HYDRA|PALS|SLURM_(PROCID|LOCALID|NODEID|STEP|TASK|GTIDS|SRUN|LAUNCH))"
     r"|(SSH|DBUS|TMUX|BASH_FUNC|XDG_SESSION)_"
     r"|(HOSTNAME|DISPLAY|XAUTHORITY|TERM|SHLVL|_|OLDPWD|PWD|HOME|USER|LOGNAME|SHELL|MAIL|TMPDIR)$"
@@ -40,7 +40,7 @@ _OWN = re.compile(
 class Running:
     """One carrier: the process, which hosts it brings an agent to, what it printed."""
 
-    process: subprocess.Popen[bytes]
+    process: "subprocess.Popen[bytes]"
     hosts: tuple[str, ...]
     log: Path
 
@@ -88,6 +88,8 @@ class Carriers:
 
     def close(self, gone: Sequence[str] = ()) -> None:
         """Let go; whoever has not ended soon is told to, and at once where no agent is left."""
+        import subprocess
+
         for one in self._running:
             _hang_up(one.process.stdin)
             if one.hosts and index_of(one.hosts[0], gone) is not None:
@@ -119,7 +121,9 @@ class Carriers:
             portable(env) | dict(self._request.carrier.env if self._request.carrier else {}) | own
         )
 
-    def _run(self, command: Command, log: Path) -> None:
+    def _run(self, command: "Command", log: Path) -> None:
+        import subprocess
+
         env = {
             name: value for name, value in settings.environment().items() if name != NODE_VARIABLE
         }
@@ -143,8 +147,13 @@ class Carriers:
 
 def carry(
     request: LaunchRequest, folder: Path, address: str, variables: Mapping[str, str]
-) -> Assembled:
+) -> "Assembled":
     """Return the commands that start one agent a node. Pure."""
+    from torchloom.launch.assembly import assemble
+    from torchloom.launch.assembly.request import Request
+    from torchloom.launch.assembly.topology import Topology
+    from torchloom.launch.environments.world import World
+
     carrier = request.carrier
     assert carrier is not None
     lists = {name: tuple(carrier.world[name]) for name in ("hosts", "slots", "notes")}
@@ -172,7 +181,7 @@ def carry(
 
 def portable(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that mean the same on every host of a job."""
-    return {name: value for name, value in env.items() if not _OWN.match(name)}
+    return {name: value for name, value in env.items() if not re.match(_OWN, name)}
 
 
 def _tail(log: Path) -> str:

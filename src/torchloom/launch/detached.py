@@ -4,19 +4,15 @@ A fork has our modules already, which saves more time than anything else could. 
 one thread is all there is, as in the command line; a program with more gets a new Python.
 """
 
-import json
+import gc
 import os
-import signal
 import socket
-import subprocess
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
-from torchloom.launch import procfile
-from torchloom.launch.spawn import reset_signals
-from torchloom.settings import replace_environment
+TYPE_CHECKING = False  # the rest is imported where it is used: the fork ahead is the first thing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
 
 _MODULE = "torchloom.launch.process"
 _MOST_ENDS = 8
@@ -24,9 +20,10 @@ _ahead: list["Ahead"] = []
 
 
 class Ahead:
-    """A fork that imports what a run's first process needs while the command still reads its words.
+    """A fork that imports what a run's first process needs while the command imports its own.
 
-    It waits for the words and goes when the command does without them.
+    It has the zygote look at its files, which takes as long as a dozen imports; then it waits for
+    the words and goes when the command does without them.
     """
 
     def __init__(self) -> None:
@@ -39,13 +36,15 @@ class Ahead:
 
     def go(
         self,
-        words: Sequence[str],
-        env: Mapping[str, str],
-        ends: Sequence[int],
+        words: "Sequence[str]",
+        env: "Mapping[str, str]",
+        ends: "Sequence[int]",
         stdin: int | None,
         log: int,
     ) -> None:
         """Have it be the run's first process; come back when that has detached itself."""
+        import json
+
         fds = [log, *([] if stdin is None else [stdin]), *ends]
         text = json.dumps([list(words), dict(env), list(ends), stdin]).encode()
         socket.send_fds(self._ours, [len(text).to_bytes(8)], fds)
@@ -60,14 +59,22 @@ def start_ahead() -> None:
         _ahead.append(Ahead())
 
 
-def _wait_and_become(channel: socket.socket) -> NoReturn:
+def _wait_and_become(channel: socket.socket) -> "NoReturn":
     try:
         os.setsid()
+        import json
+
+        from torchloom.launch import warm
+        from torchloom.launch.spawn import reset_signals
+
         reset_signals()
+        warm.alert()
         import torchloom.launch.agent
         import torchloom.launch.process
         import torchloom.launch.supervisor  # noqa: F401
 
+        gc.freeze()  # what was imported stays, and its pages shared by the run's processes
+        gc.enable()
         head, fds, _, _ = socket.recv_fds(channel, 8, _MOST_ENDS)
         text = b""
         while len(text) < int.from_bytes(head) and (more := channel.recv(1 << 16)):
@@ -84,7 +91,11 @@ def _wait_and_become(channel: socket.socket) -> NoReturn:
 
 
 def start_process(
-    words: Sequence[str], env: Mapping[str, str], ends: Sequence[int], stdin: int | None, log: int
+    words: "Sequence[str]",
+    env: "Mapping[str, str]",
+    ends: "Sequence[int]",
+    stdin: int | None,
+    log: int,
 ) -> None:
     """Run `torchloom.launch.process` with these words, variables and descriptors; it detaches."""
     if _ahead:
@@ -95,6 +106,8 @@ def start_process(
             _become(words, env, ends, stdin, log)
         os.waitpid(child, 0)
         return
+    import subprocess
+
     subprocess.run(
         [sys.executable, "-P", "-m", _MODULE, *words],
         stdin=subprocess.DEVNULL if stdin is None else stdin,
@@ -114,9 +127,20 @@ def _may_fork() -> bool:
 
 
 def _become(
-    words: Sequence[str], env: Mapping[str, str], ends: Sequence[int], stdin: int | None, log: int
-) -> NoReturn:
+    words: "Sequence[str]",
+    env: "Mapping[str, str]",
+    ends: "Sequence[int]",
+    stdin: int | None,
+    log: int,
+) -> "NoReturn":
     """Forget the command that this was, and be the run's first process."""
+    import signal
+    import traceback
+
+    from torchloom.launch import procfile
+    from torchloom.launch.spawn import reset_signals
+    from torchloom.settings import replace_environment
+
     code = 1
     try:
         if os.getsid(0) != os.getpid():
@@ -140,7 +164,7 @@ def _become(
         os._exit(code)
 
 
-def _close_all_but(ends: Sequence[int]) -> None:
+def _close_all_but(ends: "Sequence[int]") -> None:
     below = 3
     for end in sorted(ends):
         os.closerange(below, end)

@@ -13,16 +13,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchloom.errors import Failure
 from torchloom.launch import link
-from torchloom.launch.assembly.topology import shared_port
-from torchloom.launch.command import LaunchCommand
-from torchloom.launch.environments.world import World
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.values import Nodes
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.settings import LOCAL_HOST_NAME
+
+if TYPE_CHECKING:
+    from torchloom.launch.command import LaunchCommand
+    from torchloom.launch.environments.world import World
 
 JOINED = "joined"  # the launcher's name in requests
 NO_ID = "none"  # what torchrun calls a run that nobody named
@@ -57,7 +59,7 @@ class Meet:
         return link.Address(host=self.host, port=self.port)
 
 
-def meeting_of(asked: LaunchCommand, world: World) -> Meet | None:
+def meeting_of(asked: "LaunchCommand", world: "World") -> Meet | None:
     """Return where this launch meets others; nothing when it is alone in what it does. Pure."""
     if asked.hostfile or asked.per_rank or asked.launcher not in ("auto", "agent", "torchrun"):
         return None
@@ -72,12 +74,12 @@ def meeting_of(asked: LaunchCommand, world: World) -> Meet | None:
     )
 
 
-def is_alone(asked: LaunchCommand) -> bool:
+def is_alone(asked: "LaunchCommand") -> bool:
     """Tell whether a launch wants one host, whatever is around it."""
     return asked.standalone or (asked.nodes is not None and asked.nodes.most == 1)
 
 
-def _said(asked: LaunchCommand, world: World, nodes: Nodes) -> Meet | None:
+def _said(asked: "LaunchCommand", world: "World", nodes: Nodes) -> Meet | None:
     """Return the meeting that the command line speaks of, as torchrun understands it."""
     endpoint, backend = asked.rdzv.endpoint, asked.rdzv.backend or "static"
     if backend == "static" and asked.node_rank is not None:
@@ -94,17 +96,19 @@ def _said(asked: LaunchCommand, world: World, nodes: Nodes) -> Meet | None:
     return Meet(host, port, nodes, world.node_rank, _id(asked), elects=True)
 
 
-def _found(asked: LaunchCommand, world: World) -> Meet | None:
+def _found(asked: "LaunchCommand", world: "World") -> Meet | None:
     """Return the meeting of commands that a platform or a launcher started once on each host."""
     if not is_one_a_host(world) or not world.head:
         return None
+    from torchloom.launch.assembly.topology import shared_port
+
     count = world.nhosts or 1
     port = world.port or shared_port(world.job_id)
     place = world.rank if world.node_rank is None else world.node_rank
     return Meet(world.head, port, asked.nodes or Nodes(count, count), place, world.job_id or "")
 
 
-def is_one_a_host(world: World) -> bool:
+def is_one_a_host(world: "World") -> bool:
     """Tell whether a platform or a launcher started this very command once on each host."""
     if (world.nhosts or 1) < 2 or world.flavour == "torchrun":
         return False
@@ -207,7 +211,7 @@ def _key(path: Path) -> str:
     return path.read_text()
 
 
-def _id(asked: LaunchCommand) -> str:
+def _id(asked: "LaunchCommand") -> str:
     return asked.rdzv.id or NO_ID
 
 

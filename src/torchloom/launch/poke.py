@@ -8,11 +8,11 @@ import socket
 
 from torchloom import settings
 
-POKES = "plane/pokes"  # below the runtime folder
+POKES = "pokes"  # in the folder of the plane's sockets
 
 
 def poke(app_id: str) -> None:
     """Say which run has news; never waits."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
         teller.setblocking(False)
-        teller.sendto(app_id.encode(), str(settings.runtime_dir() / POKES))
+        teller.sendto(app_id.encode(), str(settings.plane_dir() / POKES))

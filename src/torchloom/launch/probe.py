@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from torchloom.launch import importing, sockets
+from torchloom.specs.dataclass import dataclass
 
 NEEDED = ("torch", "torchloom", "threadpoolctl")
 _LIMIT = 60.0  # seconds, for an interpreter on a slow network disk
@@ -49,15 +49,16 @@ def locate(interpreter: str, env: Mapping[str, str], cwd: str) -> str | None:
 
 def probe(interpreter: str, flags: tuple[str, ...], env: Mapping[str, str]) -> Probe:
     """Return what the interpreter has; asked once, and again when its packages have changed."""
-    env = basics(env) | importing.import_environment(env)
-    name = importing.digest(interpreter, flags, _state(interpreter), env)
+    read = importing.import_environment(env)
+    # not by PATH: a run has its own folder in it, and each would ask anew, for 23 ms
+    name = importing.digest(interpreter, flags, _state(interpreter), read)
     path = sockets.socket_path(f"probe-{name}.json")
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         data = json.loads(path.read_text())
         known = Probe(tuple(data["folders"]), data["fingerprint"], tuple(data["missing"]))
         if importing.fingerprint(known.folders) == known.fingerprint:
             return known
-    found = _ask(interpreter, flags, env)
+    found = _ask(interpreter, flags, basics(env) | read)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(asdict(found)))
     partial.replace(path)
@@ -65,6 +66,8 @@ def probe(interpreter: str, flags: tuple[str, ...], env: Mapping[str, str]) -> P
 
 
 def _ask(interpreter: str, flags: tuple[str, ...], env: Mapping[str, str]) -> Probe:
+    import subprocess
+
     words = [interpreter, *flags, "-c", _SCRIPT, *NEEDED]
     try:
         done = subprocess.run(

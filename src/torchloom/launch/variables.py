@@ -10,3 +10,4 @@ UPLINK_VARIABLE = "LOOM_AGENT"  # the socket at which its node's agent hears a r
 AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their app's id here
 STORE_VARIABLE = "LOOM_STORE"  # where the ranks of an attempt meet
 TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between a launch process and its agents only
+MODULES_VARIABLE = "LOOM_MODULES"  # what is still to be loaded, in words; set and empty: nothing

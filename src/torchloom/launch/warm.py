@@ -4,20 +4,20 @@ import contextlib
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchloom import settings
+from torchloom.errors import Failure
 from torchloom.launch import importing, sockets
 from torchloom.launch.frames import hear, say
 from torchloom.launch.probe import Probe, basics, locate, probe
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.variables import AGENT_VARIABLE
+from torchloom.specs.dataclass import dataclass
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
@@ -30,6 +30,7 @@ _ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own v
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
 _WORTH_A_LOOK = 0.01
+_alert: list[str] = []  # what the zygote was told by `alert`, for the first request that follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Zygote:
 
     def start(self) -> None:
         """Start it, detached, unless it lives, is being started, or said that it cannot be."""
+        import subprocess
+
         with _lock(self.key) as lock:
             if lock is None or self.excuse():
                 return
@@ -124,7 +127,7 @@ class Zygote:
             return Cold(self.excuse() or "the first run with this interpreter and environment")
         channel.settimeout(_ANSWER_LIMIT)
         try:
-            say(channel, {"do": "keep", **request})
+            say(channel, {"do": "keep", **request, "alert": _alert.pop() if _alert else None})
             answer = hear(channel)
         except OSError as error:
             channel.close()
@@ -134,6 +137,12 @@ class Zygote:
             return Cold(answer["why"])
         channel.settimeout(None)
         return channel
+
+    def alert(self, word: str) -> None:
+        """Have it look at its files now, for the request that will bring this word."""
+        if (channel := self.connect()) is not None:
+            with channel, contextlib.suppress(OSError):
+                say(channel, {"do": "look", "alert": word})
 
     def leave(self) -> None:
         """Ask it to go; what it forked stays."""
@@ -157,10 +166,38 @@ def find(command: PythonCommand | None, env: Mapping[str, str], cwd: str) -> Zyg
     return _zygote(interpreter, command.flags, env, found)
 
 
+def alert() -> None:
+    """Tell the zygote that was used last that a run is coming: it looks at its files meanwhile.
+
+    Whichever zygote the run will ask, this is no promise: without the word it looks then.
+    """
+    address = max(_addresses(), key=_used_at, default=None)
+    if address is None or settings.environment().get(WARM_VARIABLE) == "0":
+        return
+    _alert[:] = [f"{os.getpid()}-{time.monotonic_ns()}"]
+    with contextlib.suppress(Failure):  # whoever needs the folder of the sockets will say it
+        _at(address).alert(_alert[0])
+
+
 def leave_all() -> None:
     """Ask every zygote of this user to go."""
-    for path in settings.runtime_dir().glob("zygote-*.sock"):
-        Zygote(path.stem.removeprefix("zygote-"), (), {}).leave()
+    for address in _addresses():
+        _at(address).leave()
+
+
+def _addresses() -> Iterator[Path]:
+    return settings.runtime_dir().glob("zygote-*.sock")
+
+
+def _at(address: Path) -> Zygote:
+    return Zygote(address.stem.removeprefix("zygote-"), (), {})
+
+
+def _used_at(address: Path) -> int:
+    """Return when a zygote was last asked for a keeper: it dates its socket."""
+    with contextlib.suppress(OSError):
+        return address.stat().st_mtime_ns
+    return 0
 
 
 def excuse_path(address: Path) -> Path:

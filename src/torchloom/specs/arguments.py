@@ -5,11 +5,11 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from torchloom.errors import UserError, nearest, shorten
+from torchloom.specs.dataclass import dataclass
 from torchloom.specs.docstrings import get_fn_docstring
 
 SUPPORTED = "int, float, str, bool, list[T], dict[K, V], tuple[T1, T2] or any of them with `| None`"

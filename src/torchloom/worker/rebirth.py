@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -21,6 +20,7 @@ from torchloom.launch import procfile
 from torchloom.launch.importing import import_environment
 from torchloom.launch.probe import locate
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.specs.dataclass import dataclass
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _kept: list[object] = []  # streams that a library may still hold

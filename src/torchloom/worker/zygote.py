@@ -50,6 +50,7 @@ class Zygote:
         self._keepers: set[int] = set()
         self._look = _PAUSE
         self._files = files
+        self._seen_for: str | None = None  # the run for which the files were looked at already
         self._signals = SignalPipe(more=(signal.SIGTERM, signal.SIGQUIT))
         self._listener = sockets.listen(address)
         self._inode = address.stat().st_ino
@@ -114,10 +115,15 @@ class Zygote:
                 self._retire()
 
     def _answer(self, channel: socket.socket, request: dict[str, Any]) -> None:
+        if request["do"] == "look":
+            self._seen_for = None if _changed(self._files) else request["alert"]
+            return
         if request["do"] != "keep":
             self._retire()
             return
         self._used = time.monotonic()
+        with contextlib.suppress(OSError):
+            os.utime(self._address)  # the next run alerts whoever was used last
         if why := self._cold_because(request):
             frames.say(channel, {"say": "cold", "why": why})
             return
@@ -131,7 +137,9 @@ class Zygote:
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             self._retire()
             return f"the zygote has {threads} threads"
-        if changed := _changed(self._files):
+        is_seen = self._seen_for is not None and self._seen_for == request.get("alert")
+        self._seen_for = None  # once: whatever comes later may come after an edit
+        if not is_seen and (changed := _changed(self._files)):
             self._retire()
             return f"{changed} has changed since it was imported"
         command = PythonCommand.parse(request["argv"])

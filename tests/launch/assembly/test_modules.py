@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.assembly.modules import VARIABLE, after_modules, with_modules
+from torchloom.launch.assembly.modules import after_modules, with_modules
 from torchloom.launch.assembly.request import Request
 from torchloom.launch.assembly.topology import Topology
 from torchloom.launch.shim import FOLDER
+from torchloom.launch.variables import MODULES_VARIABLE
 
 # What a module system does to a shell, in short; `bad` is a module that it does not have.
 MODULE = """
@@ -33,7 +34,7 @@ def init(tmp_path: Path) -> Path:
 
 
 def run(words: tuple[str, ...], env: Mapping[str, str]) -> tuple[int, list[str], str]:
-    unset = ("BASH_ENV", "MODULESHOME", "LMOD_PKG", "LOADEDMODULES", VARIABLE)
+    unset = ("BASH_ENV", "MODULESHOME", "LMOD_PKG", "LOADEDMODULES", MODULES_VARIABLE)
     kept = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(
         words, env={**kept, "PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True
@@ -90,8 +91,8 @@ def test_a_name_is_no_shell_text(init: Path) -> None:
 
 
 def test_only_a_request_that_says_so_is_changed() -> None:
-    request = Request(("true",), Topology(("n1",), (1,)), {VARIABLE: ""})
-    asking = Request(("true",), Topology(("n1",), (1,)), {VARIABLE: "cuda  nccl"})
+    request = Request(("true",), Topology(("n1",), (1,)), {MODULES_VARIABLE: ""})
+    asking = Request(("true",), Topology(("n1",), (1,)), {MODULES_VARIABLE: "cuda  nccl"})
 
     assert with_modules(request) == request
     assert with_modules(asking).command == after_modules(["true"], ["cuda", "nccl"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch import warm
+from torchloom.launch.frames import say
 from torchloom.launch.python_command import PythonCommand
 
 from ...living import until
@@ -104,6 +105,47 @@ def test_an_edited_installed_module_is_seen_by_the_next_run(own: Path, venv: Pat
     second = _run_warm(venv, "import colour; print(colour.NAME)")
 
     assert (first, second) == ("red\n", "blue\n")
+
+
+def test_an_edit_is_seen_though_the_zygote_looked_for_a_run_that_never_came(
+    own: Path, venv: Path
+) -> None:
+    (venv / "colour.py").write_text("NAME = 'red'")
+    (venv / "colour.pth").write_text("import colour")
+    first = _run_warm(venv, "import colour; print(colour.NAME)")
+
+    _have_it_look(_zygote(venv), "another run")
+    (venv / "colour.py").write_text("NAME = 'blue'")
+    second = _run_warm(venv, "import colour; print(colour.NAME)")
+
+    assert (first, second) == ("red\n", "blue\n")
+
+
+def test_a_zygote_that_was_alerted_looks_once_for_that_run_and_again_for_the_next(
+    own: Path, venv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOOM_WARM", raising=False)
+    (venv / "colour.py").write_text("NAME = 'red'")
+    (venv / "colour.pth").write_text("import colour")
+    _run_warm(venv, "import colour")
+
+    warm.alert()
+    _have_it_look(_zygote(venv), None)
+    (venv / "colour.py").write_text("NAME = 'blue'")
+    runs = [_run_warm(venv, "import colour; print(colour.NAME)") for _ in range(2)]
+
+    assert runs == ["red\n", "blue\n"]
+
+
+def _have_it_look(zygote: warm.Zygote, word: str | None) -> None:
+    """Alert a zygote, if there is a word, and come back when it has done all it was told."""
+    if word is not None:
+        zygote.alert(word)
+    channel = zygote.connect()
+    assert channel is not None
+    with channel:
+        say(channel, {})  # nothing it knows: it hangs up when it is through with those before
+        assert channel.recv(1) == b""
 
 
 def test_an_interpreter_whose_torch_starts_threads_stays_cold(own: Path, venv: Path) -> None:

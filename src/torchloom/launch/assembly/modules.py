@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torchloom.launch.assembly.request import Request
 from torchloom.launch.shim import FOLDER
+from torchloom.launch.variables import MODULES_VARIABLE
 
-VARIABLE = "LOOM_MODULES"  # what is still to be loaded, in words; set and empty: nothing
 # Where `module` is defined on hosts whose shells do not have it from the start.
 _INITS = (
     '"$MODULESHOME/init/bash"',
@@ -22,7 +22,7 @@ _INITS = (
 
 def with_modules(request: Request) -> Request:
     """Return a request whose command loads what its variables say on every host; else as it is."""
-    modules = request.env.get(VARIABLE, "").split()
+    modules = request.env.get(MODULES_VARIABLE, "").split()
     if not modules:
         return request
     return replace(request, command=after_modules(request.command, modules))
@@ -43,7 +43,7 @@ def _script(modules: Sequence[str]) -> str:
     has = "type module >/dev/null 2>&1"
     no_module = _refusal(
         f"$(uname -n) has no `module` to load {names}; take them out of its entry in "
-        f"\\$LOOM_HOME/sites.toml, or set {VARIABLE}= to load none"
+        f"\\$LOOM_HOME/sites.toml, or set {MODULES_VARIABLE}= to load none"
     )
     no_load = _refusal("$(uname -n): `module load $_loom_each` failed")
     return (
@@ -53,7 +53,7 @@ def _script(modules: Sequence[str]) -> str:
         f"for _loom_each in {names}; do "
         'case ":$LOADEDMODULES:" in *":$_loom_each:"* | *":$_loom_each/"*) ;; '
         f'*) module load "$_loom_each" >&2 || {no_load} ;; esac; done; '
-        f'export {VARIABLE}= PATH={shlex.quote(FOLDER)}:"$PATH"; exec "$@"'
+        f'export {MODULES_VARIABLE}= PATH={shlex.quote(FOLDER)}:"$PATH"; exec "$@"'
     )
 
 

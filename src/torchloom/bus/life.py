@@ -1,0 +1,190 @@
+"""What a spool holds of one life of one rank: a folder of segments, and how far it was sent."""
+
+import shutil
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from torchloom.bus.messages import VERSION, Batch, Head
+from torchloom.bus.segment import SUFFIX, Entry, Kind, Segment
+
+_MOST_BYTES = 256 << 10  # of the records of a batch, unless a single one is longer
+_MOST_RECORDS = 1024
+_LARGEST = (1 << 32) - 1  # number that an entry has room for beside its own
+_WORN = 64 << 10  # bytes of stored entries that are worth a new file
+
+
+class Who(msgspec.Struct, frozen=True, array_like=True):
+    """Whose records these are; the process tells whether there can be more of them."""
+
+    job: str
+    rank: int
+    incarnation: str
+    pid: int
+    started: int
+
+    @property
+    def name(self) -> str:
+        """Return a file name that no other life has, whatever its job is called."""
+        text = f"{self.job}\0{self.rank}\0{self.incarnation}"
+        return blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+class Life:
+    """The records of one life, numbered from 1, oldest first."""
+
+    def __init__(self, folder: Path, who: Who, segments: list[Segment], full: int) -> None:
+        self.who = who
+        self.stored = segments[0].first - 1
+        self._folder = folder
+        self._segments = segments
+        self._full = full  # bytes of a segment that takes no more
+        self._sent = self.stored
+        self._place = (segments[0].first, 0)  # where reading goes on: a segment, an offset
+
+    @classmethod
+    def create(cls, root: Path, who: Who, full: int) -> "Life":
+        """Begin a life; its folder appears whole."""
+        partial, folder = root / f".new-{who.name}", root / who.name
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        (partial / "who").write_bytes(msgspec.msgpack.encode(who))
+        Segment.create(partial, 1)
+        partial.rename(folder)
+        return cls(folder, who, [Segment.load(path) for path in _files(folder)], full)
+
+    @classmethod
+    def load(cls, folder: Path, full: int) -> "Life":
+        """Take up a life that an earlier spool left; raises ValueError for what is none."""
+        try:
+            who = msgspec.msgpack.decode((folder / "who").read_bytes(), type=Who)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ValueError(f"{folder} is no life of a rank: {error}") from error
+        segments = [Segment.load(path) for path in _files(folder)]
+        if not segments or who.name != folder.name:
+            raise ValueError(f"{folder} is no life of a rank")
+        return cls(folder, who, segments, full)
+
+    @property
+    def last(self) -> int:
+        """Return the number of the newest record."""
+        return self._segments[-1].last
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def droppable(self) -> int:
+        """Return how many bytes lie in segments that can be thinned."""
+        return sum(segment.size for segment in self._segments if segment.metrics)
+
+    @property
+    def unsent(self) -> bool:
+        return self.last > self._sent
+
+    def append(self, generation: int, points: int | None, record: bytes) -> int:
+        """Keep a record, and return what it takes; without points it is never let go."""
+        if self._segments[-1].size >= self._full:
+            self._roll()
+        kind = Kind.RECORD if points is None else Kind.METRIC
+        entry = Entry(kind, self.last + 1, _fitting(generation), _fitting(points or 0), record)
+        return self._segments[-1].append(entry)
+
+    def next_batch(self, agent: str) -> Batch | None:
+        """Return the next records that were not sent, as many as go together."""
+        parcel = _Parcel(self._sent + 1, self._place)
+        for after, entry in self._entries():
+            if not parcel.take(after, entry):
+                break
+        if not parcel.records:
+            return None
+        follows = self._sent if self._sent > self.stored else 0
+        self._sent, self._place = parcel.expected - 1, parcel.place
+        head = Head(VERSION, self.who.job, parcel.generation, self.who.rank, self.who.incarnation)
+        first = parcel.expected - len(parcel.records)
+        return Batch(head, agent, first, tuple(parcel.records), parcel.dropped, follows)
+
+    def forget(self, upto: int) -> None:
+        """Let go of what is stored elsewhere; the number of the last record is never lost."""
+        self.stored = max(self.stored, min(upto, self.last))
+        self._sent = max(self._sent, self.stored)
+        if self.stored == self.last and self._segments[-1].size >= min(_WORN, self._full):
+            self._roll()
+        while len(self._segments) > 1 and self._segments[0].last <= self.stored:
+            self._segments.pop(0).remove()
+
+    def again(self) -> None:
+        """Send everything that is not known to be stored once more."""
+        self._sent = self.stored
+        self._place = (self._segments[0].first, 0)
+
+    def thin(self) -> None:
+        """Let go of the oldest metrics."""
+        if not any(segment.metrics for segment in self._segments[:-1]):
+            self._roll()
+        next(segment for segment in self._segments if segment.metrics).thin(self.stored)
+        self._place = (self._segments[0].first, 0)
+
+    def remove(self) -> None:
+        """Forget this life altogether."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for segment in self._segments:
+            segment.close()
+
+    def _roll(self) -> None:
+        self._segments[-1].close()
+        self._segments.append(Segment.create(self._folder, self.last + 1))
+
+    def _entries(self) -> Iterator[tuple[tuple[int, int], Entry]]:
+        """Yield each entry from where reading goes on, with the place after it."""
+        first, offset = self._place
+        for segment in self._segments:
+            if segment.first >= first:
+                start = offset if segment.first == first else 0
+                for end, entry in segment.read(start):
+                    yield (segment.first, end), entry
+
+
+class _Parcel:
+    """Records that go together: their numbers have no gap, whatever is missing lies before them."""
+
+    def __init__(self, expected: int, place: tuple[int, int]) -> None:
+        self.expected = expected
+        self.place = place
+        self.records: list[bytes] = []
+        self.dropped = 0
+        self.generation = 0
+        self._size = 0
+
+    def take(self, after: tuple[int, int], entry: Entry) -> bool:
+        """Add an entry; false when it must wait for the next parcel."""
+        is_gap = entry.kind is Kind.GAP
+        if entry.number >= self.expected:
+            if self.records and (is_gap or entry.number > self.expected or self._is_full(entry)):
+                return False
+            self.dropped += entry.points if is_gap else entry.number - self.expected
+            self.expected = entry.number + 1
+            if not is_gap:
+                self.records.append(entry.record)
+                self.generation = entry.generation
+                self._size += len(entry.record)
+        self.place = after
+        return True
+
+    def _is_full(self, entry: Entry) -> bool:
+        return self._size + len(entry.record) > _MOST_BYTES or len(self.records) >= _MOST_RECORDS
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+
+
+def _fitting(number: int) -> int:
+    return min(max(0, number), _LARGEST)

@@ -1,0 +1,77 @@
+"""Where things are said: every subject of the bus is spelled here and nowhere else."""
+
+import re
+
+PREFIX = "torchLoom.v1"
+
+HELLOS = f"{PREFIX}.agent.*.hello"  # Hello, a request; the answer is a Greeting
+BEATS = f"{PREFIX}.agent.*.beat"  # Beat
+RECORDS = f"{PREFIX}.agent.*.records"  # Batch
+ACTS = f"{PREFIX}.agent.*.acts"  # what a rank says in answer to a command, at once
+DEVICE_EVENTS = f"{PREFIX}.devices.events"  # DeviceEvent
+DEVICE_ALERTS = f"{PREFIX}.devices.alerts"  # Alertmanager's JSON
+EVERYTHING = f"{PREFIX}.>"
+
+_AGENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_OF_AGENT = re.compile(rf"{re.escape(PREFIX)}\.agent\.([A-Za-z0-9_-]{{1,64}})\.[a-z]+")
+
+
+def hello(agent: str) -> str:
+    """Return where an agent asks to be taken in."""
+    return _of(agent, "hello")
+
+
+def beat(agent: str) -> str:
+    """Return where an agent says once a second that it lives."""
+    return _of(agent, "beat")
+
+
+def records(agent: str) -> str:
+    """Return where an agent sends batches of records."""
+    return _of(agent, "records")
+
+
+def acts(agent: str) -> str:
+    """Return where an agent passes on what ranks answer to commands."""
+    return _of(agent, "acts")
+
+
+def down(agent: str) -> str:
+    """Return where an agent listens: Stored, Kill, and what is for one of its ranks."""
+    return _of(agent, "down")
+
+
+def door(name: str) -> str:
+    """Return where a question to the weaver is asked over the bus."""
+    return f"{PREFIX}.door.{_checked(name)}"
+
+
+def inbox(agent: str) -> str:
+    """Return the prefix of the subjects on which an agent, and nobody else, hears answers."""
+    return f"{PREFIX}.inbox.{_checked(agent)}"
+
+
+def agent_of(subject: str) -> str | None:
+    """Return which agent a subject belongs to; nothing for a subject of another kind."""
+    found = _OF_AGENT.fullmatch(subject)
+    return found[1] if found else None
+
+
+def may_publish(agent: str) -> tuple[str, ...]:
+    """Return the rights to speak that an agent's user has."""
+    return (f"{PREFIX}.agent.{_checked(agent)}.>",)
+
+
+def may_subscribe(agent: str) -> tuple[str, ...]:
+    """Return the rights to listen that an agent's user has."""
+    return (down(agent), f"{inbox(agent)}.>")
+
+
+def _of(agent: str, what: str) -> str:
+    return f"{PREFIX}.agent.{_checked(agent)}.{what}"
+
+
+def _checked(name: str) -> str:
+    if not _AGENT.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be part of a subject: letters, digits, _ and - only")
+    return name

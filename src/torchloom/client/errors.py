@@ -1,0 +1,41 @@
+"""What can go wrong when a plane is asked, with the way out."""
+
+from torchloom.errors import Failure, LoomError, UserError
+
+
+class NoPlane(Failure):
+    """Nothing runs here that could answer."""
+
+    code = "no_plane"
+
+    def __init__(self, why: str = "no plane runs here") -> None:
+        super().__init__(f"{why}; `loom up` starts one")
+
+
+class PlaneLost(Failure):
+    """The plane is there and does not answer, or went away while it did."""
+
+    code = "plane_lost"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}; `loom up --status` shows how it is")
+
+
+class PlaneSilent(PlaneLost):
+    """The plane took the question and did not answer in time."""
+
+    code = "plane_silent"
+
+
+class PlaneNotStarted(Failure):
+    """A plane was to be started and could not live."""
+
+    code = "plane_not_started"
+
+
+def from_answer(answer: dict[str, object]) -> LoomError:
+    """Return what a plane said instead of an answer, as the error that it is."""
+    wrong_request = answer.get("exit_code") == UserError.exit_code
+    error = (UserError if wrong_request else Failure)(str(answer.get("error")))
+    error.code = str(answer.get("code") or error.code)  # what machines match is the plane's word
+    return error

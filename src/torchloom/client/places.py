@@ -1,0 +1,58 @@
+"""Where the plane of a user on this host is found: a folder of sockets that is ours alone."""
+
+import os
+import stat
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.errors import Failure
+
+
+class PlaneFolderUnsafe(Failure):
+    """Somebody else owns the folder of the plane's sockets, or it cannot be made."""
+
+    code = "plane_folder_unsafe"
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"cannot keep the plane's sockets in {path}: {why}; "
+            "set XDG_RUNTIME_DIR to a local folder of yours"
+        )
+
+
+def folder() -> Path:
+    """Return where the plane's sockets, lock and record are; it need not exist."""
+    return settings.plane_dir()
+
+
+def made_folder() -> Path:
+    """Return that folder, made if need be, after a look at whose it is."""
+    path = folder()
+    for one in (path.parent, path):
+        try:
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = one.lstat()
+            if found.st_uid != os.getuid():
+                raise PlaneFolderUnsafe(one, f"it belongs to user {found.st_uid}")
+            if not stat.S_ISDIR(found.st_mode):
+                raise PlaneFolderUnsafe(one, "it is no folder")
+            if found.st_mode & 0o077:
+                one.chmod(0o700)
+        except OSError as error:
+            raise PlaneFolderUnsafe(one, error.strerror or str(error)) from error
+    return path
+
+
+def door() -> Path:
+    """Return where the weaver takes questions."""
+    return folder() / "weaver.sock"
+
+
+def control() -> Path:
+    """Return where the process that keeps the plane alive takes questions."""
+    return folder() / "plane.sock"
+
+
+def log() -> Path:
+    """Return what that process has to say."""
+    return settings.loom_home() / "plane" / "logs" / f"{os.uname().nodename}-plane.log"

@@ -1,0 +1,1 @@
+"""The service that decides: it runs the rules, and its database remembers."""

@@ -1,0 +1,62 @@
+"""What the plane's processes are: the commands, and what each is told by its environment."""
+
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchloom.weaver.plane import nats_server
+from torchloom.weaver.plane.credentials import WEAVER, Credentials
+from torchloom.weaver.plane.discovery import Address
+from torchloom.weaver.plane.supervise import Part
+
+NATS, AGENT = "nats", "agent"
+NAMES = (NATS, WEAVER, AGENT)
+ADDRESS_VARIABLE = "LOOM_NATS"  # where a process of the plane finds the bus,
+CREDENTIALS_VARIABLE = "LOOM_NATS_CREDS"  # by which file it comes in,
+AUTHORITY_VARIABLE = "LOOM_NATS_CA"  # and by which certificate it knows the server
+AGENT_ID_VARIABLE = "LOOM_AGENT_ID"  # the name under which the node's agent speaks
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
+    AGENT: (sys.executable, "-P", "-m", "torchloom.launch.relay"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Makes the parts of one plane."""
+
+    keys: Credentials
+    folder: Path  # of sockets and what is made anew at every start
+    logs: Path
+    env: Mapping[str, str]
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: COMMANDS)
+
+    def nats(self, address: Address, certificate: nats_server.Certificate | None = None) -> Part:
+        """Return a NATS server of our own for an address."""
+        path = self.folder / "nats.conf"
+        log = self._log(NATS)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = nats_server.configuration(self.keys, address.host, address.port, log, certificate)
+        nats_server.write_configuration(path, text)
+        return Part(NATS, (nats_server.program(), "-c", str(path)), self.env, log)
+
+    def part(self, name: str, address: Address, authority: Path | None = None) -> Part:
+        """Return the weaver or the node agent, with what it must know to reach the bus."""
+        secret = self.keys.user(name) if name == WEAVER else self.keys.agent(agent_id())
+        told = {ADDRESS_VARIABLE: address.url, CREDENTIALS_VARIABLE: str(secret)}
+        if name == AGENT:
+            told[AGENT_ID_VARIABLE] = agent_id()
+        if authority is not None:
+            told[AUTHORITY_VARIABLE] = str(authority)
+        return Part(name, self.commands[name], {**self.env, **told}, self._log(name))
+
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{socket.gethostname()}-{name}.log"
+
+
+def agent_id() -> str:
+    """Return the name of this node's agent: the host's, as far as a subject can hold it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64] or "node"

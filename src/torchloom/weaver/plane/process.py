@@ -1,0 +1,241 @@
+"""The process that is a plane: it starts the parts, keeps them alive, answers, and leaves.
+
+Training is no child of it: whatever happens to a plane, ranks run on.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from torchloom import settings
+from torchloom.client import calls, places
+from torchloom.client import plane as client
+from torchloom.errors import Failure, LoomError, UserError, shorten
+from torchloom.launch.frames import Message
+from torchloom.weaver.plane import broker, discovery, idle, parts
+from torchloom.weaver.plane.control import Answer, Control, complaint
+from torchloom.weaver.plane.credentials import DOOR, WEAVER, Credentials, write_secret
+from torchloom.weaver.plane.supervise import Child, Supervisor
+from torchloom.weaver.plane.wishes import Wishes
+
+_log = logging.getLogger(__name__)
+Report = Callable[[Mapping[str, Any]], None]
+_MOST_ENDS = 3  # of a part that never answered: it will not
+_UP_LIMIT = 45.0  # seconds for a part to answer
+_WORTH_A_LOOK = 0.02
+_OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
+
+
+class NotUp(Failure):
+    """A part of the plane could not live."""
+
+    code = "plane_not_up"
+
+    def __init__(self, child: Child) -> None:
+        part = child.part
+        words = part.last_words() or child.how or "it does not answer"
+        super().__init__(f"the plane's {part.name} does not come up: {words}; see {part.log}")
+
+
+class Plane:
+    """One plane: `run` lives until it is asked to leave, has nothing to do, or cannot go on."""
+
+    def __init__(
+        self,
+        wishes: Wishes,
+        keys: Credentials,
+        env: Mapping[str, str],
+        commands: Mapping[str, tuple[str, ...]] = parts.COMMANDS,
+    ) -> None:
+        self._wishes = wishes
+        self._keys = keys
+        self._env = env
+        self._pinned = wishes.pinned
+        self._broker = broker.find(wishes, keys, env)
+        self._folder = places.made_folder()
+        self._workshop = parts.Workshop(keys, self._folder, places.log().parent, env, commands)
+        self._supervisor = Supervisor()
+        self._selector = selectors.DefaultSelector()
+        self._waiting: list[Answer] = []
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._begun = time.monotonic()
+        self._idleness = idle.Idleness(idle.limit(env), self._begun)
+        self._next_look = self._begun + self._idleness.interval
+        self._ready = self._was_up = self._leaving = False
+
+    def run(self, report: Report) -> int:
+        """Be the plane. `report` hears once that it is up, or why it is not."""
+        control = Control(places.control(), self._selector, self._serve)
+        self._waiting.append(report)
+        problem: LoomError | None = None
+        try:
+            with _woken_by_signals(self._selector, self._on_signal):
+                self._want(self._wishes)
+                while not self._leaving:
+                    self._turn()
+        except LoomError as error:
+            _log.error("the plane leaves: %s", error)
+            problem = error
+        finally:
+            control.hang_up()
+            self._supervisor.end()
+            for name in _OURS:
+                (self._folder / name).unlink(missing_ok=True)
+            self._answer_all(complaint(problem or Failure("the plane was told to leave")))
+            control.close()
+        return problem.exit_code if problem else 0
+
+    def status(self) -> dict[str, Any]:
+        """Return how the plane is."""
+        return {
+            "url": f"unix://{places.door()}",
+            "nats": self._broker.address.url,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "token_file": str(self._keys.user(DOOR)),
+            "home": str(settings.loom_home()),
+            "pinned": self._pinned,
+            "note": self._broker.note,
+            "parts": {name: _shown(one) for name, one in self._supervisor.children.items()},
+        }
+
+    def _want(self, wishes: Wishes) -> None:
+        """Start what is wanted and not there; NATS first, which the others need."""
+        children = self._supervisor.children
+        missing = [name for name in wishes.names if name not in children]
+        if parts.NATS in missing and self._broker.embedded:
+            self._start_nats()
+        for name in missing:
+            if name != parts.NATS:
+                made = self._workshop.part(name, self._broker.address, self._broker.authority)
+                self._supervisor.start(made)
+        if missing:
+            self._ready, self._begun = False, time.monotonic()
+            lasting = {name: value for name, value in self.status().items() if name != "parts"}
+            write_secret(self._folder / "plane.json", _json(lasting))
+
+    def _start_nats(self) -> None:
+        part = self._workshop.nats(self._broker.address, self._broker.certificate)
+        child = self._supervisor.start(part)
+        begun = time.monotonic()
+        while not discovery.answers(self._broker.address, self._keys, self._broker.authority):
+            self._supervisor.look()
+            if child.ends >= _MOST_ENDS or time.monotonic() - begun > _UP_LIMIT:
+                raise NotUp(child)
+            time.sleep(_WORTH_A_LOOK / 4)
+
+    def _turn(self) -> None:
+        """Wait for whatever comes first, and deal with it."""
+        again = self._supervisor.look()
+        waits = [self._next_look - time.monotonic(), *([] if again is None else [again])]
+        if not self._ready:
+            self._look_whether_up()
+            waits.append(_WORTH_A_LOOK)
+        for key, events in self._selector.select(max(0.0, min(waits))):
+            key.data(events)
+        if time.monotonic() >= self._next_look:
+            self._look_whether_idle()
+
+    def _look_whether_up(self) -> None:
+        child = self._supervisor.children.get(WEAVER)
+        if child is None or (child.pid is not None and _answers()):
+            self._ready = self._was_up = True
+            self._answer_all({"ok": "up"})
+        elif child.ends >= _MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
+            if not self._was_up:
+                raise NotUp(child)
+            self._ready = True  # as ready as it was before more was wanted of it
+            self._answer_all(complaint(NotUp(child)))
+
+    def _look_whether_idle(self) -> None:
+        now = time.monotonic()
+        self._next_look = now + self._idleness.interval
+        for path in (self._folder, *self._folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.utime(path)  # so that nobody who clears out old files takes ours
+        busy = self._pinned or idle.busy(client.ask)
+        self._leaving = self._leaving or self._idleness.over(now, busy)
+
+    def _serve(self, message: Message, answer: Answer) -> None:
+        asked = message.get("ask")
+        if asked == "status":
+            answer({"ok": self.status()})
+        elif asked == "ready":
+            self._agree(Wishes.of(message))
+            self._waiting.append(answer)
+            if self._ready:
+                self._answer_all({"ok": "up"})
+        elif asked == "leave":
+            self._leaving = True  # its caller hears that we are gone by our hanging up
+        else:
+            raise UserError(f"the plane is asked status, ready or leave, not {shorten(str(asked))}")
+
+    def _agree(self, wishes: Wishes) -> None:
+        """Do for one more caller what this plane does not do yet."""
+        if wishes.host and wishes.host != self._broker.address.host:
+            here = self._broker.address.url
+            raise UserError(f"the plane's NATS is at {here}; `loom down` first, then --host again")
+        self._pinned = self._pinned or wishes.pinned
+        self._want(wishes)
+
+    def _answer_all(self, message: Message) -> None:
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer(message)
+
+    def _on_signal(self, signum: int) -> None:
+        if signum != signal.SIGCHLD:
+            self._leaving = True
+
+
+def _answers() -> bool:
+    """Tell whether the weaver takes calls."""
+    try:
+        calls.call(places.door(), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _shown(child: Child) -> dict[str, Any]:
+    log = str(child.part.log)
+    return {"pid": child.pid, "ends": child.ends, "how": child.how, "log": log}
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, indent=2) + "\n"
+
+
+@contextlib.contextmanager
+def _woken_by_signals(
+    selector: selectors.BaseSelector, on_signal: Callable[[int], None]
+) -> Iterator[None]:
+    """Have signals end a wait of the selector, and be told of each."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for end in (ours, theirs):
+            end.setblocking(False)
+
+        def serve(_: int) -> None:
+            for signum in ours.recv(4096):
+                on_signal(signum)
+
+        selector.register(ours, selectors.EVENT_READ, serve)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            selector.unregister(ours)

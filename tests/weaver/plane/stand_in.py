@@ -1,0 +1,25 @@
+"""Stand in for a weaver, which answers every question with what it was told, or for an agent."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from torchloom.client import frames, places
+from torchloom.launch import sockets
+
+if sys.argv[1] == "agent":
+    signal.pause()
+if os.environ.get("STAND_IN_FAILS"):
+    sys.exit("the stand-in will not live")
+
+listener = sockets.listen(places.door())
+listener.setblocking(True)
+while True:
+    channel, _ = listener.accept()
+    with channel:
+        if (asked := frames.hear(channel)) is None:
+            continue
+        busy = Path(os.environ["LOOM_HOME"], "busy").exists()
+        told = {name: os.environ.get(name) for name in ("LOOM_NATS", "LOOM_NATS_CREDS")}
+        frames.say(channel, {"ok": busy if asked["ask"] == "jobs" else told})
