@@ -25,6 +25,7 @@ _SHORTEST, _LONGEST = 0.05, 2.0  # seconds between two tries to connect
 _CONNECT = 3  # seconds a server has to let us in
 _PING = 10  # seconds between two looks whether the server still answers
 _MISSED = 2  # looks in a row without an answer that mean it does not
+_A_MOMENT = 0.0005
 _LOOK = 0.5  # seconds between two looks whether the client gave up in silence
 _MOST_UNSENT = 8 << 20  # bytes the server may leave untaken before we call it lost
 
@@ -103,6 +104,7 @@ class NatsBus(Carrier):
         try:
             with _mapped("flush"):
                 async with asyncio.timeout(timeout):
+                    await _written(client)
                     await client.flush(max(1, round(timeout)))
         except TimeoutError:
             raise BusLost("the server does not answer") from None
@@ -245,6 +247,12 @@ class _Key:
         signed = base64.b64encode(pair.sign(nonce.encode()))
         pair.wipe()
         return signed
+
+
+async def _written(client: Client) -> None:
+    """Come back when the client has written what it holds; its ping would overtake that."""
+    while client.pending_data_size:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(_A_MOMENT)
 
 
 async def _unsubscribe(subscription: Subscription) -> None:

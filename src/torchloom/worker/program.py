@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchloom.launch.python_command import PythonCommand, What
 
 _STORE_VARIABLE = "LOOM_STORE"
+_AGENT_VARIABLE, _PAGE_VARIABLE = "LOOM_AGENT", "LOOM_PAGE"
 _UNOPENED, _UNFLUSHED = 2, 120  # Python's own exit codes
 _kept: "list[object]" = []  # what the program must not find, and we cannot let go
 
@@ -62,6 +63,8 @@ def run(words: Words, hide_caller: "Callable[[ModuleType], None]") -> "NoReturn"
         from torchloom.worker import rendezvous
 
         rendezvous.install()
+    if _AGENT_VARIABLE in os.environ or _PAGE_VARIABLE in os.environ:
+        _attach()
     sys.argv = words.sys_argv
     sys.orig_argv = words.argv
     _replace_main()
@@ -75,6 +78,16 @@ def run(words: Words, hide_caller: "Callable[[ModuleType], None]") -> "NoReturn"
         _show(error)
         failed = True
     _leave(1 if failed else 0, failed and getattr(sys, "last_type", None) is KeyboardInterrupt)
+
+
+def _attach() -> None:
+    """Put a threadlet beside the program, which runs without one where that cannot be."""
+    try:
+        from torchloom.worker.threadlet import attach
+
+        attach.attach()
+    except Exception as error:  # an interpreter without torchloom, or another one's
+        sys.stderr.write(f"loom: this program is run without a threadlet: {error}\n")
 
 
 def _replace_main() -> None:

@@ -1,0 +1,116 @@
+"""The relay as a whole: ranks, spool and uplink put together, and what is done once a second."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+from torchloom.bus.api import Bus
+from torchloom.bus.messages import Kill, Message
+from torchloom.bus.spool import LIMIT, Spool
+from torchloom.launch.identity import ProcessId
+from torchloom.launch.relay import peers
+from torchloom.launch.relay.intake import Intake
+from torchloom.launch.relay.ranks import Ranks
+from torchloom.launch.relay.server import Server
+from torchloom.launch.relay.uplink import UNANSWERED, Identity, Uplink
+
+_TURN = 1.0
+
+
+class Relay:
+    """One node's agent. `run` serves until it is cancelled; ranks go on without it."""
+
+    def __init__(
+        self,
+        me: Identity,
+        bus: Bus,
+        address: Path,
+        spool: Path,
+        limit: int = LIMIT,
+        unanswered: float = UNANSWERED,
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        self._me = me
+        self._bus = bus
+        self._status = address.with_suffix(".json")
+        self._ranks = Ranks()
+        self._spool = Spool(spool, me.agent, limit)
+        self._uplink = Uplink(
+            me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered
+        )
+        desk = Intake(self._ranks, self._spool, self._uplink, self.dropped)
+        self._server = Server(address, desk, self.dropped)
+
+    async def run(self) -> None:
+        """Serve. If one part fails all stop, and the error surfaces."""
+        await self._server.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._uplink.run(), name="uplink")
+                while True:
+                    self.turn()
+                    await asyncio.sleep(_TURN)
+        finally:
+            await self._server.close()
+            self._spool.close()
+
+    def turn(self) -> None:
+        """Forget who is gone, and leave word of how things are."""
+        self._ranks.bury(_is_alive)
+        for who in self._spool.lives():
+            if not _is_alive(who.pid, who.started):
+                self._spool.bury(who)
+        self._tell()
+
+    def _pass_down(self, message: Message) -> None:
+        """Bring what the weaver says to the rank that it is for."""
+        if isinstance(message, Kill):
+            self._kill(message)
+            return
+        self._ranks.generation_seen(message.head)
+        line = self._ranks.line_to(message.head)
+        if line is None:
+            self.dropped["no_such_rank"] += 1
+        else:
+            line.send(message)
+
+    def _kill(self, kill: Kill) -> None:
+        """Have those end a rank who started it; one that nobody here started is ended by us."""
+        launches = self._ranks.launches(kill.head.job)
+        seat = self._ranks.seat_of(kill.head)
+        for line in launches:
+            line.send(kill)
+        if not launches and seat is not None and _is_alive(*seat.process):
+            process = ProcessId.of(seat.process[0])
+            if process is not None:
+                process.send(kill.signal)
+        elif not launches:
+            self.dropped["no_such_rank"] += 1
+
+    def _tell(self) -> None:
+        """Write how the agent is, for whoever looks; a full disk costs this word only."""
+        status = {
+            "agent": self._me.agent,
+            "pid": self._me.pid,
+            "connected": self._bus.connected,
+            "greeted": self._uplink.greeted,
+            "epoch": self._uplink.epoch,
+            "ranks": len(self._ranks.registers()),
+            "pending": self._spool.pending,
+            "spool_bytes": self._spool.size,
+            "dropped": dict(self.dropped),
+        }
+        partial = self._status.with_suffix(".partial")
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(status) + "\n")
+            partial.replace(self._status)
+
+
+def _is_alive(pid: int, started: int) -> bool:
+    """Tell whether this very process lives; where that cannot be seen, it may."""
+    if not os.path.isdir("/proc/self"):
+        return ProcessId.of(pid) is not None
+    return started != 0 and peers.start_time(pid) == started

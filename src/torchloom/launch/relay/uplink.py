@@ -1,0 +1,251 @@
+"""The agent's way to the weaver: hello, beats, batches until they are stored, acts at once.
+
+Nothing here is waited for by a rank. While the bus or the weaver is away, records stay in the spool
+and acts in a queue; whoever comes back is greeted first and then sent what it does not know.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
+from torchloom.bus.codec import Garbled, Reader, decode, encode
+from torchloom.bus.messages import (
+    NO_RANK,
+    VERSION,
+    Batch,
+    Beat,
+    Device,
+    Greeting,
+    Head,
+    Hello,
+    Kill,
+    Message,
+    Stored,
+    ToAgent,
+)
+from torchloom.bus.spool import Spool
+from torchloom.launch.relay.ranks import Ranks
+
+_BEAT = 1.0
+_HELLO = 2.0  # seconds a weaver has to answer
+_AGAIN = 0.5  # seconds between two hellos
+UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
+_GATHER = 0.05  # seconds that metrics wait for others to go along
+_MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this agent is."""
+
+    agent: str
+    host: str
+    boot: str
+    pid: int
+    devices: tuple[Device, ...] = ()
+
+    def head(self) -> Head:
+        """Return what stands at the head of the agent's own messages."""
+        return Head(VERSION, "", 0, NO_RANK, f"{self.boot}/{self.pid}")
+
+
+@dataclass(slots=True)
+class _Wants:
+    """What the sender has to do."""
+
+    some: asyncio.Event = field(default_factory=asyncio.Event)
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Uplink:
+    """Everything that goes to the weaver, and what comes from it."""
+
+    def __init__(
+        self,
+        me: Identity,
+        bus: Bus,
+        spool: Spool,
+        ranks: Ranks,
+        dropped: Counter[str],
+        on_down: Callable[[Message], None],
+        unanswered: float = UNANSWERED,
+    ) -> None:
+        self.epoch = 0
+        self.greeted = False
+        self._me = me
+        self._bus = bus
+        self._spool = spool
+        self._ranks = ranks
+        self._dropped = dropped
+        self._on_down = on_down
+        self._reader = Reader[Message](ToAgent, dropped)
+        self._window = 1
+        self._unanswered = unanswered
+        self._acts: deque[bytes] = deque(maxlen=_MOST_ACTS)
+        self._wants = _Wants()
+        self._acting = asyncio.Event()
+        self._alone = asyncio.Event()  # nobody has greeted us
+        self._alone.set()
+        self._answered_at = time.monotonic()
+
+    # What the intake calls.
+
+    def act(self, data: bytes) -> None:
+        """Pass on what a rank does, as soon as the bus takes it."""
+        if len(self._acts) == _MOST_ACTS:
+            self._dropped["act"] += 1
+        self._acts.append(data)
+        self._acting.set()
+
+    def more(self, urgent: bool) -> None:
+        """There are records to be sent; urgent ones do not wait for others."""
+        self._wants.some.set()
+        if urgent:
+            self._wants.urgent.set()
+
+    # What runs.
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self._bus.on_lost(self._lose)
+        self._bus.on_back(self._lose)  # whoever is there now may know nothing of us
+        await self._bus.subscribe(subjects.down(self._me.agent), self._hear)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._introduce(), name="hello")
+            tasks.create_task(self._beat(), name="beat")
+            tasks.create_task(self._send_acts(), name="acts")
+            tasks.create_task(self._send_records(), name="records")
+
+    async def _introduce(self) -> None:
+        """Say hello until we are greeted, and again whenever that may have been forgotten."""
+        while True:
+            await self._alone.wait()
+            if not self._bus.connected or not await self._hello():
+                await asyncio.sleep(_AGAIN)
+
+    async def _hello(self) -> bool:
+        me = self._me
+        known = self._ranks.registers()
+        hello = Hello(me.head(), me.agent, me.host, me.boot, me.pid, self.epoch, me.devices, known)
+        try:
+            answer = await self._bus.request(subjects.hello(me.agent), encode(hello), _HELLO)
+            greeting = decode(answer, Greeting)
+        except (BusLost, NobodyAnswers):
+            return False
+        except (Garbled, TooLong) as error:
+            _log.error("no greeting: %s", error)
+            self._dropped["greeting"] += 1
+            return False
+        return self._take_greeting(greeting)
+
+    def _take_greeting(self, greeting: Greeting) -> bool:
+        if greeting.epoch < self.epoch:
+            self._dropped["old_epoch"] += 1
+            return False
+        self.epoch = greeting.epoch
+        self._window = max(1, greeting.window)
+        self._spool.again()
+        self._answered_at = time.monotonic()
+        self.greeted = True
+        self._alone.clear()
+        self._acting.set()
+        self.more(urgent=True)
+        return True
+
+    def _lose(self) -> None:
+        """Nobody knows us any more, as far as we know."""
+        self.greeted = False
+        self._alone.set()
+
+    async def _beat(self) -> None:
+        while True:
+            await self.beat()
+            await asyncio.sleep(_BEAT)
+
+    async def beat(self) -> None:
+        """Say once that the agent lives, and how far its ranks are."""
+        self._look_for_answers()
+        self._acting.set()
+        if not self._bus.connected:
+            return
+        beat = Beat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
+        try:
+            await self._bus.publish(subjects.beat(self._me.agent), encode(beat))
+        except (BusLost, TooLong) as error:
+            _log.debug("no beat: %s", error)
+
+    def _look_for_answers(self) -> None:
+        if not self._spool.under_way:
+            self._answered_at = time.monotonic()
+        elif self.greeted and time.monotonic() - self._answered_at > self._unanswered:
+            self._lose()
+
+    async def _send_acts(self) -> None:
+        while True:
+            await self._acting.wait()
+            self._acting.clear()
+            while self._acts and self.greeted:
+                try:
+                    await self._bus.publish(subjects.acts(self._me.agent), self._acts[0])
+                except BusLost:
+                    break  # they wait
+                except TooLong:
+                    self._dropped["too_long"] += 1
+                self._acts.popleft()
+
+    async def _send_records(self) -> None:
+        while True:
+            await self._wants.some.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER):
+                    await self._wants.urgent.wait()
+            self._wants.some.clear()
+            self._wants.urgent.clear()
+            if self.greeted:
+                await self._send_batches()
+
+    async def _send_batches(self) -> None:
+        for batch in self._spool.batches(self._window):
+            try:
+                await self._bus.publish(subjects.records(self._me.agent), encode(batch))
+            except TooLong as error:
+                self._skip(batch, error)
+            except BusLost:
+                return  # it stays in the spool; the next who greets us gets it
+
+    def _skip(self, batch: Batch, error: TooLong) -> None:
+        _log.error("records of rank %s are lost: %s", batch.head.rank, error)
+        self._dropped["too_long"] += len(batch.records)
+        self._spool.stored(batch.head, batch.first + len(batch.records) - 1)
+
+    async def _hear(self, subject: str, data: bytes, reply: str) -> None:
+        message = self._reader.read(data)
+        if message is None or not self._is_of_the_newest(message):
+            return
+        if isinstance(message, Stored):
+            self._answered_at = time.monotonic()
+            self._spool.stored(message.head, message.upto)
+            self.more(urgent=True)
+        elif isinstance(message, Greeting):
+            self._lose()  # a weaver that does not know us asks who we are
+        else:
+            self._on_down(message)
+
+    def _is_of_the_newest(self, message: Message) -> bool:
+        """Tell whether the newest weaver says this; one that is newer still is to be greeted."""
+        epoch: int = getattr(message, "epoch", 0)
+        if epoch < self.epoch and (epoch or isinstance(message, Kill | Stored)):
+            self._dropped["old_epoch"] += 1
+            return False
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._lose()
+        return True

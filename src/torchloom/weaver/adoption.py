@@ -1,0 +1,139 @@
+"""Take over what launch processes wrote into run folders: the jobs of this home, old and new.
+
+A folder is complete in itself; its `events.jsonl` is read on from where the last look ended, so
+that whatever happened while no weaver was up is known as soon as one is.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from torchloom.bus.messages import NO_RANK, VERSION, Event, Head
+from torchloom.launch import catalog
+from torchloom.launch.folder import RunFolder
+from torchloom.launch.record import Record
+from torchloom.specs.api import AppState, make_app_handle
+from torchloom.specs.job import JobState
+from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.reports import Reports
+from torchloom.weaver.roster import Roster
+
+ENGINE = "local"
+_READ = "events_read"  # among a job's facts: how many bytes of its events are known
+_ENDS = {
+    AppState.SUCCEEDED: JobState.COMPLETED,
+    AppState.FAILED: JobState.FAILED,
+    AppState.CANCELLED: JobState.CANCELLED,
+}
+_NOTED = ("exit", "restart", "node_joined", "node_lost", "node_replaced")
+
+
+class Adoption:
+    """The run folders of this home as news for the plane."""
+
+    def __init__(self, jobs: Jobs, roster: Roster, reports: Reports, journal: Journal) -> None:
+        self._jobs = jobs
+        self._roster = roster
+        self._reports = reports
+        self._journal = journal
+
+    def look_at_all(self) -> None:
+        """Adopt every run that goes on, and learn the end of those that did."""
+        for record in catalog.records():
+            known = self._jobs.get(record.id)
+            if not record.is_over() or (known is not None and not is_over(known)):
+                self.look_at(record.id)
+
+    def look_again(self) -> None:
+        """Find out the jobs whose launch process is gone without a word."""
+        for job in self._jobs.active():
+            if job.scheduler == ENGINE:
+                self.look_at(job.id)
+
+    def look_at(self, app_id: str) -> None:
+        """Take in what is new in a run's folder; one that is not there is no news."""
+        record = catalog.record(app_id)
+        if record is None or record.parent:
+            return
+        if self._jobs.get(app_id) is None and record.is_over():
+            return  # it ended before any weaver: its folder has it
+        job = self._jobs.told(_told(record))
+        if is_over(job):
+            return
+        read = int(job.facts.get(_READ, 0))
+        for line, end in _lines(app_id, read):
+            self._take(record, line)
+            read = end
+        if read != job.facts.get(_READ, 0):
+            self._jobs.told(_told(record, {_READ: read}))
+        if record.is_over():
+            self._reports.job_ended(app_id, _ENDS[record.state], record.reason or "ranks_ended")
+
+    def _take(self, record: Record, line: Mapping[str, Any]) -> None:
+        kind = line.get("event")
+        facts = {name: value for name, value in line.items() if name not in ("time", "event")}
+        if kind == "restart":
+            self._jobs.turn(record.id, JobState.RECOVERING, _last_cause(self._roster, record.id))
+        elif kind == "started":
+            self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
+        elif kind == "exit":
+            self._exited(record, facts)
+        if kind in _NOTED:
+            self._journal.note(kind, record.id, rank=_rank(record, facts), facts=facts)
+
+    def _exited(self, record: Record, facts: Mapping[str, Any]) -> None:
+        """A keeper has seen a rank end: that alone makes it dead."""
+        code, number = facts.get("code", 0), _rank(record, facts)
+        how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
+        for row in self._roster.ranks(record.id):
+            if (row.role, row.rank) == (facts.get("role"), number) and row.state == "up":
+                self._reports.rank_gone(row, f"{how}_rank_{number}")
+
+
+def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
+    facts = {
+        "name": record.name,
+        "owner": record.owner,
+        "scheduler": ENGINE,
+        "handle": make_app_handle(ENGINE, record.session, record.id),
+        "attempt": record.restarts + 1,
+        "host": record.host,
+        "log_dir": record.log_dir,
+        **(more or {}),
+    }
+    head = Head(VERSION, record.id, record.restarts, NO_RANK, "")
+    return Event(head, "job", 0, datetime.fromisoformat(record.created_at).timestamp(), facts)
+
+
+def _lines(app_id: str, begin: int) -> list[tuple[dict[str, Any], int]]:
+    """Return the whole lines of a run's events from a byte on, each with where it ends."""
+    found: list[tuple[dict[str, Any], int]] = []
+    with (
+        contextlib.suppress(OSError),
+        open(RunFolder.named(app_id).path / "events.jsonl", "rb") as file,
+    ):
+        file.seek(begin)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break  # being written
+            begin += len(line)
+            with contextlib.suppress(ValueError):
+                found.append((json.loads(line), begin))
+    return found
+
+
+def _rank(record: Record, facts: Mapping[str, Any]) -> int:
+    place = (facts.get("role"), facts.get("replica"), facts.get("local_rank"))
+    for rank in record.ranks:
+        if (rank.role, rank.replica, rank.local_rank) == place:
+            return rank.rank
+    return NO_RANK
+
+
+def _last_cause(roster: Roster, job: str) -> str:
+    """Return why a job recovers: the end of the rank that was the last to go first."""
+    gone = [row for row in roster.ranks(job) if row.state != "up" and row.reason]
+    return min(gone, key=lambda row: row.ended_at or 0.0).reason if gone else "restart"

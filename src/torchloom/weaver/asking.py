@@ -1,0 +1,140 @@
+"""Answers at the door that only look."""
+
+import asyncio
+import os
+from typing import Any
+
+from torchloom.weaver import shapes
+from torchloom.weaver.jobs import is_over
+from torchloom.weaver.knobs import knobs_of
+from torchloom.weaver.naming import job_named
+from torchloom.weaver.question import Question
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import Job, Rank
+
+_MOST = 100_000  # rows of one answer
+
+
+class Asking:
+    """Look at what the weaver knows; long reads are done beside the loop."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+
+    async def status(self, asked: Question) -> dict[str, Any]:
+        weaver = self._weaver
+        return {
+            "epoch": weaver.epoch,
+            "pid": os.getpid(),
+            "host": weaver.host,
+            "started_at": shapes.when(weaver.started_at),
+            "database": weaver.store.place.state,
+            "note": weaver.store.place.note,
+            "connected": weaver.bus.connected,
+            "jobs": len(weaver.jobs.active()),
+            "agents": len(weaver.agents.present),
+            "ranks": sum(1 for _ in weaver.roster.living()),
+            "backlog": weaver.ingest.writer.backlog,
+            "stored": weaver.ingest.stored,
+            "dropped": dict(weaver.dropped),
+        }
+
+    async def jobs(self, asked: Question) -> list[dict[str, Any]]:
+        """Jobs, newest first."""
+        limit = asked.count("limit", _MOST, _MOST)
+        jobs = self._weaver.jobs.active() if asked.flag("active") else self._weaver.jobs.all()
+        return [self._job(job) for job in jobs[:limit]]
+
+    async def job(self, asked: Question) -> dict[str, Any]:
+        """One job with its ranks."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        return {**self._job(job), "facts": job.facts, "ranks": self._ranks(job)}
+
+    async def ranks(self, asked: Question) -> list[dict[str, Any]]:
+        return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
+
+    async def knobs(self, asked: Question) -> list[dict[str, Any]]:
+        """The knobs of a job, each with the value that it is to have."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        desired = self._weaver.ledger.desired(job.id)
+        found = knobs_of(self._weaver.roster.ranks(job.id))
+        return [{**knob, "value": desired.get(name, knob["value"])} for name, knob in found.items()]
+
+    async def metrics(self, asked: Question) -> dict[str, Any]:
+        """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        name, rank = asked.text("metric") or None, asked.number("rank")
+        after, limit = asked.number("after"), asked.count("limit", 1000, _MOST)
+        records = self._weaver.store.records
+        points = await asyncio.to_thread(records.points, job.id, name, rank, after, limit)
+        names = await asyncio.to_thread(records.names, job.id)
+        return {"job": job.id, "names": names, "series": shapes.series_shape(points)}
+
+    async def events(self, asked: Question) -> dict[str, Any]:
+        """What happened and what was told, by time; `next` is where to read on from."""
+        job = self.meant(asked)
+        limit, after = asked.count("limit", 100, 10_000), asked.mapping("after")
+        found = await asyncio.to_thread(self.news, job, after, limit)
+        return {**found, "items": sorted(found["items"], key=lambda item: item["time"])}
+
+    def meant(self, asked: Question) -> str | None:
+        """Return which job's events are asked for; nothing for those of all."""
+        name = asked.text("job")
+        return job_named(self._weaver.jobs, name).id if name else None
+
+    def news(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+        """Return what is new since `after`, or the newest of all."""
+        store = self._weaver.store
+        if after:
+            begun, told_from = _cursor(after, "weaver"), _cursor(after, "ranks")
+            happened = store.state.happened(job, begun, limit)
+            told = store.records.events(job, told_from, limit)
+        else:
+            begun, told_from = 0, 0
+            happened = store.state.last_happened(job, limit)
+            told = store.records.last_events(job, limit)
+        items = [*map(shapes.happening_shape, happened), *map(shapes.told_shape, told)]
+        cursor = {
+            "weaver": happened[-1].seq if happened else begun,
+            "ranks": told[-1].id if told else told_from,
+        }
+        return {"items": items, "next": cursor}
+
+    async def devices(self, asked: Question) -> dict[str, Any]:
+        """Every device, and who uses it."""
+        devices = self._weaver.devices
+        items = [shapes.device_shape(each, devices.processes(each.uuid)) for each in devices.all()]
+        return {"version": devices.map.version, "devices": items}
+
+    async def audit(self, asked: Question) -> list[dict[str, Any]]:
+        """Every command of a job, in order, with what each rank said."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        rows = self._weaver.ledger.audit(job.id)
+        acks = self._weaver.ledger.acks(row.id for row in rows)
+        return [
+            shapes.command_shape(row, [ack for ack in acks if ack.command == row.id])
+            for row in rows
+        ]
+
+    def _job(self, job: Job) -> dict[str, Any]:
+        return shapes.job_shape(job, None if is_over(job) else self._step(job.id))
+
+    def _ranks(self, job: Job) -> list[dict[str, Any]]:
+        ranks = self._weaver.roster.ranks(job.id)
+        return [self._rank(rank) for rank in ranks]
+
+    def _rank(self, rank: Rank) -> dict[str, Any]:
+        shape = shapes.rank_shape(rank, self._weaver.agents.progress(rank))
+        why = self._weaver.watching.suspects.get(rank.incarnation)
+        return {**shape, "state": "suspect", "reason": why} if why else shape
+
+    def _step(self, job: str) -> int | None:
+        """Return the step that all of a job's ranks have reached."""
+        ranks = [rank for rank in self._weaver.roster.ranks(job) if rank.state == "up"]
+        found = [self._weaver.agents.progress(rank) for rank in ranks]
+        return min((each.step for each in found if each), default=None)
+
+
+def _cursor(after: dict[str, Any], name: str) -> int:
+    value = after.get(name, 0)
+    return value if type(value) is int else 0

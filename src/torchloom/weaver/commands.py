@@ -1,0 +1,224 @@
+"""Carry out what `rules/control` decides: store first, then speak; restarts go on from the rows."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus import messages
+from torchloom.rules import command as rules
+from torchloom.rules import control, exchange
+from torchloom.specs.job import JobState
+from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.sending import Sender, head_of
+from torchloom.weaver.store.rows import Rank
+from torchloom.weaver.wire import offer_of, outcome_of, prepare, wire_id
+
+_STOPS = (rules.Kind.STOP, rules.Kind.STOP_AT)
+Said = messages.Ready | messages.Refused | messages.Decided | messages.Applied
+
+
+class Commands:
+    """One state machine a job, fed with what ranks say and with time."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        jobs: Jobs,
+        roster: Roster,
+        journal: Journal,
+        sender: Sender,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._jobs = jobs
+        self._roster = roster
+        self._journal = journal
+        self._sender = sender
+        self._clock = clock
+        self._states: dict[str, control.State] = {}
+        self._members: dict[str, dict[int, Rank]] = {}  # of the generation that is spoken to
+        self._prepared: set[tuple[str, str]] = set()  # offer, incarnation
+        self._waiting: dict[str, list[asyncio.Future[rules.Entry]]] = {}
+        for job in jobs.active():
+            self._state(job.id)
+
+    def state(self, job: str) -> control.State:
+        """Return how the commands of a job stand."""
+        return self._state(job)
+
+    async def ask(self, job: str, command: rules.Command, patience: float) -> rules.Entry:
+        """Have a command done; return its row when it has ended, or as it is when time is up."""
+        done: asyncio.Future[rules.Entry] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(command.id, []).append(done)
+        try:
+            self._feed(job, exchange.Asked(command))
+            return await asyncio.wait_for(done, patience)
+        except TimeoutError:
+            return next(e for e in self._state(job).audit if e.id == command.id)
+        finally:
+            self._waiting[command.id].remove(done)
+            if not self._waiting[command.id]:
+                del self._waiting[command.id]
+
+    def withdraw(self, job: str, command: str, why: str) -> None:
+        """Take a command back, if no rank has heard of it."""
+        self._feed(job, exchange.Withdrawn(command, why))
+
+    def registered(self, rank: Rank) -> None:
+        """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
+        state = self._state(rank.job)
+        members = self._members.get(rank.job, {})
+        known = members.get(rank.rank)
+        if state.ranks and known and known.role == rank.role:
+            if known.generation == rank.generation and known.incarnation != rank.incarnation:
+                self._lost(rank.job, rank.rank)  # another life under the same number
+            elif known.generation == rank.generation:
+                members[rank.rank] = rank
+                self._bound(rank)
+                return
+        self._begin_if_whole(rank)
+
+    def gone(self, rank: Rank) -> None:
+        """Take in that a rank's life is over, and with it the generation; unless it was told to
+        stop, for then the others' word is still to come."""
+        known = self._members.get(rank.job, {}).get(rank.rank)
+        standing = self._state(rank.job).standing
+        is_stopping = any(entry.command.kind in _STOPS for entry in standing)
+        if known and known.incarnation == rank.incarnation and not is_stopping:
+            self._lost(rank.job, rank.rank)
+
+    def job_ended(self, job: str, why: str) -> None:
+        """Close what is open: no rank will do anything any more."""
+        if job in self._states:
+            self._feed(job, exchange.JobEnded(why))
+
+    def said(self, rank: Rank, message: Said) -> None:
+        """Take in what a living rank of the present generation says about a command."""
+        event = _event(rank.rank, message)
+        if event is not None:
+            self._feed(rank.job, event)
+
+    def tick(self) -> None:
+        """Let time pass: what had no answer is said again."""
+        for job in list(self._states):
+            state = self._states[job]
+            if state.queue or state.standing:
+                self._feed(job, exchange.Tick(self._clock()))
+
+    def _state(self, job: str) -> control.State:
+        if job not in self._states:
+            state = control.restore(self._ledger.entries(job))
+            self._states[job] = replace(state, now=self._clock())
+        return self._states[job]
+
+    def _begin_if_whole(self, rank: Rank) -> None:
+        """Speak to a generation once all its ranks are there and one of them has boundaries."""
+        membership = (rank.role, rank.generation, "up")
+        if not self._roster.is_whole(rank):
+            return
+        everyone = self._roster.ranks(rank.job)
+        rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
+        state = self._state(rank.job)
+        if state.ranks and state.generation >= rank.generation:
+            return  # another role of it is spoken to
+        self._members[rank.job] = {row.rank: row for row in rows}
+        ranks = frozenset(self._members[rank.job])
+        self._states[rank.job] = replace(state, generation=rank.generation - 1)
+        self._feed(rank.job, exchange.Tick(self._clock()))
+        self._feed(rank.job, exchange.Generation(rank.generation, ranks))
+        for row in rows:
+            self._bound(row)
+
+    def _bound(self, rank: Rank) -> None:
+        state = self._state(rank.job)
+        if rank.boundary != "none" and rank.rank not in state.boundaries:
+            self._feed(rank.job, exchange.Boundary(rank.rank, rank.boundary == "api"))
+
+    def _lost(self, job: str, rank: int) -> None:
+        self._feed(job, exchange.RankGone(rank))
+        self._members.pop(job, None)
+
+    def _feed(self, job: str, event: exchange.Event) -> None:
+        """Take one event in: everything that it decides is stored before a word is said."""
+        state, effects = control.step(self._state(job), event)
+        stored = [effect.entry for effect in effects if isinstance(effect, exchange.Persist)]
+        if stored:
+            self._ledger.store(job, stored)
+            self._journal.wake()
+        self._states[job] = state
+        for entry in stored:
+            self._turn(job, entry)
+        for effect in effects:
+            self._do(job, effect)
+
+    def _turn(self, job: str, entry: rules.Entry) -> None:
+        """Have the job's state follow what its ranks did."""
+        kind, author = entry.command.kind, entry.command.author or "somebody"
+        if entry.status is not rules.Status.APPLIED or not entry.acks:
+            return
+        if kind is rules.Kind.PAUSE and not entry.why:
+            self._jobs.turn(job, JobState.PAUSED, f"paused_by_{author}")
+        elif kind is rules.Kind.RESUME:
+            self._jobs.turn(job, JobState.RUNNING, f"resumed_by_{author}")
+
+    def _do(self, job: str, effect: exchange.Effect) -> None:
+        match effect:
+            case exchange.SendPrepare():
+                for rank in self._rows(job, effect.ranks):
+                    self._prepare(rank, effect.entry)
+            case exchange.AskWrite():
+                for rank in self._rows(job, (effect.rank,)):
+                    step = effect.outcome.step
+                    assert step is not None
+                    said = messages.Write(head_of(rank), wire_id(effect.entry), step)
+                    self._sender.soon(rank.agent, said)
+            case exchange.Tell():
+                for rank in self._rows(job, effect.ranks):
+                    self._tell(rank, effect)
+            case exchange.Done():
+                for done in self._waiting.get(effect.entry.id, ()):
+                    if not done.done():
+                        done.set_result(effect.entry)
+            case exchange.Persist():
+                pass
+
+    def _prepare(self, rank: Rank, entry: rules.Entry) -> None:
+        self._prepared.add((wire_id(entry), rank.incarnation))
+        self._sender.soon(rank.agent, prepare(head_of(rank), entry))
+
+    def _tell(self, rank: Rank, effect: exchange.Tell) -> None:
+        """Say an outcome; a rank that came later must hear first what it is about."""
+        entry = effect.entry
+        if (wire_id(entry), rank.incarnation) not in self._prepared:
+            self._prepare(rank, entry)
+        effective, why = outcome_of(effect.outcome)
+        said = messages.Outcome(head_of(rank), wire_id(entry), effective, why)
+        self._sender.soon(rank.agent, said)
+
+    def _rows(self, job: str, ranks: Iterable[int]) -> list[Rank]:
+        members = self._members.get(job, {})
+        return [members[rank] for rank in sorted(ranks) if rank in members]
+
+
+def _event(rank: int, message: Said) -> exchange.Event | None:
+    found = offer_of(message.command)
+    if found is None:
+        return None
+    command, offer = found
+    match message:
+        case messages.Ready():
+            return exchange.Ready(command, rank, message.step, message.ahead, offer)
+        case messages.Refused():
+            return exchange.Refused(command, rank, message.why, offer)
+        case messages.Decided():
+            step = message.effective
+            outcome = rules.Abort("no outcome in time") if step is None else rules.Commit(step)
+            return exchange.Decided(command, outcome, offer)
+        case messages.Applied():
+            values: tuple[Any, Any] = (message.before, message.after)
+            return exchange.Applied(command, rank, message.step, *values, offer)

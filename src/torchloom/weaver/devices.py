@@ -1,0 +1,127 @@
+"""The devices of all nodes and who uses them: the device map of the rules, stored with its version.
+
+A failed device is known by its uuid, so whom it concerns is known in the moment it fails.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from torchloom.bus import messages
+from torchloom.rules.drmap import DeviceState, DRMap, Health, Process, ProcessId
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Device, Fact, MapEntry, Rank
+
+VERSION = "drmap_version"
+
+
+class Devices:
+    """Devices by uuid, and the map between devices and processes."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        ranks: Iterable[Rank],
+        journal: Journal,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._now = now
+        self._devices = {device.uuid: device for device in state.find(Device)}
+        self.map = self._stored(ranks)
+
+    def all(self) -> list[Device]:
+        return sorted(self._devices.values(), key=lambda d: (d.node, d.kind, d.index, d.uuid))
+
+    def get(self, uuid: str) -> Device | None:
+        return self._devices.get(uuid)
+
+    def processes(self, device: str) -> list[str]:
+        """Return who uses a device."""
+        return [str(process) for process in sorted(self.map.processes_on(device))]
+
+    def seen(self, node: str, devices: Iterable[messages.Device]) -> None:
+        """Take in the devices that an agent has on its node."""
+        for said in devices:
+            known = self._devices.get(said.uuid)
+            base = known or Device(said.uuid, changed_at=self._now())
+            index, memory = said.index, said.memory
+            device = replace(base, node=node, kind=said.kind, index=index, memory=memory)
+            if device != known:
+                self._put(device)
+
+    def use(self, *ranks: Rank) -> None:
+        """Take in which devices ranks use: these, and no others."""
+        self._change(self.map.replace_process(*map(_process, ranks)))
+        for rank in ranks:
+            for uuid in set(rank.devices) - self._devices.keys():  # nobody has introduced it
+                kind = "cpu" if "/cpu/" in uuid else ""
+                self._put(Device(uuid, rank.node, kind, rank.local_rank, changed_at=self._now()))
+
+    def forget(self, *ranks: Rank) -> None:
+        """Take processes out of the map."""
+        self._change(self.map.unregister(*(_process(rank).id for rank in ranks)))
+
+    def mark(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
+        """Store what somebody says of a device's health; one that is not known becomes so."""
+        known = self._devices.get(uuid) or Device(uuid)
+        device = replace(known, state=state.value, source=source, reason=reason)
+        device = replace(device, changed_at=self._now())
+        with self._state.together():
+            self._put(device)
+            self._change(self.map.mark(uuid, state, reason))
+            facts = {"device": uuid, "before": known.state, "processes": self.processes(uuid)}
+            self._journal.note(f"device_{state}", author=source, reason=reason, facts=facts)
+
+    def _stored(self, ranks: Iterable[Rank]) -> DRMap:
+        rows = {rank.process_id: rank for rank in ranks}
+        devices: dict[str, set[str]] = {}
+        for entry in self._state.find(MapEntry):
+            devices.setdefault(entry.process, set()).add(entry.device)
+        known = [
+            replace(_process(rows[name]), devices=frozenset(uuids))
+            for name, uuids in devices.items()
+            if name in rows
+        ]
+        health = {
+            device.uuid: Health(DeviceState(device.state), device.reason)
+            for device in self._devices.values()
+            if device.state != DeviceState.HEALTHY
+        }
+        version = self._state.one(Fact, name=VERSION)
+        rebuilt = DRMap().replace_process(*known)
+        return replace(rebuilt, health=health, version=version.value if version else 0)
+
+    def _put(self, device: Device) -> None:
+        self._state.put(device)
+        self._devices[device.uuid] = device
+
+    def _change(self, after: DRMap) -> None:
+        """Store of a new map what is not in the old one."""
+        before, version = self.map, after.version
+        if version == before.version:
+            return
+        old, new = _pairs(before, after), _pairs(after, before)
+        with self._state.together():
+            for uuid, process in old - new:
+                self._state.remove(MapEntry, device=uuid, process=process)
+            added = [MapEntry(uuid, process, version) for uuid, process in sorted(new - old)]
+            self._state.put(*added, Fact(VERSION, version))
+        self.map = after
+
+
+def _process(rank: Rank) -> Process:
+    name = ProcessId(rank.job, rank.role, rank.rank)
+    return Process(name, frozenset(rank.devices), rank.replica, rank.node)
+
+
+def _pairs(drmap: DRMap, other: DRMap) -> set[tuple[str, str]]:
+    """Return the entries of the processes that are not the same in another map."""
+    return {
+        (uuid, str(name))
+        for name, process in drmap.processes.items()
+        if other.processes.get(name) is not process
+        for uuid in process.devices
+    }

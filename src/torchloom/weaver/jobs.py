@@ -1,0 +1,142 @@
+"""The jobs that the plane knows: they appear when somebody speaks for them and end when told so."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus.messages import Event
+from torchloom.rules import lifecycle
+from torchloom.rules.lifecycle import IllegalTransition, Move, Resume
+from torchloom.specs.job import JobState
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Job, Run
+
+_WORDS = ("name", "owner", "scheduler", "handle", "run_id")
+
+
+class Jobs:
+    """Every job, as stored; each change is stored before it is seen."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        journal: Journal,
+        dropped: Counter[str],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._dropped = dropped
+        self._now = now
+        self._jobs = {job.id: job for job in state.find(Job)}
+
+    def get(self, job: str) -> Job | None:
+        return self._jobs.get(job)
+
+    def all(self) -> list[Job]:
+        """Return every job, newest first."""
+        return sorted(self._jobs.values(), key=lambda job: (job.created_at, job.id), reverse=True)
+
+    def active(self) -> list[Job]:
+        """Return the jobs that have not ended, newest first."""
+        return [job for job in self.all() if not is_over(job)]
+
+    def appear(self, job: str, generation: int, is_new: bool = False) -> Job | None:
+        """Return the job of somebody who has come; nothing for one of a life that is over.
+
+        What nobody launched may be started again by anybody: there a new life is word enough.
+        """
+        known = self._jobs.get(job)
+        if known is None:
+            return self._begin(Job(job, name=job, run_id=job, generation=generation))
+        if generation <= known.generation and is_over(known) and (is_launched(known) or not is_new):
+            return None
+        if generation > known.generation:
+            known = replace(known, generation=generation)
+            self._put(known, "generation", {"generation": generation})
+            self._go_on(known, f"generation_{generation}")
+        elif is_over(known):
+            self._go_on(known, "started_again")
+        return self._jobs[job]
+
+    def told(self, event: Event) -> Job:
+        """Take in what a launch process tells of its job: once when it begins, or as it changes."""
+        facts, job = event.facts, event.head.job
+        known = self._jobs.get(job)
+        base = known or Job(job, name=job, run_id=job, generation=event.head.generation)
+        words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
+        if type(facts.get("attempt")) is int:
+            words["attempt"] = facts["attempt"]
+        others = {name: value for name, value in facts.items() if name not in _WORDS}
+        changed = replace(base, **words, facts={**base.facts, **others})
+        if known is None:
+            return self._begin(changed)
+        if changed != known:
+            self._put(changed)
+        return changed
+
+    def end(self, job: str, state: JobState, reason: str) -> bool:
+        """End a job; false when it is unknown or over."""
+        known = self._jobs.get(job)
+        if known is None or is_over(known) or not state.is_final:
+            return False
+        if state is JobState.COMPLETED:
+            self.turn(job, JobState.RUNNING, reason)  # the only state that completes
+        return self.turn(job, state, reason)
+
+    def turn(self, job: str, state: JobState, reason: str) -> bool:
+        """Move a job to another state; one that the rules do not allow is counted, not done."""
+        return self._move(self._jobs[job], Move(state, reason))
+
+    def _go_on(self, job: Job, reason: str) -> None:
+        """Have a job run again that had ended or was paused: whoever comes now is not."""
+        if is_over(job):
+            self._move(job, Resume(reason))
+        if is_over(job) or job.state == JobState.PAUSED:
+            self.turn(job.id, JobState.RUNNING, reason)
+
+    def _move(self, job: Job, event: lifecycle.Event) -> bool:
+        before = lifecycle.Job(job.id, JobState(job.state), job.reason, job.attempt)
+        try:
+            after, told = lifecycle.step(before, event)
+        except IllegalTransition:
+            self._dropped["illegal_transition"] += 1
+            return False
+        ended = self._now() if after.state.is_final else None
+        moved = replace(job, state=str(after.state), reason=after.reason, attempt=after.attempt)
+        for change in told:
+            facts = {"before": str(change.before), "after": str(change.after)}
+            self._put(replace(moved, ended_at=ended), "job_state", facts)
+        return bool(told)
+
+    def _begin(self, job: Job) -> Job:
+        now = self._now()
+        attempt = max(1, job.attempt)
+        job = replace(job, state="RUNNING", attempt=attempt, created_at=now, started_at=now)
+        run = Run(job.run_id, job.id, job.name, created_at=now)
+        with self._state.together():
+            self._state.put(job, run)
+            facts = {name: getattr(job, name) for name in (*_WORDS, "generation")}
+            self._journal.note("job_started", job.id, facts=facts)
+        self._jobs[job.id] = job
+        return job
+
+    def _put(self, job: Job, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        with self._state.together():
+            self._state.put(job)
+            if kind:
+                self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
+        self._jobs[job.id] = job
+
+
+def is_over(job: Job) -> bool:
+    """Tell whether a job has ended."""
+    return JobState(job.state).is_final
+
+
+def is_launched(job: Job) -> bool:
+    """Tell whether there is a process that starts the job's ranks, and will tell of their end."""
+    return bool(job.scheduler or job.facts.get("launched"))

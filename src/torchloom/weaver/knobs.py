@@ -1,0 +1,70 @@
+"""Which knobs a job has, by what its ranks registered, and which values they take."""
+
+import math
+from typing import Any
+
+from torchloom.errors import NotFound, UserError, shorten
+from torchloom.weaver.store.rows import Job, Rank
+
+_NAMES = {"float": "a finite number", "int": "a whole number", "bool": "true or false"}
+
+
+class BadValue(UserError):
+    """A knob does not take this value."""
+
+    code = "bad_value"
+
+
+class NoKnobs(UserError):
+    """The job has nothing that could be changed, or not yet."""
+
+    code = "no_knobs"
+
+
+def knobs_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
+    """Return the knobs of a job, each with the ranks that have it."""
+    found: dict[str, dict[str, Any]] = {}
+    for rank in ranks:
+        for knob in rank.knobs:
+            known = found.setdefault(knob["name"], {**knob, "ranks": []})
+            known["ranks"].append(rank.rank)
+    return dict(sorted(found.items()))
+
+
+def checked(job: Job, ranks: list[Rank], values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as the job's knobs take them, or refuse in words."""
+    known = knobs_of(ranks)
+    if not values:
+        raise BadValue("nothing to set; write NAME=VALUE")
+    if not known:
+        raise NoKnobs(f"job {job.id} has no knobs: no rank has told of one")
+    for name in values:
+        if name not in known:
+            remedy = f"there are {', '.join(known)}"
+            raise NotFound("knob", name, known, remedy)
+    return {name: _value(known[name], value) for name, value in values.items()}
+
+
+def _value(knob: dict[str, Any], value: Any) -> Any:
+    name, kind = knob["name"], knob["type"]
+    value = _typed(name, kind, value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = knob["low"], knob["high"]
+        if low is not None and value < low:
+            raise BadValue(f"{name} must be at least {low:g}, not {value:g}")
+        if high is not None and value > high:
+            raise BadValue(f"{name} must be at most {high:g}, not {value:g}")
+    return value
+
+
+def _typed(name: str, kind: str, value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "float" and is_number and math.isfinite(value):
+        return float(value)
+    if kind == "int" and is_number and math.isfinite(value) and value == int(value):
+        return int(value)
+    if (kind == "bool" and isinstance(value, bool)) or kind == "json":
+        return value
+    if kind == "str" and isinstance(value, str):
+        return value
+    raise BadValue(f"{name} takes {_NAMES.get(kind, 'a text')}, not {shorten(repr(value))}")

@@ -1,0 +1,109 @@
+"""`python -m torchloom.weaver`: open the database, take the next epoch, connect, run until told."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.bus import credentials, subjects
+from torchloom.bus.nats import NatsBus
+from torchloom.client import places
+from torchloom.errors import LoomError
+from torchloom.weaver.answering import Answering
+from torchloom.weaver.busdoor import BusDoor
+from torchloom.weaver.door import Door
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store import Place, open_store, place_of
+
+_ADDRESS, _CREDENTIALS, _AUTHORITY = "LOOM_NATS", "LOOM_NATS_CREDS", "LOOM_NATS_CA"
+_DEFAULT = "nats://localhost:4222"
+_log = logging.getLogger("torchloom.weaver")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where a weaver finds its database, its bus and its door."""
+
+    place: Place
+    door: Path
+    nats: str
+    credentials: Path | None
+    authority: Path | None
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Be a weaver; return the exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        return asyncio.run(_run(_options(words, settings.environment())))
+    except LoomError as error:
+        sys.stderr.write(f"weaver: {error}\n")
+        return error.exit_code
+
+
+def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m torchloom.weaver", description=__doc__)
+    parser.add_argument("--home", type=Path, help="the state folder; LOOM_HOME")
+    parser.add_argument("--runtime", type=Path, help="the folder of the plane's sockets")
+    parser.add_argument("--nats", default=env.get(_ADDRESS) or _DEFAULT, help=f"{_ADDRESS}")
+    parser.add_argument("--creds", type=Path, help=f"the file of credentials; {_CREDENTIALS}")
+    parser.add_argument("--ca", type=Path, help=f"by which the server is known; {_AUTHORITY}")
+    given = parser.parse_args(words)
+    home = given.home or settings.loom_home()
+    folder = given.runtime or places.made_folder()
+    return Options(
+        place_of(home, env),
+        folder / places.door().name,
+        given.nats,
+        given.creds or _path(env, _CREDENTIALS),
+        given.ca or _path(env, _AUTHORITY),
+    )
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    return Path(env[name]) if env.get(name) else None
+
+
+async def _run(options: Options) -> int:
+    if options.place.note:
+        _log.warning(options.place.note)
+    store = open_store(options.place)
+    bus = NatsBus(
+        options.nats,
+        credentials=credentials.read(options.credentials) if options.credentials else None,
+        inbox=subjects.inbox("weaver"),
+        name="weaver",
+        tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
+    )
+    weaver = Weaver(store, bus)
+    answering = Answering(weaver)
+    door, bus_door = Door(answering, weaver.journal, options.door), BusDoor(answering, bus)
+    bus.start()
+    await weaver.start()
+    await bus_door.open()
+    await door.open()
+    _log.info("epoch %d, database %s, bus %s", weaver.epoch, options.place.state, options.nats)
+    running = asyncio.current_task()
+    assert running is not None
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signum, running.cancel)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await weaver.run()
+    finally:
+        await door.close()
+        await bus_door.close()
+        await weaver.stop()
+        await bus.close()
+        store.close()
+    return 0

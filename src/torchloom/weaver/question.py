@@ -1,0 +1,82 @@
+"""What somebody asks at the door, read with care: what does not fit is refused in words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchloom.errors import UserError, shorten
+
+_LONGEST = 10_000  # characters of a text
+
+
+class BadQuestion(UserError):
+    """The question is not of the form that this door understands."""
+
+    code = "bad_question"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The facts of a question, by name."""
+
+    facts: Mapping[str, Any]
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a text."""
+        value = self.facts.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or len(value) > _LONGEST:
+            raise BadQuestion(f"{name} must be a text, not {_shown(value)}")
+        return value
+
+    def needed(self, name: str) -> str:
+        """Return a text that must be there."""
+        value = self.text(name)
+        if not value:
+            raise BadQuestion(f"{name} is missing")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        """Return a whole number."""
+        value = self.facts.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or not -(2**62) < value < 2**62:
+            raise BadQuestion(f"{name} must be a whole number, not {_shown(value)}")
+        return value
+
+    def count(self, name: str, default: int, most: int) -> int:
+        """Return how many of something are wanted, at most so many."""
+        value = self.number(name, default)
+        assert value is not None
+        return max(0, min(value, most))
+
+    def seconds(self, name: str, default: float, most: float) -> float:
+        """Return a time to wait."""
+        value = self.facts.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise BadQuestion(f"{name} must be seconds, not {_shown(value)}")
+        return min(float(value), most)
+
+    def flag(self, name: str) -> bool:
+        """Return yes or no; no when it is not said."""
+        value = self.facts.get(name, False)
+        if not isinstance(value, bool):
+            raise BadQuestion(f"{name} must be true or false, not {_shown(value)}")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Return values by name."""
+        value = self.facts.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise BadQuestion(f"{name} must map names to values, not {_shown(value)}")
+        return value
+
+
+def _shown(value: Any) -> str:
+    return shorten(repr(value))

@@ -1,0 +1,140 @@
+"""What ranks and launch processes tell, and what the plane makes of it; heard twice, done once."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from torchloom.bus.messages import (
+    NO_RANK,
+    Applied,
+    Decided,
+    Event,
+    Goodbye,
+    Head,
+    Message,
+    Ready,
+    Refused,
+)
+from torchloom.specs.job import JobState
+from torchloom.weaver.commands import Commands
+from torchloom.weaver.devices import Devices
+from torchloom.weaver.jobs import Jobs, is_launched
+from torchloom.weaver.roster import OVER, Roster
+from torchloom.weaver.store.rows import Rank
+
+Listener = Callable[[Rank, Event], None]
+_log = logging.getLogger(__name__)
+
+
+class Reports:
+    """Carry each report to whom it concerns. Acts of an older generation are dropped."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        roster: Roster,
+        devices: Devices,
+        commands: Commands,
+        dropped: Counter[str],
+    ) -> None:
+        self._jobs = jobs
+        self._roster = roster
+        self._devices = devices
+        self._commands = commands
+        self._dropped = dropped
+        self._listeners: list[Listener] = []
+        self._ended: list[Callable[[Rank], None]] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Have somebody told of every event of a living rank."""
+        self._listeners.append(listener)
+
+    def on_end(self, ended: Callable[[Rank], None]) -> None:
+        """Have somebody told of the end of every rank's life."""
+        self._ended.append(ended)
+
+    def take(self, agent: str, said: Message) -> None:
+        """Take in a report, be it at once or with a batch of records."""
+        match said:
+            case Ready() | Refused() | Decided() | Applied():
+                rank = self._roster.speaker(said.head, agent)
+                if rank is not None and rank.state == "up":
+                    self._commands.said(rank, said)
+            case Goodbye():
+                self._goodbye(agent, said)
+            case Event() if said.head.rank == NO_RANK or said.kind in _OF_JOB:
+                self._of_job(said)
+            case Event():
+                self._of_rank(agent, said)
+
+    def launched(self, head: Head) -> None:
+        """Take in that the process which starts a job's ranks is there."""
+        job = self._jobs.appear(head.job, head.generation)
+        if job is None:
+            self._dropped["ended_job"] += 1
+        elif not is_launched(job):
+            self._jobs.told(Event(head, "job", -1, 0.0, {"launched": True}))
+
+    def job_ended(self, job: str, state: JobState, reason: str) -> None:
+        """End a job, its ranks and its commands."""
+        if not self._jobs.end(job, state, reason):
+            return
+        ranks = self._roster.ranks(job)
+        for rank in ranks:
+            self._roster.gone(rank, reason)
+        self._devices.forget(*ranks)
+        self._commands.job_ended(job, f"the job has ended: {reason}")
+
+    def rank_gone(self, rank: Rank, reason: str, state: str = "gone") -> None:
+        """Note the end of a rank's life."""
+        if self._roster.gone(rank, reason, state):
+            self._commands.gone(rank)
+            for ended in self._ended:
+                ended(rank)
+            self._end_if_alone(rank.job)
+
+    def _end_if_alone(self, job: str) -> None:
+        """End a job that nobody launched when the last of its ranks is gone."""
+        known, ranks = self._jobs.get(job), self._roster.ranks(job)
+        if known is None or is_launched(known) or any(rank.state not in OVER for rank in ranks):
+            return
+        failed = [rank for rank in ranks if rank.state == "gone"]
+        if failed:
+            first = min(failed, key=lambda rank: rank.ended_at or 0.0)
+            self.job_ended(job, JobState.FAILED, first.reason)
+        else:
+            self.job_ended(job, JobState.COMPLETED, "ranks_ended")
+
+    def _of_job(self, said: Event) -> None:
+        if not said.head.job:
+            self._dropped["no_job"] += 1
+        elif said.kind == "job":
+            self._jobs.told(said)
+        elif said.kind == "job_ended":
+            self._job_ended(said)
+
+    def _job_ended(self, said: Event) -> None:
+        reason = str(said.facts.get("reason") or "ranks_ended")
+        try:
+            state = JobState(str(said.facts.get("state")))
+        except ValueError:
+            self._dropped["unknown_state"] += 1
+            return
+        self.job_ended(said.head.job, state, reason)
+
+    def _of_rank(self, agent: str, said: Event) -> None:
+        rank = self._roster.of_life(said.head.incarnation)
+        if rank is None or rank.agent != agent or rank.job != said.head.job:
+            return  # kept as a record all the same
+        if said.kind == "exit":
+            self.rank_gone(rank, str(said.facts.get("reason") or "exit"))
+        for listener in self._listeners:
+            listener(rank, said)
+
+    def _goodbye(self, agent: str, said: Goodbye) -> None:
+        rank = self._roster.speaker(said.head, agent)
+        if rank is not None:
+            self.rank_gone(rank, "ended", "ended")
+
+
+_OF_JOB = ("job", "job_ended")

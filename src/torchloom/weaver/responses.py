@@ -1,0 +1,164 @@
+"""Carry out what the rules decide about failures: mark, tell, and have agents end ranks.
+
+Ranks are started again by the process that launched them; what the rules want is noted for it.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchloom.bus.messages import Event
+from torchloom.bus.messages import Kill as KillMessage
+from torchloom.rules import response
+from torchloom.rules.drmap import DeviceState, ProcessId
+from torchloom.rules.response import OnLoss, Policy, Recovery
+from torchloom.weaver.devices import Devices
+from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.sending import Sender, head_of
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Rank
+
+AGAIN = 1.0  # seconds after which a rank that still lives is to be ended once more
+TRIES = 30
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A rank that an agent was told to end."""
+
+    rank: Rank
+    reason: str
+    said_at: float
+    tries: int = 1
+
+
+class Responses:
+    """Signals in, effects out; each is in the journal before an agent hears of it."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        jobs: Jobs,
+        roster: Roster,
+        devices: Devices,
+        journal: Journal,
+        sender: Sender,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._roster = roster
+        self._devices = devices
+        self._journal = journal
+        self._sender = sender
+        self._clock = clock
+        self._ending: dict[str, _Ending] = {}
+
+    def device(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
+        """Take in what somebody who watches hardware says of a device."""
+        said = response.DeviceReported(uuid, state, reason)
+        with self._state.together():
+            effects = self._effects(said)
+            self._devices.mark(uuid, state, source, reason)
+            self._note(effects)
+        self._act(effects)
+
+    def told(self, rank: Rank, event: Event) -> None:
+        """Take in what a living rank tells of itself."""
+        process = ProcessId(rank.job, rank.role, rank.rank)
+        if event.head.generation != rank.generation:
+            return  # a record of another membership
+        if event.kind == "nan":
+            self._take(response.LossNotFinite(process, event.step))
+        elif event.kind == "collective_error":
+            words = str(event.facts.get("error") or event.facts.get("words") or "")
+            self._take(response.CollectiveFailed(process, words))
+
+    def given_up(self, rank: Rank, reason: str) -> None:
+        """Take in that a rank is held to be beyond help."""
+        self._take(response.GivenUp(ProcessId(rank.job, rank.role, rank.rank), reason))
+
+    def tick(self) -> None:
+        """Say again whom to end: a word may be lost, and an agent may have been away."""
+        now = self._clock()
+        for life, ending in list(self._ending.items()):
+            present = self._roster.of_life(life)
+            if present is None or present.state != "up" or ending.tries >= TRIES:
+                del self._ending[life]
+            elif now - ending.said_at >= AGAIN:
+                ending.said_at, ending.tries = now, ending.tries + 1
+                self._say(ending)
+
+    def _take(self, said: response.Signal) -> None:
+        effects = self._effects(said)
+        with self._state.together():
+            self._note(effects)
+        self._act(effects)
+
+    def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
+        policies = {job.id: policy_of(job.facts) for job in self._jobs.active()}
+        return response.step(response.State(self._devices.map, policies), said)[1]
+
+    def _note(self, effects: tuple[response.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case response.Mark():
+                    self._mark(effect)
+                case response.Notify():
+                    facts: dict[str, Any] = {"words": effect.words}
+                    self._journal.note(
+                        "notice", effect.job or "", reason=effect.reason, facts=facts
+                    )
+                case response.Kill():
+                    name = effect.process
+                    self._journal.note("kill", name.job, rank=name.rank, reason=effect.reason)
+                case response.Drain() | response.Shrink():
+                    facts = {"groups": sorted(map(str, effect.groups))}
+                    kind = type(effect).__name__.lower()
+                    self._journal.note(kind, effect.job, reason=effect.reason, facts=facts)
+                case response.Restart():
+                    names = sorted(map(str, effect.processes))
+                    facts = {"processes": names, "recovery": str(effect.recovery)}
+                    self._journal.note("restart", effect.job, reason=effect.reason, facts=facts)
+                case response.Fail():
+                    self._journal.note("fail", effect.job, reason=effect.reason)
+
+    def _mark(self, effect: response.Mark) -> None:
+        rank = self._rank(effect.process)
+        if rank is not None:
+            self._roster.mark(rank, effect.reason)
+
+    def _act(self, effects: tuple[response.Effect, ...]) -> None:
+        for effect in effects:
+            rank = self._rank(effect.process) if isinstance(effect, response.Kill) else None
+            if isinstance(effect, response.Kill) and rank is not None and rank.state == "up":
+                ending = _Ending(rank, effect.reason, self._clock())
+                self._ending[rank.incarnation] = ending
+                self._say(ending)
+
+    def _say(self, ending: _Ending) -> None:
+        rank, epoch = ending.rank, self._state.epoch
+        said = KillMessage(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
+        self._sender.soon(rank.agent, said)
+
+    def _rank(self, name: ProcessId) -> Rank | None:
+        return self._roster.find(name.job, name.role, name.rank)
+
+
+def policy_of(facts: Any) -> Policy:
+    """Return what a job wants when something fails, as its launch process told it."""
+    wishes = facts.get("policy") if isinstance(facts, dict) else None
+    policy = Policy()
+    if not isinstance(wishes, dict):
+        return policy
+    if wishes.get("recovery") in list(Recovery):
+        policy = replace(policy, recovery=Recovery(wishes["recovery"]))
+    if wishes.get("on_loss") in list(OnLoss):
+        policy = replace(policy, on_loss=OnLoss(wishes["on_loss"]))
+    if type(wishes.get("min_groups")) is int:
+        policy = replace(policy, min_groups=wishes["min_groups"])
+    return policy

@@ -1,0 +1,183 @@
+"""The weaver as one object: it takes an epoch, listens, lets time pass, and leaves in order."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, Handler, Subscription
+from torchloom.bus.codec import Reader
+from torchloom.bus.messages import DeviceEvent
+from torchloom.rules.drmap import DeviceState
+from torchloom.weaver.agents import Agents
+from torchloom.weaver.alerts import NoAlerts, read_alerts
+from torchloom.weaver.commands import Commands
+from torchloom.weaver.devices import Devices
+from torchloom.weaver.ingest import Ingest
+from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.reports import Reports
+from torchloom.weaver.responses import Responses
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.sending import Sender
+from torchloom.weaver.store import StateLost, Store
+from torchloom.weaver.watching import ECHO, LOOK, Watching
+
+TICK = 0.05  # seconds between two looks at what waits
+_FENCE = 1.0  # seconds between two looks whether a later weaver has begun
+_log = logging.getLogger(__name__)
+
+
+class Weaver:
+    """All parts, wired. `run` lives until cancelled or superseded; tests call `tick` themselves."""
+
+    def __init__(self, store: Store, bus: Bus) -> None:
+        self.store = store
+        self.bus = bus
+        self.started_at = time.time()
+        self.host = socket.gethostname()
+        state = store.state
+        self.epoch = state.take_epoch(self.host, os.getpid())
+        self.dropped: Counter[str] = Counter()
+        self.journal = Journal(state)
+        self.jobs = Jobs(state, self.journal, self.dropped)
+        self.roster = Roster(state, self.jobs, self.journal, self.dropped)
+        self.devices = Devices(state, self.roster.everyone(), self.journal)
+        self.sender = Sender(bus, self.dropped)
+        self.ledger = Ledger(state, self.journal)
+        self.commands = Commands(self.ledger, self.jobs, self.roster, self.journal, self.sender)
+        self.reports = Reports(self.jobs, self.roster, self.devices, self.commands, self.dropped)
+        self.responses = Responses(
+            state, self.jobs, self.roster, self.devices, self.journal, self.sender
+        )
+        self.watching = Watching(bus, self.roster, self.responses, self.journal)
+        self.agents = Agents(
+            state,
+            self.roster,
+            self.devices,
+            self.commands,
+            self.reports,
+            self.watching,
+            self.ledger,
+            self.sender,
+            self.dropped,
+        )
+        self.reports.listen(self.responses.told)
+        self.reports.on_end(self.watching.forget)
+        self.ingest = Ingest(store, self.reports, self.journal, self.sender, self.dropped)
+        self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
+        self._subscriptions: list[Subscription] = []
+        self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self.agents.on_task = self._watch
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Begin to listen and speak."""
+        self.ingest.writer.start()
+        for subject, handler in (
+            (subjects.HELLOS, self.agents.hello),
+            (subjects.BEATS, self.agents.beat),
+            (subjects.RECORDS, self.ingest.batch),
+            (subjects.ACTS, self.agents.act),
+            (subjects.DEVICE_EVENTS, self.device_event),
+            (subjects.DEVICE_ALERTS, self.device_alerts),
+            (ECHO, self.watching.echo),
+        ):
+            heard = await self.bus.subscribe(subject, self._guarded(handler))
+            self._subscriptions.append(heard)
+        self._tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
+        self.bus.on_back(self.agents.call_all)
+        self.bus.on_back(self.watching.interrupted)
+        self.bus.on_lost(self.watching.interrupted)
+        self.agents.call_all()
+
+    async def run(self) -> None:
+        """Let time pass until cancelled; a lost database ends it."""
+        ticking = asyncio.create_task(self._ticks(), name="ticks")
+        self._tasks.append(ticking)
+        await asyncio.wait((ticking, self._over), return_when=asyncio.FIRST_COMPLETED)
+        for done in (ticking, self._over):
+            if done.done():
+                done.result()
+
+    async def stop(self) -> None:
+        """Stop listening, store what has come, answer it, and let go."""
+        for heard in self._subscriptions:
+            await heard.end()
+        await asyncio.to_thread(self.ingest.writer.stop)
+        await asyncio.sleep(0)  # what the writer answered last is to be said
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sender.drain()
+
+    async def device_event(self, subject: str, data: bytes, reply: str) -> None:
+        """Somebody who watches hardware says something over the bus."""
+        said = self._device_events.read(data)
+        if said is not None:
+            state = DeviceState(said.state)
+            self.responses.device(said.device, state, said.source, said.reason)
+
+    async def device_alerts(self, subject: str, data: bytes, reply: str) -> None:
+        """Alertmanager says something over the bus."""
+        try:
+            alerts = read_alerts(data)
+        except NoAlerts:
+            self.dropped["malformed"] += 1
+            return
+        for alert in alerts:
+            self.responses.device(alert.device, alert.state, alert.source, alert.reason)
+
+    def every(self, seconds: float, turn: Callable[[], None]) -> None:
+        """Have something done now and then, in the weaver's own thread."""
+        self._turns.append((seconds, turn))
+
+    def tick(self) -> None:
+        """One look at everything that waits for time to pass."""
+        self.commands.tick()
+        self.responses.tick()
+
+    async def _ticks(self) -> None:
+        looked = time.monotonic()
+        done: dict[Callable[[], None], float] = {}
+        while True:
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            if now - looked >= LOOK:
+                looked = now
+                await self.watching.look()
+            for seconds, turn in self._turns:
+                if now - done.setdefault(turn, now) >= seconds:
+                    done[turn] = now
+                    turn()
+            self.tick()
+
+    def fail(self, error: BaseException) -> None:
+        """End: what is in memory is not what is stored. The next weaver reads what is."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
+        """Have what a task fails with end the weaver: it is superseded, or its database is gone."""
+        if not task.cancelled() and (error := task.exception()):
+            self.fail(error)
+
+    def _guarded(self, handler: Handler) -> Callable[[str, bytes, str], Awaitable[None]]:
+        """Have a handler that finds a later weaver in charge end this one."""
+
+        async def guarded(subject: str, data: bytes, reply: str) -> None:
+            try:
+                await handler(subject, data, reply)
+            except StateLost as error:
+                self.fail(error)
+            except Exception:
+                _log.exception("what came on %s could not be dealt with", subject)
+                raise
+
+        return guarded

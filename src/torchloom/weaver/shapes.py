@@ -1,0 +1,136 @@
+"""What jobs, ranks, commands, devices and events look like at the doors: plain JSON."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from torchloom.bus.messages import Progress
+from torchloom.bus.page import Phase
+from torchloom.weaver.store.rows import (
+    Command,
+    CommandAck,
+    Device,
+    Happening,
+    Job,
+    Point,
+    Rank,
+    Told,
+)
+from torchloom.weaver.wire import knob_payload
+
+
+def when(seconds: float | None) -> str | None:
+    """Return a time as every door shows it: UTC, to the millisecond."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def job_shape(job: Job, step: int | None) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "job_id": job.id,
+        "run_id": job.run_id,
+        "name": job.name,
+        "state": job.state,
+        "status": job.state,
+        "reason": job.reason,
+        "step": step,
+        "attempt": job.attempt,
+        "generation": job.generation,
+        "handle": job.handle,
+        "scheduler": job.scheduler,
+        "owner": job.owner,
+        "created_at": when(job.created_at),
+        "started_at": when(job.started_at),
+        "ended_at": when(job.ended_at),
+    }
+
+
+def rank_shape(rank: Rank, progress: Progress | None) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "local_rank": rank.local_rank,
+        "role": rank.role,
+        "replica": rank.replica,
+        "node": rank.node,
+        "pid": rank.pid,
+        "state": rank.state,
+        "reason": rank.reason,
+        "step": progress.step if progress else None,
+        "phase": _phase(progress.phase) if progress else None,
+        "step_seconds": progress.step_seconds if progress else None,
+        "silent_seconds": progress.moved if progress else None,
+        "device_uuids": list(rank.devices),
+        "generation": rank.generation,
+        "incarnation": rank.incarnation,
+        "boundary": rank.boundary,
+    }
+
+
+def command_shape(row: Command, acks: Iterable[CommandAck]) -> dict[str, Any]:
+    payload = knob_payload(row.payload) if row.kind == "knob" else row.payload
+    return {
+        "id": row.id,
+        "number": row.number,
+        "job": row.job,
+        "kind": row.kind,
+        "payload": payload,
+        "at": row.at,
+        "author": row.author,
+        "reason": row.reason,
+        "asked_at": when(row.asked_at),
+        "state": row.state,
+        "generation": row.generation,
+        "effective_step": row.effective,
+        "before": row.before,
+        "after": row.after,
+        "outcome": row.outcome,
+        "ended_at": when(row.ended_at),
+        "ranks": [_ack(ack) for ack in acks if ack.generation == row.generation],
+    }
+
+
+def device_shape(device: Device, processes: list[str]) -> dict[str, Any]:
+    shape = asdict(device)
+    return {**shape, "changed_at": when(device.changed_at), "processes": processes}
+
+
+def happening_shape(row: Happening) -> dict[str, Any]:
+    return {**asdict(row), "time": when(row.time), "from": "weaver"}
+
+
+def told_shape(row: Told) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "time": when(row.time),
+        "job": row.job,
+        "kind": row.kind,
+        "rank": row.rank,
+        "step": row.step,
+        "generation": row.generation,
+        "facts": row.facts,
+        "from": "rank",
+    }
+
+
+def series_shape(points: Iterable[Point]) -> list[dict[str, Any]]:
+    """Return curves: one a name and rank, its points as (step, unix seconds, value)."""
+    curves: dict[tuple[str, int], list[list[float]]] = {}
+    for point in points:
+        curve = curves.setdefault((point.name, point.rank), [])
+        curve.append([point.step, point.time, point.value])
+    return [{"name": n, "rank": rank, "points": curve} for (n, rank), curve in curves.items()]
+
+
+def _ack(ack: CommandAck) -> dict[str, Any]:
+    names = ("rank", "state", "step", "before", "after")
+    return {**{name: getattr(ack, name) for name in names}, "at": when(ack.at)}
+
+
+def _phase(number: int) -> str:
+    try:
+        return Phase(number).name.lower()
+    except ValueError:  # a newer rank
+        return str(number)

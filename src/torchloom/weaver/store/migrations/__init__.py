@@ -1,0 +1,1 @@
+"""The history of the two schemas; Alembic finds its scripts here."""

@@ -1,0 +1,1 @@
+"""Migrations of `records`, one module each."""

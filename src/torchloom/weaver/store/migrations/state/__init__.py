@@ -1,0 +1,1 @@
+"""Migrations of `state`, one module each."""

@@ -1,0 +1,117 @@
+"""Where the database is: beside the runs, on a local disk when those are not, or where a URL says.
+
+SQLite locks and shares memory through its files; network file systems do neither as it needs.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torchloom.errors import Failure, UserError
+from torchloom.launch.checks.filesystems import Mount, existing, mount_of, parse_mounts
+
+VARIABLE = "LOOM_DATABASE"
+_LASTING = Path("/var/tmp")  # local everywhere, and there after a reboot
+_POSTGRES = ("postgresql", "postgres")
+
+
+class UnknownDatabase(UserError):
+    """The URL names a database that is not supported."""
+
+    code = "unknown_database"
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(
+            f"{VARIABLE} begins with {scheme!r}; it takes postgresql://USER@HOST/NAME,"
+            " and without it SQLite files are kept under LOOM_HOME"
+        )
+
+
+class FolderUnsafe(Failure):
+    """Somebody else owns the folder for the database."""
+
+    code = "database_folder_unsafe"
+
+    def __init__(self, folder: Path, why: str) -> None:
+        super().__init__(
+            f"cannot keep the database in {folder}: {why};"
+            f" set LOOM_HOME to a local folder, or {VARIABLE} to a Postgres URL"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with two SQLite files, or a Postgres URL; `note` says why it is not the default."""
+
+    folder: Path | None
+    url: str = ""
+    note: str = ""
+
+    @property
+    def state(self) -> str:
+        """Return what `state` is called in messages; a URL is shown without its password."""
+        return str(self.folder / "state.db") if self.folder else f"{shown(self.url)} (state)"
+
+
+def place_of(
+    home: Path, env: Mapping[str, str], mounts: Iterable[Mount] | None = None, uid: int = -1
+) -> Place:
+    """Return where the plane of a state folder keeps its database."""
+    url = env.get(VARIABLE, "")
+    if url:
+        scheme = urlsplit(url).scheme.partition("+")[0]
+        if scheme not in _POSTGRES:
+            raise UnknownDatabase(scheme)
+        return Place(None, f"postgresql://{url.partition('://')[2]}")
+    folder = home / "plane"
+    mount = mount_of(existing(folder).resolve(), _mounts() if mounts is None else mounts)
+    if mount is None or not mount.is_network:
+        return Place(folder)
+    moved = _local(folder, os.getuid() if uid < 0 else uid)
+    return Place(moved, note=f"{folder} is on {mount.kind}, a network file system: kept in {moved}")
+
+
+def prepare(folder: Path) -> None:
+    """Make a folder for the database that only this user can enter."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder, folder.parent) if folder.is_relative_to(_LASTING) else (folder,):
+            _check(each)
+    except OSError as error:
+        raise FolderUnsafe(folder, error.strerror or str(error)) from error
+
+
+def shown(url: str) -> str:
+    """Return a URL fit to be printed."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    user = parts.username or ""
+    return parts._replace(netloc=f"{user}@{host}" if user else host, query="").geturl()
+
+
+def _check(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise FolderUnsafe(folder, "it is a link or a file")
+    if found.st_uid != os.getuid():
+        raise FolderUnsafe(folder, f"it belongs to user {found.st_uid}")
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _local(folder: Path, uid: int) -> Path:
+    base = _LASTING if os.access(_LASTING, os.W_OK) else Path(tempfile.gettempdir())
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
+    return base / f"torchloom-{uid}" / name
+
+
+def _mounts() -> tuple[Mount, ...]:
+    try:
+        return parse_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    except OSError:  # not Linux
+        return ()

@@ -1,0 +1,240 @@
+"""What the database holds, as values: one frozen class a table, one field a column.
+
+Times are unix seconds. `Json` fields hold whatever JSON can say.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table of `state`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch(Row):
+    """One start of a weaver; the highest is the one that may write."""
+
+    epoch: int
+    host: str
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Row):
+    """A job and where its life stands."""
+
+    id: str
+    name: str = ""
+    owner: str = ""
+    scheduler: str = ""
+    handle: str = ""
+    state: str = "RUNNING"
+    reason: str = ""
+    run_id: str = ""
+    attempt: int = 0
+    generation: int = 0
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    facts: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Row):
+    """One experiment of a job; it outlives restarts."""
+
+    id: str
+    job: str
+    name: str = ""
+    config: Json = field(default_factory=dict)
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agent(Row):
+    """The agent of a node, and with it the node."""
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    state: str = "up"
+    reason: str = ""
+    first_seen: float = 0.0
+    greeted_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Row):
+    """An accelerator or a CPU slot; `index` counts within its kind and node."""
+
+    uuid: str
+    node: str = ""
+    kind: str = ""
+    index: int = 0
+    memory: int = 0
+    state: str = "healthy"
+    source: str = ""
+    reason: str = ""
+    changed_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rank(Row):
+    """The present life of a rank; lives before it are in the events."""
+
+    job: str
+    role: str
+    rank: int
+    generation: int
+    incarnation: str
+    world_size: int = 0
+    local_rank: int = 0
+    node: str = ""
+    agent: str = ""
+    pid: int = 0
+    started: int = 0
+    replica: str = ""
+    devices: Json = field(default_factory=list)
+    boundary: str = "none"
+    knobs: Json = field(default_factory=list)
+    state: str = "up"
+    reason: str = ""
+    registered_at: float = 0.0
+    ended_at: float | None = None
+
+    @property
+    def process_id(self) -> str:
+        """Return the rank's name in the device map: the same over restarts."""
+        return f"{self.job}/{self.role}/{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class MapEntry(Row):
+    """A device and a process that uses it; `version` is that of the map which first had it."""
+
+    device: str
+    process: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Row):
+    """A single value that belongs to no table, such as the version of the device map."""
+
+    name: str
+    value: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Row):
+    """What somebody asked of a running job, and what became of it."""
+
+    id: str
+    number: int
+    job: str
+    kind: str
+    payload: Json = field(default_factory=dict)
+    at: int | None = None
+    author: str = ""
+    reason: str = ""
+    asked_at: float = 0.0
+    state: str = "accepted"
+    generation: int = 0
+    offer: int = 1
+    effective: int | None = None
+    before: Json = None
+    after: Json = None
+    outcome: str = ""
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAck(Row):
+    """What one rank of one generation said to a command."""
+
+    command: str
+    generation: int
+    rank: int
+    incarnation: str = ""
+    state: str = "ready"
+    step: int | None = None
+    ahead: int | None = None
+    why: str = ""
+    before: Json = None
+    after: Json = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Desired(Row):
+    """The value that a job's knob is to have, whoever joins."""
+
+    job: str
+    name: str
+    value: Json = None
+    hold: bool = False
+    command: str = ""
+    effective: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening(Row):
+    """A decision or a transition; `seq` grows and is a reader's cursor."""
+
+    seq: int = 0
+    time: float = 0.0
+    job: str = ""
+    kind: str = ""
+    rank: int = -1
+    step: int | None = None
+    author: str = ""
+    reason: str = ""
+    facts: Json = field(default_factory=dict)
+
+
+# What `records` holds.
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A number of one rank at one step; of several generations, the highest."""
+
+    name: str
+    rank: int
+    step: int
+    generation: int
+    time: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something that a rank or an agent told; `id` grows and is a reader's cursor."""
+
+    id: int
+    job: str
+    rank: int
+    generation: int
+    incarnation: str
+    number: int
+    kind: str
+    step: int
+    time: float
+    facts: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """All records of one life up to this number are stored."""
+
+    job: str
+    rank: int
+    incarnation: str
+    upto: int
+    dropped: int

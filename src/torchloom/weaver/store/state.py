@@ -1,0 +1,160 @@
+"""Read and write `state`: plain rows in, plain rows out, every write durable before it returns."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from torchloom.errors import Failure
+from torchloom.weaver.store import state_tables as tables
+from torchloom.weaver.store.rows import Epoch, Happening, Row
+from torchloom.weaver.store.transaction import Transaction
+
+R = TypeVar("R", bound=Row)
+
+
+class StateLost(Failure):
+    """What is in memory may not be in the database: whoever wrote must end and begin anew."""
+
+    code = "state_lost"
+
+
+class Superseded(StateLost):
+    """A later weaver has taken over: this one may not write any more."""
+
+    code = "superseded"
+
+    def __init__(self, mine: int, highest: int) -> None:
+        super().__init__(
+            f"this weaver has epoch {mine}, but one with epoch {highest} is running;"
+            " end this process"
+        )
+
+
+class StateStore:
+    """The rows of `state`. One thread of one process writes; a superseded weaver is refused."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._open: Transaction | None = None
+        self.epoch = 0  # none taken: whoever has none may write, as tests and repairs do
+
+    def take_epoch(self, host: str, pid: int) -> int:
+        """Become the weaver that may write; all before this one may not from now on."""
+        with self.together() as transaction:
+            query = sa.select(sa.func.max(tables.epochs.c.epoch))
+            highest: int = transaction.connection.scalar(query) or 0
+            self.put(Epoch(highest + 1, host, pid, time.time()))
+        self.epoch = highest + 1
+        return self.epoch
+
+    def check(self) -> None:
+        """Raise Superseded when a later weaver has begun: what is not stored is not to be said."""
+        with self._mapped(), self._engine.connect() as connection:
+            self._compare(connection)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[Transaction]:
+        """Make what is written inside one transaction: all of it is stored, or nothing."""
+        if self._open is not None and self._open.is_ours:
+            yield self._open
+            return
+        with self._mapped(), self._engine.connect() as plain:
+            connection = plain.execution_options(writes=True)
+            with connection.begin():
+                self._fence(connection)
+                self._open = Transaction(connection)
+                try:
+                    yield self._open
+                    self._open.flush()
+                finally:
+                    self._open = None
+
+    def put(self, *rows: Row) -> None:
+        """Store rows; one with the same key is replaced."""
+        if rows:
+            with self.together() as transaction:
+                for row in rows:
+                    transaction.put(row)
+
+    def find(self, kind: type[R], **where: Any) -> list[R]:
+        """Return the rows whose columns have these values, by key; a list stands for any of it."""
+        table = tables.TABLE_OF[kind]
+        query = _where(sa.select(table), table, where).order_by(*table.primary_key.columns)
+        return [kind(**row) for row in self._read(kind, query)]
+
+    def one(self, kind: type[R], **where: Any) -> R | None:
+        """Return the row with this key, if there is one."""
+        return next(iter(self.find(kind, **where)), None)
+
+    def remove(self, kind: type[Row], **where: Any) -> None:
+        """Forget the rows whose columns have these values."""
+        table = tables.TABLE_OF[kind]
+        with self.together() as transaction:
+            transaction.flush(kind)
+            transaction.connection.execute(_where(sa.delete(table), table, where))
+
+    def note(self, *happenings: Happening) -> None:
+        """Append to what happened; each gets the next number."""
+        if happenings:
+            with self.together() as transaction:
+                for happening in happenings:
+                    transaction.note(happening)
+
+    def happened(
+        self, job: str | None = None, after: int = 0, limit: int = 1000
+    ) -> list[Happening]:
+        """Return what happened after a number, oldest first."""
+        table = tables.events
+        query = sa.select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
+        if job is not None:
+            query = query.where(table.c.job == job)
+        return [Happening(**row) for row in self._read(Happening, query)]
+
+    def last_happened(self, job: str | None = None, limit: int = 100) -> list[Happening]:
+        """Return the newest of what happened, oldest first."""
+        table = tables.events
+        query = sa.select(table).order_by(table.c.seq.desc()).limit(limit)
+        if job is not None:
+            query = query.where(table.c.job == job)
+        return [Happening(**row) for row in reversed(self._read(Happening, query))]
+
+    def close(self) -> None:
+        """Let the database go."""
+        self._engine.dispose()
+
+    def _read(self, kind: type[Row], query: sa.Select[Any]) -> Sequence[Any]:
+        if self._open is not None and self._open.is_ours:
+            self._open.flush(kind)
+            return self._open.connection.execute(query).mappings().all()
+        with self._mapped(), self._engine.connect() as connection:
+            return connection.execute(query).mappings().all()
+
+    def _fence(self, connection: sa.Connection) -> None:
+        if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+            connection.execute(sa.text("LOCK TABLE epochs IN SHARE ROW EXCLUSIVE MODE"))
+        self._compare(connection)
+
+    def _compare(self, connection: sa.Connection) -> None:
+        if self.epoch:
+            highest = connection.scalar(sa.select(sa.func.max(tables.epochs.c.epoch))) or 0
+            if highest > self.epoch:
+                raise Superseded(self.epoch, highest)
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            why = str(error.orig).strip()
+            raise StateLost(f"the state database does not do as asked: {why}") from error
+
+
+def _where(query: Any, table: sa.Table, where: dict[str, Any]) -> Any:
+    for name, value in where.items():
+        column = table.c[name]
+        wanted = isinstance(value, (list, tuple, set, frozenset))
+        query = query.where(column.in_(list(value)) if wanted else column == value)
+    return query

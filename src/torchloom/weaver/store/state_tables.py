@@ -1,0 +1,187 @@
+"""The tables of `state`: who is there, what was asked, what was decided."""
+
+import sqlalchemy as sa
+
+from torchloom.weaver.store import rows
+from torchloom.weaver.store.columns import JsonText, Number, Words
+
+METADATA = sa.MetaData()
+
+
+def _text(name: str, primary_key: bool = False) -> sa.Column[str]:
+    return sa.Column(name, Words, nullable=False, primary_key=primary_key)
+
+
+def _int(name: str, nullable: bool = False) -> sa.Column[int]:
+    return sa.Column(name, Number, nullable=nullable)
+
+
+def _time(name: str, nullable: bool = False) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=nullable)
+
+
+def _json(name: str) -> sa.Column[object]:
+    return sa.Column(name, JsonText, nullable=False)
+
+
+epochs = sa.Table(
+    "epochs",
+    METADATA,
+    sa.Column("epoch", Number, primary_key=True, autoincrement=False),
+    _text("host"),
+    _int("pid"),
+    _time("started_at"),
+)
+jobs = sa.Table(
+    "jobs",
+    METADATA,
+    _text("id", primary_key=True),
+    *map(_text, ("name", "owner", "scheduler", "handle", "state", "reason", "run_id")),
+    _int("attempt"),
+    _int("generation"),
+    _time("created_at"),
+    _time("started_at", nullable=True),
+    _time("ended_at", nullable=True),
+    _json("facts"),
+)
+runs = sa.Table(
+    "runs",
+    METADATA,
+    _text("id", primary_key=True),
+    _text("job"),
+    _text("name"),
+    _json("config"),
+    _time("created_at"),
+)
+agents = sa.Table(
+    "agents",
+    METADATA,
+    _text("id", primary_key=True),
+    _text("host"),
+    _text("boot"),
+    _int("pid"),
+    _text("state"),
+    _text("reason"),
+    _time("first_seen"),
+    _time("greeted_at"),
+)
+devices = sa.Table(
+    "devices",
+    METADATA,
+    _text("uuid", primary_key=True),
+    _text("node"),
+    _text("kind"),
+    _int("index"),
+    _int("memory"),
+    _text("state"),
+    _text("source"),
+    _text("reason"),
+    _time("changed_at"),
+)
+ranks = sa.Table(
+    "ranks",
+    METADATA,
+    _text("job", primary_key=True),
+    _text("role", primary_key=True),
+    sa.Column("rank", Number, primary_key=True, autoincrement=False),
+    _int("generation"),
+    _text("incarnation"),
+    _int("world_size"),
+    _int("local_rank"),
+    _text("node"),
+    _text("agent"),
+    _int("pid"),
+    _int("started"),
+    _text("replica"),
+    _json("devices"),
+    _text("boundary"),
+    _json("knobs"),
+    _text("state"),
+    _text("reason"),
+    _time("registered_at"),
+    _time("ended_at", nullable=True),
+)
+drmap = sa.Table(
+    "drmap",
+    METADATA,
+    _text("device", primary_key=True),
+    _text("process", primary_key=True),
+    _int("version"),
+)
+facts = sa.Table("facts", METADATA, _text("name", primary_key=True), _json("value"))
+commands = sa.Table(
+    "commands",
+    METADATA,
+    _text("id", primary_key=True),
+    _int("number"),
+    _text("job"),
+    _text("kind"),
+    _json("payload"),
+    _int("at", nullable=True),
+    _text("author"),
+    _text("reason"),
+    _time("asked_at"),
+    _text("state"),
+    _int("generation"),
+    _int("offer"),
+    _int("effective", nullable=True),
+    _json("before"),
+    _json("after"),
+    _text("outcome"),
+    _time("ended_at", nullable=True),
+    sa.Index("commands_by_job", "job", "number", unique=True),
+)
+command_acks = sa.Table(
+    "command_acks",
+    METADATA,
+    _text("command", primary_key=True),
+    sa.Column("generation", Number, primary_key=True, autoincrement=False),
+    sa.Column("rank", Number, primary_key=True, autoincrement=False),
+    _text("incarnation"),
+    _text("state"),
+    _int("step", nullable=True),
+    _int("ahead", nullable=True),
+    _text("why"),
+    _json("before"),
+    _json("after"),
+    _time("at"),
+)
+desired = sa.Table(
+    "desired",
+    METADATA,
+    _text("job", primary_key=True),
+    _text("name", primary_key=True),
+    _json("value"),
+    sa.Column("hold", sa.Boolean, nullable=False),
+    _text("command"),
+    _int("effective", nullable=True),
+)
+events = sa.Table(
+    "events",
+    METADATA,
+    sa.Column("seq", Number, primary_key=True),
+    _time("time"),
+    _text("job"),
+    _text("kind"),
+    _int("rank"),
+    _int("step", nullable=True),
+    _text("author"),
+    _text("reason"),
+    _json("facts"),
+    sa.Index("events_by_job", "job", "seq"),
+)
+
+TABLE_OF: dict[type[rows.Row], sa.Table] = {
+    rows.Epoch: epochs,
+    rows.Job: jobs,
+    rows.Run: runs,
+    rows.Agent: agents,
+    rows.Device: devices,
+    rows.Rank: ranks,
+    rows.MapEntry: drmap,
+    rows.Fact: facts,
+    rows.Command: commands,
+    rows.CommandAck: command_acks,
+    rows.Desired: desired,
+    rows.Happening: events,
+}

@@ -1,0 +1,44 @@
+"""Put a threadlet into a program that knows nothing of it, as soon as it has optimizers.
+
+Called before the user's first line. It fails open: whatever is wrong here, the program runs.
+"""
+
+import os
+import sys
+
+from torchloom.worker.threadlet.arrival import when_imported
+from torchloom.worker.threadlet.owner import AGENT_VARIABLE, ATTACH_VARIABLE, PAGE_VARIABLE, take
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_MODULE = "torch.optim.optimizer"
+
+
+def attach() -> None:
+    """Wait for torch's optimizers, where an agent is there to be told of their steps."""
+    env = os.environ
+    if env.get(ATTACH_VARIABLE) == "0" or not (env.get(AGENT_VARIABLE) or env.get(PAGE_VARIABLE)):
+        return
+    try:
+        if take(env):
+            when_imported(_MODULE, _begin)
+    except Exception as error:  # training goes on without being watched
+        note(error)
+
+
+def note(error: BaseException) -> None:
+    """Say in the rank's own log that it is not watched, and why."""
+    what = f"{type(error).__name__}: {error}"
+    sys.stderr.write(f"loom: not attached to this process, training goes on: {what}\n")
+
+
+def _begin(module: "ModuleType") -> None:
+    try:
+        if take(os.environ):  # not in a child that was forked meanwhile
+            from torchloom.worker.threadlet.threadlet import current
+
+            current().watch(module)
+    except Exception as error:  # training goes on without being watched
+        note(error)

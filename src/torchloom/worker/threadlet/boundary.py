@@ -1,0 +1,225 @@
+"""The step boundary: where a rank keeps its promises about commands, and commands act.
+
+The link's thread makes promises, the training thread keeps them. Whoever promises marks the
+command first and reads the step then; whoever passes a boundary writes the step first and looks
+then. So no step begins that a promise has excluded: either the mark is seen, or the promise is
+about the later step. One thread at a time runs Python, so passing needs no lock; where that is not
+so, it takes one.
+"""
+
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torchloom.bus import messages
+from torchloom.bus.messages import Kind, Value
+from torchloom.bus.page import Page, Phase
+
+AHEAD_NS = 10_000_000  # how long an answer may take without anybody waiting for it
+PATIENCE = 0.25  # seconds a rank waits at its limit before it decides itself
+NEVER = 1 << 62
+
+_REMEMBERED = 1024  # commands whose outcome is still known when somebody asks again
+_RECENT = 31  # steps whose median says how long one takes
+
+
+class Judge(Protocol):
+    """Whoever can end the waiting: write an abort, and say which outcome was there first."""
+
+    def abort(self, command: str) -> int | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Order:
+    """A command this rank has promised about: undecided until `decided`."""
+
+    command: str
+    kind: Kind
+    payload: dict[str, Value]
+    step: int  # where the rank was when it promised
+    ahead: int
+    decided: bool = False
+    effective: int = NEVER
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limit = self.step + 1 + self.ahead
+
+    @property
+    def look(self) -> int:
+        """Return the step before which the training thread must have a look at this."""
+        return self.effective if self.decided else self.limit
+
+
+class Boundary:
+    """One rank's steps, and the commands that wait for one of them."""
+
+    def __init__(self, page: Page, judge: Judge, resumed: Callable[[Order, int], None]) -> None:
+        self.kind: messages.Boundary = "none"
+        self.step = 0  # the one that the rank is in, or about to begin
+        self.applied = 0
+        self._page = page
+        self._judge = judge
+        self._resumed = resumed
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._look = 0  # the first boundary is always looked at
+        self._since = time.monotonic_ns()
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._orders: dict[str, Order] = {}
+        self._known: OrderedDict[str, int | None] = OrderedDict()
+        self._pause: Order | None = None  # committed, and not resumed yet
+        if not _one_at_a_time():
+            self.reach = self._reach_locked  # type: ignore[method-assign]
+
+    # The training thread.
+
+    def reach(self, step: int, applied: int) -> bool:
+        """Pass to the beginning of a step; tell whether something is to be attended to there."""
+        now = time.monotonic_ns()
+        lasted = now - self._since
+        self._since = now
+        self._recent.append(lasted)
+        self._page.boundary(step, applied, lasted, now)
+        self.step = step
+        return step >= self._look
+
+    def _reach_locked(self, step: int, applied: int) -> bool:
+        with self._lock:
+            return Boundary.reach(self, step, applied)
+
+    def begin(self, kind: messages.Boundary) -> None:
+        """Be at the first boundary, of this kind; what came before it was no step."""
+        self.kind = kind
+        self._recent.clear()
+
+    def attend(self) -> list[Order]:
+        """Keep the promises about the step to be begun; return what acts here, in order."""
+        deadline = time.monotonic() + PATIENCE
+        while (order := self._undecided()) is not None:
+            self._page.enter(Phase.WAITING, time.monotonic_ns())
+            with self._changed:
+                if self._changed.wait_for(lambda: order.decided, deadline - time.monotonic()):
+                    continue
+            self.settle(order.command, self._judge.abort(order.command))
+        self._page.enter(Phase.STEP, time.monotonic_ns())
+        return self._due()
+
+    def pause(self, order: Order) -> None:
+        """Wait until somebody resumes, or stops, the job."""
+        self._page.enter(Phase.WAITING, time.monotonic_ns())
+        with self._changed:
+            self._changed.wait_for(lambda: self._pause is not order)
+        self._since = time.monotonic_ns()
+        self._page.enter(Phase.STEP, self._since)
+
+    def give_up(self) -> None:
+        """Keep what can be kept when there will be no more boundaries: nobody waits for us."""
+        self.kind = "none"
+        with self._lock:
+            undecided = [order.command for order in self._orders.values() if not order.decided]
+        for command in undecided:
+            self.settle(command, self._judge.abort(command))
+
+    def leave(self, page: Page) -> None:
+        """Forget all promises, in a fork of the process that gave them; write to this page."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._orders.clear()
+        self._look = NEVER
+        self._page = page
+
+    def _undecided(self) -> Order | None:
+        with self._lock:
+            waiting = (order for order in self._orders.values() if not order.decided)
+            return next((order for order in waiting if order.limit <= self.step), None)
+
+    def _due(self) -> list[Order]:
+        with self._lock:
+            orders = [o for o in self._orders.values() if o.decided and o.effective <= self.step]
+            for order in orders:
+                del self._orders[order.command]
+            self._look_again()
+        return sorted(orders, key=lambda order: order.effective)
+
+    # Anybody.
+
+    def promise(self, command: str, kind: Kind, payload: dict[str, Value]) -> Order | None:
+        """Promise not to pass a limit without an outcome; None when there is one already.
+
+        The same command again gets the same promise.
+        """
+        ahead = self._ahead()
+        with self._lock:
+            if command in self._known:
+                return None
+            if command not in self._orders:
+                self._look = -1  # the mark; only then the step
+                self._orders[command] = Order(command, kind, payload, self.step, ahead)
+                self._look_again()
+            return self._orders[command]
+
+    def settle(self, command: str, effective: int | None) -> None:
+        """Take note of an outcome; the first one that is heard is the only one there is."""
+        with self._changed:
+            order = self._orders.get(command)
+            if order is None or order.decided:
+                return
+            self._remember(command, effective)
+            if effective is None:
+                del self._orders[command]
+            else:
+                order.effective = effective
+                self._arrange(order)
+            order.decided = True
+            self._look_again()
+            self._changed.notify_all()
+
+    def outcome(self, command: str) -> int | None:
+        """Return the outcome of a decided command; None for an abort."""
+        with self._lock:
+            return self._known.get(command)
+
+    def seconds(self) -> float:
+        """Return the recent median of a step's time; 0 while none is known."""
+        recent = sorted(self._recent.copy())
+        return recent[len(recent) // 2] / 1e9 if recent else 0.0
+
+    def _ahead(self) -> int:
+        nanoseconds = round(self.seconds() * 1e9)
+        return max(1, -(-AHEAD_NS // nanoseconds)) if nanoseconds else 1
+
+    def _arrange(self, order: Order) -> None:
+        """Settle what pause, resume and stop mean for each other.
+
+        A paused rank reaches no further step: so a resume acts at once, and a stop where the
+        pause holds the ranks.
+        """
+        if order.kind == "resume":
+            del self._orders[order.command]
+            if self._pause is not None:
+                self._orders.pop(self._pause.command, None)
+            self._pause = None
+            self._resumed(order, self.step)
+        elif order.kind == "stop" and self._pause is not None:
+            order.effective = min(order.effective, self._pause.effective)
+            self._pause = None
+        elif order.kind == "pause":
+            self._pause = order
+
+    def _remember(self, command: str, effective: int | None) -> None:
+        self._known[command] = effective
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _look_again(self) -> None:
+        self._look = min((order.look for order in self._orders.values()), default=NEVER)
+
+
+def _one_at_a_time() -> bool:
+    """Tell whether this interpreter has a GIL."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -1,0 +1,275 @@
+"""One thread and one unix socket between a rank and its node's agent; no step ever waits for it.
+
+What is to be said is queued and the thread woken; what is heard is handed to `hear` in this
+thread. Until the agent says that it has something on its disk it is kept here, in a bounded queue
+which lets the oldest numbers go first and counts them; on a new connection it is sent again.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from torchloom.bus.codec import LONGEST_FRAME, Frames, Reader, frame
+from torchloom.bus.messages import Event, Kept, Message, Metrics, Register, ToRank, Value
+
+TICK = 0.2  # seconds between looks at what was logged
+_RETRY = 0.25
+_CONNECT = 1.0
+_FAREWELL = 1.0  # for what is left at the end
+_CHUNK = 1 << 16
+_MOST_BYTES = 32 << 20  # waiting for an agent that is away
+
+
+class Queue:
+    """Frames until the agent has them on its disk; acts and events outlive numbers.
+
+    The agent counts what it keeps. So frames are let go before they were sent or after they were
+    kept, never in between: both sides would count differently.
+    """
+
+    def __init__(self, most: int = _MOST_BYTES) -> None:
+        self.lost = 0  # points of metrics that a full queue let go
+        self._most = most
+        self._frames: deque[tuple[bytes, int]] = deque()
+        self._bytes = 0
+        self._sent = 0  # frames at the head that this connection has taken
+        self._kept = 0  # frames that are gone from here, as the agent counts
+
+    @property
+    def next(self) -> bytes | None:
+        """Return the frame to be sent now, if there is one."""
+        return self._frames[self._sent][0] if self._sent < len(self._frames) else None
+
+    def put(self, data: bytes, points: int = 0) -> None:
+        """Add a frame that holds so many points; none for what must not be lost."""
+        if self._bytes + len(data) > self._most:
+            self._make_room()
+        self._frames.append((data, points))
+        self._bytes += len(data)
+
+    def sent(self) -> None:
+        """Note that the next frame was sent whole."""
+        self._sent += 1
+
+    def kept(self, upto: int) -> None:
+        """Forget what the agent has on its disk."""
+        for _ in range(min(upto - self._kept, len(self._frames))):
+            self._bytes -= len(self._frames.popleft()[0])
+            self._sent = max(0, self._sent - 1)
+        self._kept = upto
+
+    def again(self) -> None:
+        """Send all that is not known to be kept once more: the connection is another one."""
+        self._sent = 0
+
+    def _make_room(self) -> None:
+        """Let half of the unsent numbers go, the oldest ones."""
+        unsent = range(self._sent + 1, len(self._frames))  # the first may be half sent
+        numbers = [at for at in unsent if self._frames[at][1]]
+        for at in reversed(numbers[: (len(numbers) + 1) // 2]):
+            self.lost += self._frames[at][1]
+            self._bytes -= len(self._frames[at][0])
+            del self._frames[at]
+
+
+class Link:
+    """The thread. `collect` is asked at every tick for what has been logged meanwhile."""
+
+    def __init__(
+        self,
+        address: str,
+        register: Callable[[], Register],
+        hear: Callable[[Message], None],
+        collect: Callable[[], Iterable[Message]],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        self._address = address
+        self._register = register
+        self._hear = hear
+        self._collect = collect
+        self._broken = broken
+        self._said: deque[Message] = deque(maxlen=1 << 14)
+        self._queue = Queue()
+        self._sending: bytes | None = None  # a frame, of which so much is sent
+        self._sent = 0
+        self._welcome = False  # whether the agent has said what it has of this life
+        self._told = 0  # lost points that the agent knows of
+        self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
+        self._introduced = True  # whether the agent has the latest Register
+        self._reader: Reader[Any] = Reader(ToRank, self.dropped)
+        self._frames = Frames(self.dropped)
+        self._socket: socket.socket | None = None
+        self._next_try = 0.0
+        self._closing = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="loom-link", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def say(self, message: Message) -> None:
+        """Queue a message and wake the thread; never waits."""
+        self._said.append(message)
+        self.wake()
+
+    def introduce(self) -> None:
+        """Have the rank registered anew: something about it has changed."""
+        self._introduced = False
+        self.wake()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is about to wake anyway
+            self._wake_in.send(b"\0")
+
+    def close(self, patience: float = _FAREWELL) -> None:
+        """Send what is left, as far as the agent takes it in this time."""
+        self._closing = True
+        self.wake()
+        self._thread.join(patience)
+
+    def abandon(self) -> None:
+        """Let go of everything in a fork, where the thread does not exist; send nothing."""
+        for end in (self._socket, self._wake_in, self._wake_out):
+            if end is not None:
+                os.close(end.detach())
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._wait()
+                self._turn()
+            self._turn()
+            self._finish()
+        except Exception as error:  # training goes on without being watched
+            self._broken(error)
+
+    def _turn(self) -> None:
+        if self._socket is None:
+            self._connect()
+        self._gather()
+        self._send()
+
+    def _wait(self) -> None:
+        agent = self._socket
+        poll = select.poll()  # select() knows no descriptor above 1023, and a program may have more
+        poll.register(self._wake_out, select.POLLIN)
+        if agent is not None:
+            poll.register(agent, select.POLLIN | (select.POLLOUT if self._next() else 0))
+        ready = dict(poll.poll(TICK * 1000))
+        if self._wake_out.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_out.recv(_CHUNK)
+        if agent is not None and ready.get(agent.fileno(), 0) & ~select.POLLOUT:
+            self._receive()
+
+    def _connect(self) -> None:
+        if time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + _RETRY
+        agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        agent.settimeout(_CONNECT)
+        try:
+            agent.connect(self._address)
+            self._introduced = True  # from here on a change is told anew
+            agent.sendall(frame(self._register()))  # before all else, word for word
+        except OSError:
+            agent.close()
+            return
+        agent.setblocking(False)
+        self._socket = agent
+        self._frames = Frames(self.dropped)
+
+    def _gather(self) -> None:
+        if not self._introduced and self._socket is not None:
+            self._introduced = True
+            self._hello = frame(self._register())
+        for message in self._collect():
+            self._put(message)
+        if self._socket is not None and self._queue.lost > self._told:
+            self._told = self._queue.lost
+            facts: dict[str, Value] = {"points": self._told}
+            self._put(Event(self._register().head, "lost", 0, time.time(), facts))
+        while self._said:
+            self._put(self._said.popleft())
+
+    def _put(self, message: Message) -> None:
+        try:
+            data = frame(message)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
+            self.dropped["unsendable"] += 1  # a number of 65 bits, half a character
+            return
+        if len(data) > LONGEST_FRAME:
+            self.dropped["oversized"] += 1
+            return
+        points = len(message.rows) * len(message.names) if isinstance(message, Metrics) else 0
+        self._queue.put(data, points)
+
+    def _next(self) -> bytes | None:
+        """Return what is to be sent now: until the agent has said how far it is, no record."""
+        if self._sending is None and self._hello is not None:
+            self._sending, self._hello = self._hello, None
+        elif self._sending is None and self._welcome:
+            self._sending = self._queue.next
+        return self._sending
+
+    def _send(self) -> None:
+        while self._socket is not None and (data := self._next()) is not None:
+            try:
+                self._sent += self._socket.send(memoryview(data)[self._sent :])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._lose()
+                return
+            if self._sent == len(data):
+                if data is self._queue.next:
+                    self._queue.sent()
+                self._sending, self._sent = None, 0
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        for whole in self._frames.feed(data):
+            message = self._reader.read(whole)
+            if isinstance(message, Kept):
+                self._queue.kept(message.upto)
+                self._welcome = True
+            elif message is not None:
+                self._hear(message)
+
+    def _lose(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._sending, self._sent = None, None, 0
+        self._welcome, self._hello = False, None
+        self._queue.again()
+
+    def _finish(self) -> None:
+        deadline = time.monotonic() + _FAREWELL
+        while self._socket is not None and time.monotonic() < deadline:
+            if self._welcome and self._queue.next is None:
+                break
+            self._wait()
+            self._send()
+        self._lose()

@@ -1,0 +1,97 @@
+"""Who this process is in its job, as the launcher said it in the environment."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchloom.bus.messages import VERSION, Boundary, Head, Knob, Register
+from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One life of one rank: what is the same in everything it says."""
+
+    job: str
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    role: str
+    node: str
+    replica: str
+    devices: tuple[str, ...]
+    agent: str
+    page: str
+    store: str
+    pid: int
+    started: int
+    incarnation: str
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> "Seat":
+        """Read the variables; a process that nobody launched is the only rank of its own job."""
+        rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
+        role, node = env.get("LOOM_ROLE") or "trainer", env.get("LOOM_NODE") or os.uname().nodename
+        return cls(
+            job=env.get("LOOM_JOB") or f"local-{os.getpid()}",
+            generation=_number(env, "LOOM_GENERATION", _number(env, "LOOM_ATTEMPT")),
+            rank=rank,
+            world_size=_number(env, "WORLD_SIZE", 1),
+            local_rank=local_rank,
+            role=role,
+            node=node,
+            replica=env.get("LOOM_REPLICA") or f"{role}/{rank}",
+            devices=_devices(env, node, local_rank),
+            agent=env.get(AGENT_VARIABLE, ""),
+            page=env.get(PAGE_VARIABLE, ""),
+            store=env.get("LOOM_STORE", ""),
+            pid=os.getpid(),
+            started=started(),
+            incarnation=uuid.uuid4().hex,
+        )
+
+    def head(self) -> Head:
+        """Return what stands at the head of each message."""
+        return Head(VERSION, self.job, self.generation, self.rank, self.incarnation)
+
+    def is_meant(self, head: Head) -> bool:
+        """Tell whether a message is for this very life; an empty incarnation means whichever."""
+        ours = (self.job, self.generation, self.rank)
+        return (head.job, head.generation, head.rank) == ours and (
+            head.incarnation in ("", self.incarnation)
+        )
+
+    def register(self, boundary: Boundary, knobs: tuple[Knob, ...]) -> Register:
+        """Return how the rank introduces itself."""
+        return Register(
+            head=self.head(),
+            role=self.role,
+            local_rank=self.local_rank,
+            node=self.node,
+            pid=self.pid,
+            started=self.started,
+            replica=self.replica,
+            devices=self.devices,
+            boundary=boundary,
+            knobs=knobs,
+            world_size=self.world_size,
+            page=self.page,
+        )
+
+
+def _number(env: Mapping[str, str], name: str, default: int = 0) -> int:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
+def _devices(env: Mapping[str, str], node: str, local_rank: int) -> tuple[str, ...]:
+    """Return what the launcher dealt, by stable names; without an accelerator it is a CPU slot."""
+    mask = _words(env.get("CUDA_VISIBLE_DEVICES", ""))
+    named = [word for word in mask if word.startswith(("GPU-", "MIG-"))]
+    return tuple(_words(env.get("LOOM_DEVICES", "")) or named) or (f"{node}/cpu/{local_rank}",)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,40 @@
+"""Attach a threadlet to a Python program that something else started: a shell script, a wrapper.
+
+The folder of this file goes first in the job's `PYTHONPATH`; every interpreter then imports it at
+its start. It leaves no trace in `sys.path` and hands on to the `sitecustomize` that was there.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+
+
+def _attach() -> None:
+    try:
+        from torchloom.worker.threadlet import attach
+    except ImportError as error:
+        if "LOOM_THREADLET_OWNER" not in os.environ:
+            sys.stderr.write(f"loom: this program is run without a threadlet: {error}\n")
+    else:
+        attach.attach()
+
+
+def _hand_on() -> None:
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    theirs = type(sys)("sitecustomize")
+    theirs.__spec__, theirs.__loader__, theirs.__file__ = spec, spec.loader, spec.origin
+    sys.modules["sitecustomize"] = theirs
+    spec.loader.exec_module(theirs)
+
+
+def _leave_path() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+
+
+_leave_path()
+if os.environ.get("LOOM_AGENT") or os.environ.get("LOOM_PAGE"):
+    _attach()
+_hand_on()

