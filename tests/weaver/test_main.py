@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,17 +27,17 @@ pytestmark = pytest.mark.process
 class WeaverProcess:
     """`python -m torchloom.weaver` with folders of its own."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, server: NatsServer) -> None:
+        self.server = server
         self.home = folder / "home"
         self.runtime = folder / "run"
         self.runtime.mkdir(mode=0o700)
         self.door = self.runtime / "weaver.sock"
         self.log = folder / "weaver.log"
-        self._url = url
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        words = [sys.executable, "-P", "-m", "torchloom.weaver", "--nats", self._url]
+        words = [sys.executable, "-P", "-m", "torchloom.weaver", "--nats", self.server.url]
         words += ["--home", str(self.home), "--runtime", str(self.runtime)]
         env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
         with self.log.open("ab") as log:
@@ -66,11 +66,10 @@ class WeaverProcess:
 def weaver(tmp_path: Path) -> Iterator[WeaverProcess]:
     server = NatsServer(tmp_path / "nats")
     server.start()
-    process = WeaverProcess(tmp_path, server.url)
+    process = WeaverProcess(tmp_path, server)
     process.start()
     yield process
-    with contextlib.suppress(ProcessLookupError):
-        process.end()
+    process.end()
     server.stop()
 
 
@@ -116,6 +115,11 @@ class KeepingAgent(FakeAgent):
                 await self.hello()
             await asyncio.sleep(0.02)
 
+    async def all_stored(self) -> None:
+        """Wait until the weaver has said so of everything."""
+        for life, records in self.records.items():
+            await until(lambda life=life, n=len(records): self.upto(life) == n)
+
     async def stay(self) -> None:
         """Beat, and send again what had no answer."""
         while True:
@@ -123,6 +127,35 @@ class KeepingAgent(FakeAgent):
                 await self.beat()
                 await self.flush()
             await asyncio.sleep(0.2)
+
+
+@contextlib.asynccontextmanager
+async def two_ranks(weaver: WeaverProcess) -> AsyncIterator[KeepingAgent]:
+    """Have an agent with two ranks that the weaver knows, until the end."""
+    bus = await NatsBus.connect(weaver.server.url)
+    agent = KeepingAgent(bus)
+    await agent.start()
+    shared: dict[str, int | None] = {}
+    for number in range(2):
+        rank = agent.rank(register(number, world=2))
+        rank.store = shared
+        agent.records[rank.head.incarnation] = []
+    await agent.introduce()
+    staying = asyncio.create_task(agent.stay())
+    try:
+        yield agent
+    finally:
+        staying.cancel()
+        await bus.close()
+
+
+def assert_whole(home: Path, steps: int) -> None:
+    """Compare what the ranks did with what is stored, point by point."""
+    for rank in range(2):
+        assert points(home, rank) == [(s, s * 10.0 + rank) for s in range(1, steps + 1)]
+        query = f"SELECT step FROM events WHERE kind = 'seven' AND rank = {rank} ORDER BY id"
+        sevens = [(step,) for step in range(7, steps + 1, 7)]
+        assert rows(home / "plane", query, "records") == sevens
 
 
 def points(home: Path, rank: int) -> list[tuple[int, float]]:
@@ -138,7 +171,7 @@ def test_a_weaver_killed_again_and_again_loses_nothing_and_does_nothing_twice(
     weaver: WeaverProcess,
 ) -> None:
     """What the ranks did and wrote is compared with the database, read by sqlite3."""
-    steps, kills, draw = 150, 5, random.Random(11)
+    steps, kills, draw = 150, 3, random.Random(11)
 
     async def keep_killing() -> None:
         for _ in range(kills):
@@ -161,36 +194,17 @@ def test_a_weaver_killed_again_and_again_loses_nothing_and_does_nothing_twice(
                 await asyncio.sleep(0.02)
 
     async def scenario() -> list[FakeRank]:
-        bus = await NatsBus.connect(weaver._url)
-        agent = KeepingAgent(bus)
-        await agent.start()
-        shared: dict[str, int | None] = {}
-        for number in range(2):
-            rank = agent.rank(register(number, world=2))
-            rank.store = shared
-            agent.records[rank.head.incarnation] = []
-        await agent.introduce()
-        staying = asyncio.create_task(agent.stay())
-        done: dict[str, float] = {}
-        await asyncio.gather(agent.work(steps), keep_killing(), keep_changing(done))
-        await agent.flush()
-        for life, records in agent.records.items():
-            count = len(records)
-            await until(lambda life=life, count=count: agent.upto(life) == count)
-        staying.cancel()
-        assert agent.of(Greeting)
-        await bus.close()
-        return list(agent.ranks.values())
+        async with two_ranks(weaver) as agent:
+            done: dict[str, float] = {}
+            await asyncio.gather(agent.work(steps), keep_killing(), keep_changing(done))
+            await agent.all_stored()
+            assert agent.of(Greeting)
+            return list(agent.ranks.values())
 
     ranks = asyncio.run(scenario())
 
     home = weaver.home
-    for rank in ranks:
-        number = rank.head.rank
-        assert points(home, number) == [(s, s * 10.0 + number) for s in range(1, steps + 1)]
-        query = f"SELECT step FROM events WHERE kind = 'seven' AND rank = {number} ORDER BY id"
-        sevens = [(step,) for step in range(7, steps + 1, 7)]
-        assert rows(home / "plane", query, "records") == sevens
+    assert_whole(home, steps)
     assert ranks[0].applied == ranks[1].applied
     assert [value for _, _, value in ranks[0].applied] == [n / 100 for n in range(12)]
     audit = rows(home / "plane", "SELECT id, state, effective FROM commands ORDER BY number")
@@ -198,6 +212,51 @@ def test_a_weaver_killed_again_and_again_loses_nothing_and_does_nothing_twice(
     assert audit == [(f"c{n}", "applied", acted[f"c{n}"]) for n in range(12)]
     epochs = rows(home / "plane", "SELECT epoch FROM epochs")
     assert epochs == [(n,) for n in range(1, kills + 2)]
+
+
+def test_a_broker_that_is_killed_or_stands_still_makes_nobody_lost_and_loses_nothing(
+    weaver: WeaverProcess,
+) -> None:
+    steps = 150
+
+    async def bad_days() -> None:
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            weaver.server.stop()
+            await asyncio.sleep(0.5)
+            weaver.server.start()
+        await asyncio.sleep(0.5)
+        weaver.server.pause()
+        await asyncio.sleep(4.0)  # longer than an agent may be silent
+        weaver.server.go_on()
+
+    async def scenario() -> None:
+        async with two_ranks(weaver) as agent:
+            await asyncio.gather(agent.work(steps), bad_days())
+            await agent.all_stored()
+
+    asyncio.run(scenario())
+
+    assert_whole(weaver.home, steps)
+    assert rows(weaver.home / "plane", "SELECT DISTINCT state FROM ranks") == [("up",)]
+    lost = "SELECT reason FROM events WHERE kind = 'agent_lost'"
+    assert rows(weaver.home / "plane", lost) == []
+
+
+def test_a_weaver_that_is_stopped_for_a_while_makes_nobody_lost(weaver: WeaverProcess) -> None:
+    async def scenario() -> None:
+        async with two_ranks(weaver) as agent:
+            assert weaver._process is not None
+            weaver._process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(4.0)  # longer than an agent may be silent
+            weaver._process.send_signal(signal.SIGCONT)
+            await agent.work(50)
+            await agent.all_stored()
+
+    asyncio.run(scenario())
+
+    lost = "SELECT reason FROM events WHERE kind = 'agent_lost'"
+    assert rows(weaver.home / "plane", lost) == []
 
 
 def test_a_weaver_leaves_in_order_when_told(weaver: WeaverProcess) -> None:

@@ -16,13 +16,16 @@ from torchloom.bus import credentials, subjects
 from torchloom.bus.nats import NatsBus
 from torchloom.client import places
 from torchloom.errors import LoomError
+from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.answering import Answering
 from torchloom.weaver.busdoor import BusDoor
 from torchloom.weaver.door import Door
+from torchloom.weaver.pokes import Pokes
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store, place_of
 
 _ADDRESS, _CREDENTIALS, _AUTHORITY = "LOOM_NATS", "LOOM_NATS_CREDS", "LOOM_NATS_CA"
+_LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
 _DEFAULT = "nats://localhost:4222"
 _log = logging.getLogger("torchloom.weaver")
 
@@ -86,10 +89,15 @@ async def _run(options: Options) -> int:
         tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
     )
     weaver = Weaver(store, bus)
+    adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
+    weaver.every(_LOOK_AGAIN, adoption.look_again)
+    pokes = Pokes(options.door.parent, weaver.failing(adoption.look_at))
     answering = Answering(weaver)
     door, bus_door = Door(answering, weaver.journal, options.door), BusDoor(answering, bus)
     bus.start()
     await weaver.start()
+    pokes.open()
+    adoption.look_at_all()
     await bus_door.open()
     await door.open()
     _log.info("epoch %d, database %s, bus %s", weaver.epoch, options.place.state, options.nats)
@@ -101,6 +109,7 @@ async def _run(options: Options) -> int:
         with contextlib.suppress(asyncio.CancelledError):
             await weaver.run()
     finally:
+        pokes.close()
         await door.close()
         await bus_door.close()
         await weaver.stop()

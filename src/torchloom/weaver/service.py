@@ -158,6 +158,17 @@ class Weaver:
                     turn()
             self.tick()
 
+    def failing(self, act: Callable[[str], None]) -> Callable[[str], None]:
+        """Return the same, but for somebody who cannot hear what goes wrong."""
+
+        def acted(word: str) -> None:
+            try:
+                act(word)
+            except StateLost as error:
+                self.fail(error)
+
+        return acted
+
     def fail(self, error: BaseException) -> None:
         """End: what is in memory is not what is stored. The next weaver reads what is."""
         if not self._over.done():

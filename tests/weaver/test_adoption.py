@@ -1,0 +1,180 @@
+"""What launch processes wrote into run folders becomes known to the weaver, late or at once."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.identity import ProcessId, host_name
+from torchloom.launch.ledger import Ledger, Started, rank_records
+from torchloom.launch.poke import poke
+from torchloom.launch.record import Record
+from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.rules.recovery import Verdict
+from torchloom.settings import plane_dir
+from torchloom.specs.api import AppState
+from torchloom.weaver.adoption import Adoption
+from torchloom.weaver.pokes import Pokes
+from torchloom.weaver.service import Weaver
+
+from .fakes import Exchange, crowd, rows, until, weaver_at
+
+JOB = "SELECT id, name, owner, state, reason, attempt FROM jobs"
+RANKS = "SELECT rank, state, reason FROM ranks ORDER BY rank"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    plane_dir().mkdir(parents=True)
+
+
+def launched(app_id: str = "job-1", **changed: Any) -> Ledger:
+    """Return the ledger of a run of two ranks whose launch process is this very one."""
+    role = RoleRequest("trainer", (ReplicaRequest(("true",), {}),), ranks=2, distributed=True)
+    request = LaunchRequest(app_id, "train", "torchx", "/", "/logs", (role,))
+    record = Record(
+        id=app_id,
+        name="train",
+        session="torchx",
+        owner="ann",
+        host=host_name(),
+        log_dir="/logs",
+        created_at=now(),
+        launcher=ProcessId.mine(),
+        ranks=rank_records(request),
+    )
+    record = replace(record, **changed)
+    return Ledger(RunFolder.create(request, {}, record).publish(), record)
+
+
+def start(ledger: Ledger, attempt: int = 0) -> None:
+    ledger.ranks_started(
+        Started(("trainer", 0, rank), rank, ProcessId.mine(), attempt) for rank in range(2)
+    )
+
+
+def adoption(weaver: Weaver) -> Adoption:
+    return Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
+
+
+def test_a_run_that_was_there_before_the_weaver_is_adopted_and_its_end_is_told(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "", 1)]
+
+            ledger.finished(Verdict(AppState.FAILED, "exit_code_1_rank_1"), None, 0)
+            adopting.look_at("job-1")
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "FAILED", "exit_code_1_rank_1", 1)]
+
+
+def test_what_happened_while_no_weaver_was_up_is_known_to_the_next_and_only_once(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        exchange, ledger = Exchange(), launched()
+        start(ledger)
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, _ = await crowd(exchange, 2)
+            await agent.hello()
+            adoption(weaver).look_at_all()
+        ledger.rank_ended(("trainer", 0, 1), AppState.FAILED, -9)
+        ledger.restarted(1)
+        for _ in range(2):
+            async with weaver_at(tmp_path, exchange) as weaver:
+                adoption(weaver).look_at_all()
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [
+        ("job-1", "train", "ann", "RECOVERING", "exit_signal_9_rank_1", 2)
+    ]
+    assert rows(tmp_path, RANKS) == [(0, "up", ""), (1, "gone", "exit_signal_9_rank_1")]
+    noted = rows(tmp_path, "SELECT kind, rank FROM events WHERE kind IN ('exit', 'restart')")
+    assert noted == [("exit", 1), ("restart", -1)]
+
+
+def test_ranks_that_start_again_end_the_recovery(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            ledger.restarted(1)
+            adopting.look_at("job-1")
+            assert rows(tmp_path, JOB)[0][3:] == ("RECOVERING", "restart", 2)
+
+            start(ledger, attempt=1)
+            adopting.look_at("job-1")
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB)[0][3:] == ("RUNNING", "ranks_started", 2)
+
+
+def test_a_job_whose_launch_process_is_gone_has_failed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting, ledger = adoption(weaver), launched()
+            adopting.look_at("job-1")
+            gone = replace(ProcessId.mine(), started="1")
+            ledger.folder.write_record(replace(ledger.record, launcher=gone))
+
+            adopting.look_again()
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB)[0][3:5] == ("FAILED", "launcher_lost")
+
+
+def test_what_ended_before_any_weaver_and_what_is_no_run_are_left_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        launched("over-1", state=AppState.SUCCEEDED, ended_at=now())
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            for name in ("over-1", "none", "../home", ""):
+                adopting.look_at(name)
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == []
+
+
+def test_a_poke_is_enough_and_a_line_being_written_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            pokes = Pokes(plane_dir(), adoption(weaver).look_at)
+            pokes.open()
+            with open(ledger.folder.path / "events.jsonl", "a") as events:
+                events.write('{"event": "node_lost", "node":')
+                events.flush()
+                poke("job-1")
+                await until(lambda: weaver.jobs.get("job-1") is not None)
+                assert _noted(tmp_path) == []
+
+                events.write(' "n2"}\nno json\n')
+                events.flush()
+                poke("job-1")
+                await until(lambda: _noted(tmp_path) == [("node_lost",)])
+            pokes.close()
+
+    asyncio.run(scenario())
+
+
+def _noted(folder: Path) -> list[tuple[Any, ...]]:
+    return rows(folder, "SELECT kind FROM events WHERE kind = 'node_lost'")
