@@ -195,10 +195,10 @@ async def until(condition: Callable[[], object]) -> None:
 
 @contextlib.asynccontextmanager
 async def weaver_at(
-    folder: Path, exchange: Exchange, door: Path | None = None
+    where: Path | Place, exchange: Exchange, door: Path | None = None
 ) -> AsyncIterator[Weaver]:
-    """Run a weaver over SQLite in a folder; leaving is a clean end."""
-    store = open_store(Place(folder))
+    """Run a weaver over SQLite in a folder, or another place; leaving is a clean end."""
+    store = open_store(where if isinstance(where, Place) else Place(where))
     bus = MemoryBus(exchange)
     weaver = Weaver(store, bus)
     answering = Answering(weaver)

@@ -160,7 +160,7 @@ def test_a_poke_is_enough_and_a_line_being_written_waits(tmp_path: Path) -> None
         async with weaver_at(tmp_path, Exchange()) as weaver:
             pokes = Pokes(plane_dir(), adoption(weaver).look_at)
             pokes.open()
-            with open(ledger.folder.path / "events.jsonl", "a") as events:
+            with open(ledger.folder.path / "events.jsonl", "a") as events:  # noqa: ASYNC230
                 events.write('{"event": "node_lost", "node":')
                 events.flush()
                 poke("job-1")

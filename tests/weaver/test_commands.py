@@ -11,9 +11,11 @@ from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Message, Outcome, Prepare, Welcome, Write
 from torchloom.rules.command import Command, Entry, Kind, Status
 from torchloom.weaver.service import Weaver
+from torchloom.weaver.store import Place
 from torchloom.weaver.wire import wrapped
 
 from .fakes import FakeRank, crowd, job_event, register, rows, until, weaver_at
+from .postgres import new_database
 
 ROWS = "SELECT state, effective, before, after, author, outcome FROM commands ORDER BY number"
 STATES = "SELECT kind FROM events WHERE kind LIKE 'command%' ORDER BY seq"
@@ -55,6 +57,33 @@ def test_a_knob_is_changed_in_the_same_step_on_all_ranks(tmp_path: Path) -> None
         ("command_committed",),
         ("command_applied",),
     ]
+
+
+@pytest.mark.process
+def test_the_same_over_postgres_with_a_restart_in_between(postgres: str) -> None:
+    import psycopg
+
+    url = new_database(postgres, "commands")
+
+    async def scenario() -> None:
+        exchange = Exchange()
+        agent, ranks = await crowd(exchange, 2)
+        async with weaver_at(Place(None, url), exchange) as weaver:
+            await agent.hello()
+            await change(weaver, 0.03)
+        async with weaver_at(Place(None, url), exchange) as weaver:
+            await until(lambda: agent.epoch == 2)
+            await change(weaver, 0.04, "c2")
+            await agent.send(ranks[0].head, 1, job_event("x"))
+            await agent.stored(ranks[0].head, 1)
+        assert steps(ranks) == [[(2, 0.03), (2, 0.04)]] * 2
+
+    asyncio.run(scenario())
+
+    with psycopg.connect(url) as connection:
+        query = "SELECT id, state, effective, after FROM state.commands ORDER BY number"
+        found = connection.execute(query.encode()).fetchall()
+    assert found == [("c1", "applied", 2, "0.03"), ("c2", "applied", 2, "0.04")]
 
 
 def test_a_command_is_stored_before_a_rank_hears_of_it(tmp_path: Path) -> None:

@@ -117,8 +117,7 @@ class KeepingAgent(FakeAgent):
 
     async def all_stored(self) -> None:
         """Wait until the weaver has said so of everything."""
-        for life, records in self.records.items():
-            await until(lambda life=life, n=len(records): self.upto(life) == n)
+        await until(lambda: all(self.upto(life) == len(r) for life, r in self.records.items()))
 
     async def stay(self) -> None:
         """Beat, and send again what had no answer."""

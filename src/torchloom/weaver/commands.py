@@ -65,10 +65,6 @@ class Commands:
             if not self._waiting[command.id]:
                 del self._waiting[command.id]
 
-    def withdraw(self, job: str, command: str, why: str) -> None:
-        """Take a command back, if no rank has heard of it."""
-        self._feed(job, exchange.Withdrawn(command, why))
-
     def registered(self, rank: Rank) -> None:
         """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
         state = self._state(rank.job)

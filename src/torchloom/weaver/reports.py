@@ -1,6 +1,5 @@
 """What ranks and launch processes tell, and what the plane makes of it; heard twice, done once."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -23,7 +22,6 @@ from torchloom.weaver.roster import OVER, Roster
 from torchloom.weaver.store.rows import Rank
 
 Listener = Callable[[Rank, Event], None]
-_log = logging.getLogger(__name__)
 
 
 class Reports:

@@ -1,7 +1,6 @@
 """Watch the clocks: which agents are silent, which ranks stand still; only the rules conclude."""
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -18,7 +17,6 @@ from torchloom.weaver.store.rows import Rank
 LOOK = 0.25  # seconds between two looks at who was silent
 ECHO = subjects.door("echo")  # where our own words come back to us
 _STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
-_log = logging.getLogger(__name__)
 
 
 class Watching:

@@ -1,6 +1,7 @@
 """Turn numbered batches into rows: what is stored already is left out, nothing is skipped."""
 
 import math
+import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -95,11 +96,11 @@ def _real(value: float) -> float | None:
 
 
 def _told(record: Message) -> tuple[str, int, float, str]:
-    """Return kind, step, time and facts of a record that is no metric."""
+    """Return kind, step, time and facts of a record that is no metric; acts come as they happen."""
     if isinstance(record, Event):
         return clean(record.kind), _fit(record.step), _real(record.time) or 0.0, pack(record.facts)
     step = getattr(record, "step", None)
-    return type(record).__name__.lower(), _fit(step), 0.0, pack(_facts(record))
+    return type(record).__name__.lower(), _fit(step), clock.time(), pack(_facts(record))
 
 
 def _facts(record: Message) -> Mapping[str, Any]:
