@@ -42,7 +42,7 @@ def running_postgres() -> Iterator[str]:
     subprocess.run(words, check=True, capture_output=True, cwd=base, **who)
     server = [folder / "postgres", "-D", data, "-k", base, "-c", "listen_addresses=", *_SAFE]
     with (base / "log").open("wb") as log:
-        process = subprocess.Popen(server, stdout=log, stderr=log, cwd=base, **who)
+        process = subprocess.Popen(_dying_with_us(who) + server, stdout=log, stderr=log, cwd=base)
     try:
         url = f"postgresql://loom@/postgres?host={base}"
         _await(url, process)
@@ -60,6 +60,12 @@ def new_database(url: str, name: str) -> str:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     return url.replace("/postgres?", f"/{name}?")
+
+
+def _dying_with_us(who: dict[str, Any]) -> list[Any]:
+    """Return what has a program end when we do, however that is; a change of user undoes it."""
+    words = ["setpriv", "--pdeathsig", "INT"]
+    return [*words, "--reuid=nobody", f"--regid={who['group']}", "--clear-groups"] if who else words
 
 
 def _await(url: str, process: subprocess.Popen[bytes]) -> None:

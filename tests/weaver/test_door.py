@@ -202,6 +202,22 @@ def test_what_cannot_be_asked_is_refused_and_the_door_stays_open(tmp_path: Path)
     scenario(tmp_path, act)
 
 
+def test_an_id_belongs_to_one_job(tmp_path: Path) -> None:
+    async def act(exchange: Exchange, weaver: Weaver, caller: Caller) -> None:
+        await with_job(exchange)
+        await with_job(exchange, job="job-2")
+
+        first = await caller.ask("set", job="job-1", values={"lr": 0.5}, id="mine")
+        again = await caller.ask("set", job="job-1", values={"lr": 0.5}, id="mine")
+        other = await caller.ask("set", job="job-2", values={"lr": 0.7}, id="mine")
+
+        assert again == first
+        assert other["error"] == "a command of another job has the id 'mine'; choose another"
+        assert await caller.ask("audit", job="job-2") == []
+
+    scenario(tmp_path, act)
+
+
 def test_a_command_without_an_outcome_is_answered_as_it_stands_when_time_is_up(
     tmp_path: Path,
 ) -> None:

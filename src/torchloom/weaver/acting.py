@@ -93,6 +93,8 @@ class Acting:
         name = asked.text("id") or uuid.uuid4().hex[:16]
         if not ID.fullmatch(name):
             raise BadQuestion(f"{name!r} is no id of a command: letters, digits, _ . - only")
+        if self._weaver.ledger.job_of(name) not in (None, job.id):
+            raise BadQuestion(f"a command of another job has the id {name!r}; choose another")
         command = Command(
             name,
             kind,

@@ -38,7 +38,6 @@ class Presence:
     """What is only in memory of an agent: that it is there, and how far its ranks are."""
 
     seen: float
-    sent: float = 0.0
     progress: tuple[Progress, ...] = ()
 
 
@@ -106,7 +105,7 @@ class Agents:
         if there is None or known is None or known.state != "up":
             self._nudge(said.agent)
             return
-        there.seen, there.sent = self._clock(), said.sent
+        there.seen = self._clock()
         there.progress = said.progress
         self._watching.heard(said.agent)
         self._watching.beat(said)

@@ -42,7 +42,7 @@ class Commands:
         self._clock = clock
         self._states: dict[str, control.State] = {}
         self._members: dict[str, dict[int, Rank]] = {}  # of the generation that is spoken to
-        self._prepared: set[tuple[str, str]] = set()  # offer, incarnation
+        self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
         self._waiting: dict[str, list[asyncio.Future[rules.Entry]]] = {}
         for job in jobs.active():
             self._state(job.id)
@@ -92,6 +92,8 @@ class Commands:
         """Close what is open: no rank will do anything any more."""
         if job in self._states:
             self._feed(job, exchange.JobEnded(why))
+            for known in (self._states, self._members, self._prepared):
+                known.pop(job, None)
 
     def said(self, rank: Rank, message: Said) -> None:
         """Take in what a living rank of the present generation says about a command."""
@@ -184,13 +186,13 @@ class Commands:
                 pass
 
     def _prepare(self, rank: Rank, entry: rules.Entry) -> None:
-        self._prepared.add((wire_id(entry), rank.incarnation))
+        self._prepared.setdefault(rank.job, set()).add((wire_id(entry), rank.incarnation))
         self._sender.soon(rank.agent, prepare(head_of(rank), entry))
 
     def _tell(self, rank: Rank, effect: exchange.Tell) -> None:
         """Say an outcome; a rank that came later must hear first what it is about."""
         entry = effect.entry
-        if (wire_id(entry), rank.incarnation) not in self._prepared:
+        if (wire_id(entry), rank.incarnation) not in self._prepared.get(rank.job, ()):
             self._prepare(rank, entry)
         effective, why = outcome_of(effect.outcome)
         said = messages.Outcome(head_of(rank), wire_id(entry), effective, why)

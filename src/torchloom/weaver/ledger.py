@@ -37,6 +37,11 @@ class Ledger:
         """Return the audit log of a job."""
         return sorted(self._state.find(rows.Command, job=job), key=lambda row: row.number)
 
+    def job_of(self, command: str) -> str | None:
+        """Return whose command this is; nothing when there is none of this id."""
+        found = self._state.one(rows.Command, id=command)
+        return found.job if found else None
+
     def acks(self, commands: Iterable[str]) -> list[rows.CommandAck]:
         """Return what ranks said to these commands."""
         return self._state.find(rows.CommandAck, command=list(commands))

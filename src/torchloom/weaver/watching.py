@@ -85,6 +85,8 @@ class Watching:
         key = (rank.job, rank.agent)
         if key in self._ranks:
             self._ranks[key], _ = hang.step(self._ranks[key], hang.Exited(rank.rank))
+            if not self._ranks[key].ranks:
+                del self._ranks[key]
 
     def _report(self, job: str, beat: Beat, found: Iterable[Progress]) -> None:
         known = {each.head.rank: each for each in found if self._is_up(each)}
