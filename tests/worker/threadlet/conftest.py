@@ -60,7 +60,9 @@ def zygote() -> Iterator[Zygote]:
     words = [sys.executable, str(Path(__file__).with_name("warm.py"))]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
         try:
-            yield Zygote(one)
+            ready = Zygote(one)
+            ready.run("", [{}])  # its imports take longer than a test may wait
+            yield ready
         finally:
             one.kill()
 

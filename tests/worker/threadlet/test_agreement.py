@@ -67,6 +67,7 @@ def test_ranks_that_nothing_aligns_agree_all_the_same(ranks: Ranks) -> None:
     agent.wait_for_boundaries(world, "lr")
 
     _, effective = agent.insist(world, "knob", {"name": "lr", "value": 0.25})
+    reached(ranks, 0, effective)
     _, last = agent.insist(world, "stop")
     ranks.printed(running)
 
@@ -110,6 +111,7 @@ def test_a_weaver_that_dies_while_it_tells_the_outcome_splits_nobody(
     effective = agent.decide(command, agent.promises(command, world))
     agent.tell(range(told), command, effective)
     agent.wait(Decided, 1, rank=2, command=command)
+    reached(ranks, 0, (effective or 0) + 5)
     agent.insist(world, "stop")
     ranks.printed(running)
 
@@ -179,6 +181,7 @@ def test_a_rank_in_a_long_evaluation_answers_and_nobody_is_split(ranks: Ranks) -
     until(lambda: (reading := view.read()) is not None and reading.step >= 31)
 
     _, effective = agent.command(world, "knob", {"name": "lr", "value": 0.25})
+    reached(ranks, 0, (effective or 0) + 5)
     agent.insist(world, "stop")
     ranks.printed(running)
 

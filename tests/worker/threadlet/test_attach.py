@@ -32,7 +32,7 @@ def cold(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=4 * TIMEOUT,  # importing torch takes its time on a busy machine
         check=False,
     )
 

@@ -110,6 +110,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._next_try = 0.0
         self._closing = False
+        self._last: Message
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
@@ -132,11 +133,12 @@ class Link:
         with contextlib.suppress(OSError):  # full: it is about to wake anyway
             self._wake_in.send(b"\0")
 
-    def close(self, patience: float = _FAREWELL) -> None:
-        """Send what is left, as far as the agent takes it in this time."""
+    def close(self, last: Message) -> None:
+        """Send what is left and a last word, as far as the agent takes it in a second."""
+        self._last = last
         self._closing = True
         self.wake()
-        self._thread.join(patience)
+        self._thread.join(_FAREWELL)
 
     def abandon(self) -> None:
         """Let go of everything in a fork, where the thread does not exist; send nothing."""
@@ -152,6 +154,7 @@ class Link:
                 self._wait()
                 self._turn()
             self._turn()
+            self._put(self._last)
             self._finish()
         except Exception as error:  # training goes on without being watched
             self._broken(error)
@@ -196,14 +199,14 @@ class Link:
         if not self._introduced and self._socket is not None:
             self._introduced = True
             self._hello = frame(self._register())
+        while self._said:  # answers before numbers
+            self._put(self._said.popleft())
         for message in self._collect():
             self._put(message)
         if self._socket is not None and self._queue.lost > self._told:
             self._told = self._queue.lost
             facts: dict[str, Value] = {"points": self._told}
             self._put(Event(self._register().head, "lost", 0, time.time(), facts))
-        while self._said:
-            self._put(self._said.popleft())
 
     def _put(self, message: Message) -> None:
         try:

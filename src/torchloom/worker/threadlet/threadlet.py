@@ -153,8 +153,7 @@ class Threadlet:
         """Say goodbye, and all that has not been said."""
         if self._link is not None:
             self.page.enter(Phase.ENDING, time.monotonic_ns())
-            self.say(Goodbye(self._head, self.boundary.step))
-            self._link.close()
+            self._link.close(Goodbye(self._head, self.boundary.step))
             self._link = None
 
     def mute(self) -> None:
