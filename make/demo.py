@@ -1,10 +1,9 @@
 """Show torchLoom at work on this machine, in numbered acts that fail when they do not happen."""
 
-import contextlib
+import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -15,87 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from witness import processes_named, processes_with
+from stage import ROOT, NotShown, Stage
 
-ROOT = Path(__file__).resolve().parents[1]
 LOOM = ".venv/bin/loom"
 SCRIPT = "examples/pytorch/train_ddp.py"
-LIMIT = 90.0
+RANKS = range(4)
 LOSS = re.compile(r"step\s+(\d+)\s+loss\s+([0-9.]+)")
-
-
-class NotShown(Exception):
-    """An act did not happen; the message says what was missing."""
-
-
-class Stage:
-    """A state folder of its own, and the commands run in it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._end = time.monotonic() + LIMIT
-        self._runtime = home / "run"  # its zygote is not to be the user's own
-        self._runtime.mkdir(mode=0o700)
-        self._env = {
-            **{name: value for name, value in os.environ.items() if name != "LOOM_WARM"},
-            "LOOM_HOME": str(home),
-            "XDG_RUNTIME_DIR": str(self._runtime),
-            "PYTHONUNBUFFERED": "1",
-        }
-
-    def loom(self, *words: str) -> str:
-        """Run a loom command, show its output as it comes, and return it; it must succeed."""
-        command = [str(Path(sys.executable).parent / "loom"), *words]
-        lines: list[str] = []
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=self._env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    print(f"    {line.rstrip()}", flush=True)
-                    lines.append(line)
-            except BaseException:  # it must not be waited for: it may have no end
-                process.terminate()
-                raise
-        if process.returncode:
-            raise NotShown(f"`loom {shlex.join(words)}` ended with code {process.returncode}")
-        return "".join(lines)
-
-    def arm(self) -> None:
-        """Have the alarm end the demo when its time is over, whatever it waits for."""
-        signal.signal(signal.SIGALRM, _time_is_over)
-        signal.setitimer(signal.ITIMER_REAL, max(1.0, self._end - time.monotonic()))
-
-    def clear(self) -> list[int]:
-        """Stop what still runs here; return the processes that had to be killed."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        leave = "from torchloom.launch import warm; warm.leave_all()"
-        subprocess.run([sys.executable, "-c", leave], env=self._env, check=False)
-        stop = [str(Path(sys.executable).parent / "loom"), "stop", "--now", "@"]
-        if left := self._settle(3.0):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(stop, env=self._env, capture_output=True, timeout=15, check=False)
-            left = self._settle(10.0)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return left
-
-    def _settle(self, patience: float) -> list[int]:
-        end = time.monotonic() + patience
-        while (left := self._left()) and time.monotonic() < end:
-            time.sleep(0.1)
-        return left
-
-    def _left(self) -> list[int]:
-        return processes_with(f"LOOM_HOME={self.home}") + processes_named(str(self._runtime))
+CHANGED = re.compile(r"^lr 0\.1 -> 0\.03 at step (\d+) on ranks 0-3, acked in \d", re.MULTILINE)
 
 
 def set_up(stage: Stage) -> None:
@@ -143,6 +68,55 @@ def start_again(stage: Stage) -> None:
     print(f"    => launched, trained a step and ended in {time.monotonic() - began:.1f} s")
 
 
+def steer(stage: Stage) -> None:
+    """Change the learning rate of four ranks from here; each writes down what it used."""
+    trace = stage.home / "lr"
+    words = ("--steps", "999999", "--lr", "0.1", "--trace", str(trace))
+    stage.loom("run", "-d", "-n", str(len(RANKS)), SCRIPT, *words)
+    until(lambda: ranks_with_lr(stage) == list(RANKS))  # importing, meeting, a first step
+    print(f"   $ {LOOM} set lr=0.03", flush=True)
+    changed = CHANGED.search(stage.loom("set", "lr=0.03"))
+    if not changed:
+        raise NotShown("no step is named at which all ranks took the new lr")
+    step = int(changed[1])
+    files = [trace / f"rank-{rank}" for rank in RANKS]
+    until(lambda: all(step in used(file) for file in files))
+    for rank, file in zip(RANKS, files, strict=True):
+        rates = used(file)
+        print(f"    rank {rank} wrote: lr {rates[step - 1]} in step {step - 1}, ", end="")
+        print(f"{rates[step]} in step {step}")
+        if any(rate != (0.1 if number < step else 0.03) for number, rate in rates.items()):
+            raise NotShown(f"rank {rank} did not change its lr at step {step}, and there alone")
+    print(f"    => by their own files, all four ranks changed at step {step}")
+
+
+def ranks_with_lr(stage: Stage) -> list[int]:
+    """Return the ranks whose lr can be changed by now."""
+    knobs = json.loads(stage.ask("set", "--json") or "[]")
+    return next((knob["ranks"] for knob in knobs if knob["name"] == "lr"), [])
+
+
+def used(file: Path) -> dict[int, float]:
+    """Return the learning rate of every step that a rank has written down."""
+    whole = file.read_text().rpartition("\n")[0]
+    return {int(step): float(rate) for step, rate in map(str.split, whole.splitlines())}
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for a condition; the alarm ends a wait in vain."""
+    while not happened():
+        time.sleep(0.1)
+
+
+def end(stage: Stage) -> None:
+    """End the job and the plane that watched it."""
+    stopped = stage.loom("stop", "@")
+    print(f"   $ {LOOM} down", flush=True)
+    ended = stage.loom("down")
+    if "CANCELLED" not in stopped or "down" not in ended:
+        raise NotShown("job and plane did not end")
+
+
 ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
     ("What this demo uses.", f"{LOOM} --version", set_up),
     ("Four processes train a small model together (DDP).", f"{LOOM} run -n 4 {SCRIPT}", train),
@@ -153,13 +127,22 @@ ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
         f"{LOOM} launch -n 4 {SCRIPT} --steps 1",
         start_again,
     ),
+    (
+        "While four processes train, another one changes their learning rate.",
+        f"{LOOM} run -d -n 4 {SCRIPT} --lr 0.1 ...",
+        steer,
+    ),
+    ("Nothing needs to stay.", f"{LOOM} stop @", end),
 )
 NEXT = (
     (f"{LOOM} run -n 2 train.py --your-flags", "your own script, unchanged"),
     (f"{LOOM} run -d -n 2 {SCRIPT} --steps 20000", "in the background"),
     (f"{LOOM} logs -f @", "follow it"),
+    (f"{LOOM} set lr=0.003", "change it; without values: what can be changed"),
+    (f"{LOOM} pause; {LOOM} resume", "hold all its ranks at one step, and go on"),
     (f"{LOOM} stop @", "stop it"),
     (f"{LOOM} plan dist.ddp -j 1x2 --script train.py", "see what would run"),
+    (f"{LOOM} down", "end the plane that watches your runs"),
     (f"{LOOM} --help", "everything else"),
 )
 
@@ -184,7 +167,7 @@ def main() -> int:
         print()
     finally:
         left = stage.clear()
-    failure = failure or (f"processes were left behind: {left}" if left else "")
+    failure = failure or (f"left behind: {', '.join(left)}" if left else "")
     return close(stage, failure, time.monotonic() - began)
 
 
@@ -206,10 +189,6 @@ def bold(text: str) -> str:
     """Return the text in bold on a terminal, unless NO_COLOR is set."""
     plain = os.environ.get("NO_COLOR") or not sys.stdout.isatty()
     return text if plain else f"\033[1m{text}\033[0m"
-
-
-def _time_is_over(signum: int, frame: FrameType | None) -> None:
-    raise NotShown(f"it took longer than {LIMIT:.0f} s")
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

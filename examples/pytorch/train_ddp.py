@@ -7,7 +7,10 @@ Any launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT will do:
 """
 
 import argparse
+import itertools
 import os
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,18 +23,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fit sin(x) with a small network.")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--trace", type=Path, help="where each rank writes the lr of every step")
     options = parser.parse_args()
 
     device = pick_device()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    train(device, options.steps, options.lr)
+    train(device, options.steps, options.lr, options.trace)
     # By now the model is gone, which the group must outlive. Gloo's threads may still ask for the
     # interpreter while it shuts down, and then abort the process: leave without a shutdown.
     dist.destroy_process_group()
     os._exit(0)
 
 
-def train(device: torch.device, steps: int, lr: float) -> None:
+def train(device: torch.device, steps: int, lr: float, trace: Path | None) -> None:
     """Run the training loop of one rank."""
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world}: pid {os.getpid()}, {device}", flush=True)
@@ -40,6 +44,8 @@ def train(device: torch.device, steps: int, lr: float) -> None:
     model = DistributedDataParallel(net.to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     samples = torch.Generator().manual_seed(rank)
+    if trace:
+        write_lr(optimizer, trace / f"rank-{rank}")
 
     for step in range(steps):
         x = torch.rand(256, 1, generator=samples).to(device) * 6 - 3
@@ -53,6 +59,17 @@ def train(device: torch.device, steps: int, lr: float) -> None:
 
     weights = sum(float(p.detach().abs().sum()) for p in model.parameters())
     print(f"rank {rank} of {world}: done, sum of weights {weights:.6f}", flush=True)
+
+
+def write_lr(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Have every step write down its number and the learning rate it uses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines, numbers = path.open("w", buffering=1), itertools.count()
+
+    def note(used: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        lines.write(f"{next(numbers)} {used.param_groups[0]['lr']}\n")
+
+    optimizer.register_step_pre_hook(note)
 
 
 def pick_device() -> torch.device:

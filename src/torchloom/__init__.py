@@ -5,15 +5,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchloom.runner.api import Runner, get_runner
+    from torchloom.worker.threadlet.run import init
 
 __version__ = "0.1.0"
-__all__ = ["Runner", "get_runner"]
+__all__ = ["Runner", "get_runner", "init"]
 
 
 def __getattr__(name: str) -> "Any":
     """Import what is asked for, when it is asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "init":
+        from torchloom.worker.threadlet.run import init
+
+        return init
     from torchloom.runner import api
 
     return getattr(api, name)

@@ -1,14 +1,29 @@
 """`make demo`: its acts happen, a failed act is a failed demo, nothing is left behind."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples/pytorch/train_ddp.py"
+CHANGE = r"lr 0\.1 -> 0\.03 at step (\d+) on ranks 0-3, acked in [\d.]+ m?s"
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the user who plays the demo folders of their own; all of it is short, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="own-", dir="/tmp") as name:
+        for variable in ("LOOM_HOME", "XDG_RUNTIME_DIR", "TMPDIR"):
+            (Path(name) / variable).mkdir(mode=0o700)
+            monkeypatch.setenv(variable, str(Path(name) / variable))
+        yield Path(name)
 
 
 def play(tmp_path: Path, script: str | None = None) -> "subprocess.CompletedProcess[str]":
@@ -35,14 +50,31 @@ def acts(text: str) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.needs("torch")
-def test_every_act_happens_and_no_process_is_left(tmp_path: Path) -> None:
+def test_every_act_happens_and_nothing_is_left(tmp_path: Path, own: Path) -> None:
     done = play(tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert acts(done.stdout) == ["1", "2", "3", "4", "5"]
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7"]
     assert "launched, trained a step and ended in" in done.stdout
     assert "the loss fell from" in done.stdout
+    changes = re.findall(CHANGE, done.stdout)
+    assert len(changes) == 1
+    assert f"by their own files, all four ranks changed at step {changes[0]}" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
+    assert [path for path in own.rglob("*") if not path.is_dir()] == []  # the user's own folders
+    assert list((own / "TMPDIR").glob("loom*")) == []  # torch leaves an empty folder there
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+def test_a_rank_that_did_not_change_fails_the_demo(tmp_path: Path, own: Path) -> None:
+    done = play(tmp_path, SCRIPT.read_text().replace("used.param_groups[0]['lr']", "0.1"))
+
+    assert done.returncode == 1
+    assert "did not change its lr at step" in done.stderr
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6"]
+    assert list((own / "TMPDIR").glob("loom*")) == []  # torch leaves an empty folder there
+    assert processes_naming(str(tmp_path)) == []
 
 
 @pytest.mark.process

@@ -254,10 +254,10 @@ def _recover(
     groups = drmap.groups_of(hit)
     members = drmap.members(*groups) | hit
     recovery = _possible(_policy(state, job), drmap, everyone - members)
-    if recovery in (Recovery.RESTART, Recovery.FAIL):
-        members = everyone
-    kills = _kills(members - dead, reason)
+    kills = _kills((everyone if recovery is Recovery.FAIL else members) - dead, reason)
     match recovery:
+        case Recovery.RESTART:  # whoever starts them again ends the others, in their grace
+            return (*kills, Restart(job, everyone, recovery, reason))
         case Recovery.SHRINK:
             return (*kills, Shrink(job, groups, reason))
         case Recovery.FAIL:

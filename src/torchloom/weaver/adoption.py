@@ -6,6 +6,7 @@ that whatever happened while no weaver was up is known as soon as one is.
 
 import contextlib
 import json
+import signal
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -70,7 +71,7 @@ class Adoption:
         if read != job.facts.get(_READ, 0):
             self._jobs.told(_told(record, {_READ: read}))
         if record.is_over():
-            self._reports.job_ended(app_id, _ENDS[record.state], record.reason or "ranks_ended")
+            self._reports.job_ended(app_id, _ENDS[record.state], self._reason(record))
 
     def _take(self, record: Record, line: Mapping[str, Any]) -> None:
         kind = line.get("event")
@@ -90,7 +91,15 @@ class Adoption:
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
         for row in self._roster.ranks(record.id):
             if (row.role, row.rank) == (facts.get("role"), number) and row.state == "up":
-                self._reports.rank_gone(row, f"{how}_rank_{number}")
+                ours = row.reason if code == -signal.SIGKILL else ""
+                self._reports.rank_gone(row, ours or f"{how}_rank_{number}")
+
+    def _reason(self, record: Record) -> str:
+        """Return why a job ended: where a rank was killed on our word, our reason for that."""
+        for row in self._roster.ranks(record.id):
+            if record.reason == f"exit_signal_9_rank_{row.rank}" and row.reason:
+                return row.reason
+        return record.reason or "ranks_ended"
 
 
 def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:

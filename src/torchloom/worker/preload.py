@@ -29,6 +29,8 @@ def preload(cache: Path) -> None:
     for name in names:
         with contextlib.suppress(Exception):  # what cannot be imported alone, a program will import
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):  # an interpreter without msgspec has no threadlet
+        importlib.import_module("torchloom.worker.threadlet.threadlet")
 
 
 def installed_roots() -> tuple[str, ...]:
