@@ -121,19 +121,6 @@ def test_a_group_waits_for_its_zygote_and_a_lone_program_does_not(
 
 
 @pytest.mark.needs("torch")
-def test_who_is_in_a_hurry_waits_no_longer(train: str) -> None:
-    asked, warmth = order((sys.executable, train)), Warmth()
-
-    with coming(zygote_of(sys.executable, train)):
-        first = decide(warmth, asked)
-        warmth.hurry()
-        second = decide(warmth, asked)
-
-    assert (first, second) == (None, COLD)
-    assert warmth.said == FIRST
-
-
-@pytest.mark.needs("torch")
 def test_a_zygote_that_lately_could_not_live_is_not_tried_again(train: str, runtime: Path) -> None:
     asked, warmth = order((sys.executable, train)), Warmth()
     excuse = warm.excuse_path(zygote_of(sys.executable, train).address)

@@ -67,6 +67,7 @@ def test_the_report_is_plain_json_even_when_the_loss_is_no_number() -> None:
     }
 
 
+@pytest.mark.process  # it takes longer than the unit tests of any other room
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
 def test_every_model_learns_within_the_default_steps_and_repeats_itself(name: str) -> None:
     first, again = train(name, 40), train(name, 40)

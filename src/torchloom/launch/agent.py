@@ -158,9 +158,9 @@ class Agent:
                 self.code = message["code"]
                 self._end(message["grace"])
             case _:
-                self._todo.append(message)
                 if message["do"] == "stop":
-                    self._keeper.hurry()
+                    self._take_back(ReplicaKey(*message["key"]))
+                self._todo.append(message)
                 self._work()
 
     def _work(self) -> None:
@@ -171,6 +171,17 @@ class Agent:
                 return
             self._todo.popleft()
             self._act(message)
+
+    def _take_back(self, key: ReplicaKey) -> None:
+        """Forget a start that still waits for its keeper: its ranks ended before they began."""
+        for message in [each for each in self._todo if each["do"] == "start"]:
+            order = self._order(message["order"])
+            if order.key == key:
+                self._todo.remove(message)
+                facts = {"role": order.role, "index": order.index, "attempt": order.attempt}
+                facts |= {"code": -int(signal.SIGTERM)}
+                ranks = [{**facts, "local_rank": rank.local_rank} for rank in order.ranks]
+                self._launcher.send({"say": "exited", "ranks": ranks})
 
     def _has_keeper(self, data: Mapping[str, Any]) -> bool:
         order = self._order(data)

@@ -168,7 +168,10 @@ class Keeper:
         """Signal a rank and its process group; a child not reaped yet keeps its pid."""
         if child is not None and child.code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signum)
+                try:
+                    os.killpg(child.pid, signum)
+                except ProcessLookupError:  # just forked: it has no group of its own yet
+                    os.kill(child.pid, signum)
 
     def _bury(self, number: int) -> None:
         """Forget a rank that ended, and end what it left running."""

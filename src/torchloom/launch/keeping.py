@@ -81,10 +81,6 @@ class KeeperLink:
         self._connect(keeper)
         return True
 
-    def hurry(self) -> None:
-        """Wait for no zygote any more."""
-        self._warmth.hurry()
-
     def start(
         self,
         argv: Sequence[str],

@@ -77,16 +77,25 @@ def spawn(order: Order, run: Run | None = None) -> int:
 def _fork_warm(order: Order, run: Run, parent: int) -> int:
     """Fork the program and go on: the next rank need not wait until this one has begun."""
     os.close(os.open(order.cwd, os.O_RDONLY | os.O_DIRECTORY))  # an error is better said here
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _set_apart(order, parent)
-            os.chdir(order.cwd)
-            os.closerange(max(_FIRST_EXTRA, len(order.fds)), _MOST_FDS)
-            run(order)
-        finally:
-            os._exit(127)
+    # a signal that comes before the fork has shed our ways with them waits until it has
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become_warm(order, run, parent)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
+
+
+def _become_warm(order: Order, run: Run, parent: int) -> NoReturn:
+    try:
+        _set_apart(order, parent)
+        os.chdir(order.cwd)
+        os.closerange(max(_FIRST_EXTRA, len(order.fds)), _MOST_FDS)
+        run(order)
+    finally:
+        os._exit(127)
 
 
 def _become(order: Order, parent: int, report: int) -> None:

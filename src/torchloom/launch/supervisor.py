@@ -282,6 +282,7 @@ class Supervisor:
         phases = [self._state.replicas[_key(rank)].phase for rank in ranks]
         for rank, phase in zip(ranks, phases, strict=True):
             del self._alive[_place(rank)]
+            self._waiting.heard(_key(rank))  # one that was taken back has ended all the same
             if "error" in rank:
                 self._reports.failed(_place(rank), rank)
             told = phase is not recovery.Phase.UP

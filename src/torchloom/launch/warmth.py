@@ -24,13 +24,8 @@ class Warmth:
 
     def __init__(self) -> None:
         self._awaited: warm.Zygote | None = None
-        self._hurried = False
         self.is_warm = False
         self.said = COLD
-
-    def hurry(self) -> None:
-        """Wait for nothing any more."""
-        self._hurried = True
 
     def keeper(self, request: Mapping[str, Any], order: ReplicaOrder) -> socket.socket | str | None:
         """Return the connection to a warm keeper, COLD, or nothing while its zygote comes up."""
@@ -38,7 +33,7 @@ class Warmth:
         zygote = self._awaited or warm.find(command, request["env"], order.cwd)
         if isinstance(zygote, warm.Cold) or command is None:
             return self._cold(zygote.why if isinstance(zygote, warm.Cold) else "")
-        if self._awaited and zygote.is_coming() and not self._hurried:
+        if self._awaited and zygote.is_coming():
             return None
         found = zygote.keeper(request)
         if isinstance(found, socket.socket):

@@ -1,24 +1,18 @@
 """Starting and ending launches again and again: none hangs, none leaves anything."""
 
-import json
 import os
 import shutil
 import signal
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .evidence import teller, write
 from .launches import LOOM, Launches
 
-ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT))  # pytest alone, unlike `python -m pytest`, does not
-
-from benchmarks.run import commit, machine  # noqa: E402
-
-EVIDENCE = ROOT / "docs/evidence/launch-cycles.json"
 ENDINGS = ("by itself", "SIGINT", "SIGTERM", "loom stop", "SIGKILL of the command")
 GONE = 15.0  # seconds in which nothing of an ended launch is left
 TRAIN = """
@@ -46,7 +40,12 @@ def cycle(launches: Launches, number: int, script: Path) -> dict[str, Any]:
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     shutil.rmtree(run)
     seconds = {"up": round(up - began, 3), "gone": round(gone - up, 3)}
-    return {"cycle": number, "hosts": 2 if spread else 1, "ending": how, "code": code} | {
+    return {
+        "cycle": number,
+        "hosts": 2 if spread else 1,
+        "ending": how,
+        "code": code,
+    } | {
         **seconds,
         "folder_bytes": size,
     }
@@ -63,9 +62,16 @@ def end(launches: Launches, command: int, how: str) -> None:
         os.kill(command, signal.Signals[how.split()[0]])
 
 
-def cycles(launches: Launches, count: int) -> list[dict[str, Any]]:
+def cycles(
+    launches: Launches, count: int, tell: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
     script = launches.script(TRAIN)
-    samples = [cycle(launches, number, script) for number in range(count)]
+    samples = []
+    for number in range(count):
+        samples.append(cycle(launches, number, script))
+        tell(
+            "cycle {cycle}: {hosts} hosts, {ending}: up {up} s, gone {gone} s".format(**samples[-1])
+        )
     assert {each["code"] for each in samples if each["ending"] == "by itself"} == {0}
     assert 0 not in {each["code"] for each in samples if each["ending"] != "by itself"}
     return samples
@@ -78,11 +84,23 @@ def test_ten_launches_leave_nothing(launches: Launches) -> None:
 
 
 @pytest.mark.soak
-def test_two_hundred_launches_leave_nothing(launches: Launches) -> None:
-    samples = cycles(launches, 200)
+def test_two_hundred_launches_leave_nothing(
+    launches: Launches, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = cycles(launches, 200, teller(capsys))
 
     sizes = [each["folder_bytes"] for each in samples]
+    assert len(samples) == 200
     assert max(sizes[-20:]) <= 1.2 * max(sizes[:20])
-    facts = {"suite": "launch-cycles", "cycles": len(samples), "hangs": 0, "left_behind": 0}
-    row = {**facts, "machine": machine(), "commit": commit(), "samples": samples}
-    EVIDENCE.write_text(json.dumps(row, indent=1) + "\n")
+    facts = {
+        "cycles": len(samples),
+        "hangs": 0,
+        "left_behind": 0,
+        "slowest_seconds": slowest(samples),
+    }
+    write("launch-cycles", facts, samples)
+
+
+def slowest(samples: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the longest that any launch took to be up, and then to be gone."""
+    return {what: max(each[what] for each in samples) for what in ("up", "gone")}
