@@ -75,6 +75,10 @@ def _no_slurmd() -> str:
     return _absent("slurmctld", "slurmd", "munged", "salloc", "srun")
 
 
+def _no_tmux() -> str:
+    return _absent("tmux")
+
+
 def _no_ssh() -> str:
     return _absent("sshd", "ssh", "ssh-keygen")
 
@@ -102,6 +106,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "slurmd": _no_slurmd,
     "ssh": _no_ssh,
     "torch": _no_torch,
+    "tmux": _no_tmux,
 }
 
 

@@ -83,7 +83,7 @@ def command_lines() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("area", ["cli", "launch"])
+@pytest.mark.parametrize("area", ["cli", "launch", "control", "scale"])
 def test_every_figure_has_a_target_and_every_target_a_figure(area: str) -> None:
     source = (ROOT / f"benchmarks/{area}.py").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.figure import CannotMeasure, Figure, Subject  # noqa: E402
+from benchmarks.figure import CannotMeasure, Figure, Subject, once, series  # noqa: E402
 from benchmarks.run import interleave, table  # noqa: E402
 from benchmarks.verdict import met, row  # noqa: E402
 
@@ -80,6 +80,23 @@ def test_a_target_on_the_slowest_counts_the_slowest() -> None:
     assert not row("cli", alone, [1.0] * 9 + [51.0], [], target)["met"]
 
 
+def test_a_p99_takes_two_hundred_samples_and_leaves_out_the_slowest_hundredth() -> None:
+    target = {"stat": "p99", "at_most": 50}
+    alone = Figure("knob", "ms", Subject("set", lambda: 0.0))
+
+    assert not row("control", alone, [1.0] * 199, [], target)["met"]
+    assert row("control", alone, [1.0] * 198 + [99.0] * 2, [], target)["met"]
+    assert not row("control", alone, [1.0] * 197 + [99.0] * 3, [], target)["met"]
+
+
+def test_what_is_only_reported_is_neither_met_nor_missed_unless_it_was_not_measured() -> None:
+    target = {"stat": "median", "reported": True}
+    alone = Figure("knob-8", "ms", Subject("set", lambda: 0.0))
+
+    assert row("control", alone, [1.0], [], target)["met"] is None
+    assert row("control", alone, [], [], target)["met"] is False
+
+
 @pytest.mark.parametrize(("ours", "ratio"), [(None, None), (10.0, None)])
 def test_what_is_missing_never_counts(ours: float | None, ratio: float | None) -> None:
     assert not met(ours, ratio, 10, TARGET)
@@ -119,6 +136,22 @@ def test_a_subject_that_fails_midway_keeps_no_samples() -> None:
     subject = Subject("a", fail_late)
 
     assert interleave([Figure("x", "ms", subject)], 12) == {subject: []}
+
+
+def test_samples_of_one_run_follow_the_rounds_and_a_run_that_fails_is_not_repeated() -> None:
+    tries: list[str] = []
+
+    @once
+    def fail() -> list[float]:
+        tries.append("once")
+        raise CannotMeasure("gone")
+
+    good = series("b", lambda: [1.0, 2.0])
+    bad, worse = series("c", fail), series("d", fail)
+    figures = [Figure(subject.command, "ms", subject) for subject in (good, bad, worse)]
+
+    assert interleave(figures, 5) == {good: [1.0, 2.0], bad: [], worse: []}
+    assert tries == ["once"]
 
 
 def test_the_table_shows_what_was_missed() -> None:

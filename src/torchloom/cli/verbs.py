@@ -10,6 +10,7 @@ class Verb(NamedTuple):
     flags: tuple[str, ...]
     takes: str = ""  # what its argument is, for completion: job, target, component, engine, ...
     first: bool = True  # shown at the top of `loom --help`
+    beside: str = ""  # the verb whose line there it shares
 
 
 _TARGET = (
@@ -26,12 +27,12 @@ _TARGET = (
 
 VERBS: dict[str, Verb] = {
     "run": Verb(
-        "run a script, a component or a spec file; follows it, -d does not",
+        "run a script, component or spec file; follows it, -d does not",
         ("--detach", "--dryrun", "--wait", "--log", "--stdin", *_TARGET),
         "target",
     ),
     "launch": Verb(
-        "start the ranks of a command here or over hosts, as torchrun does",
+        "start the ranks of a command here or over hosts, like torchrun",
         (
             *(
                 "--np=",
@@ -76,24 +77,26 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "monitor": Verb(
-        "live screen of jobs, ranks and curves; a prompt without a terminal", ("--job=", "--plain")
+        "live screen of jobs, ranks and curves; elsewhere a prompt", ("--job=", "--plain")
     ),
     "set": Verb(
-        "change knobs at one step on all ranks; without values, list them",
+        "change knobs at one step on all ranks; without values list them",
         ("--at=", "--hold", "--reason=", "--wait=", "--json"),
         "job",
     ),
-    "pause": Verb("have all ranks wait at one step", ("--at=", "--reason=", "--json"), "job"),
-    "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job"),
+    "pause": Verb(
+        "have all ranks wait at one step; go on", ("--at=", "--reason=", "--json"), "job"
+    ),
+    "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job", beside="pause"),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
     ),
     "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
     "up": Verb(
-        "start the plane: NATS, weaver, node agent; --status shows it",
+        "start or see the plane: NATS, weaver, agent; end it",
         ("--host=", "--only=", "--status", "--json"),
     ),
-    "down": Verb("end the plane; jobs run on", ("--json",)),
+    "down": Verb("end the plane; jobs run on", ("--json",), beside="up"),
     "doctor": Verb(
         "check this machine; end what crashes left behind",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
@@ -154,6 +157,14 @@ JOB is an id, the beginning of one, a name, a handle, or @ for the newest.
 
 def help_text() -> str:
     """Return what `loom --help` prints; it fits 80 columns."""
-    rows = [f"  {name:<12}{verb.summary}" for name, verb in VERBS.items() if verb.first]
+    rows = [f"  {_together(name):<15}{VERBS[name].summary}" for name in VERBS if _leads(name)]
     others = ", ".join(name for name, verb in VERBS.items() if not verb.first)
     return "\n".join([_HEAD, "verbs:", *rows, f"\nmore: {others}\n", _TAIL])
+
+
+def _leads(name: str) -> bool:
+    return VERBS[name].first and not VERBS[name].beside
+
+
+def _together(name: str) -> str:
+    return ", ".join([name, *(other for other, verb in VERBS.items() if verb.beside == name)])

@@ -1,0 +1,44 @@
+"""`loom monitor`: a live screen of jobs, ranks and curves; a prompt where there is no terminal."""
+
+import sys
+from collections.abc import Mapping
+
+import click
+
+from torchloom.cli.command import LoomCommand
+from torchloom.settings import environment
+
+
+@click.command("monitor", cls=LoomCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, metavar="[WORD ...]")
+@click.option("-j", "--job", default="", metavar="JOB", help="Mean this job where none is named.")
+@click.option("--plain", is_flag=True, help="A prompt instead of the screen.")
+def command(words: tuple[str, ...], job: str, plain: bool) -> int:
+    """Watch the jobs of this plane and steer them.
+
+    With WORDs, such as `jobs`, `set lr=0.03` or `devices`, does that and ends; `help` lists them.
+    On a terminal it is a screen; over a pipe it reads one command a line.
+    """
+    from torchloom.cli.monitor import plain as simple
+    from torchloom.cli.monitor.prompt import Prompt
+    from torchloom.client.plane import ask
+
+    prompt = Prompt(ask, job)
+    if words:
+        simple.once(prompt, list(words))
+    elif not sys.stdin.isatty():
+        simple.from_pipe(prompt)
+    elif plain or not _has_screen(environment()):
+        simple.converse(prompt, ask)
+    else:
+        from torchloom.cli.monitor.app import Monitor
+
+        screen = Monitor(ask, job)
+        screen.run()
+        return screen.return_code or 0
+    return 0
+
+
+def _has_screen(env: Mapping[str, str]) -> bool:
+    """Tell whether the terminal can show more than lines."""
+    return sys.stdout.isatty() and env.get("TERM", "dumb") not in ("dumb", "")

@@ -1,0 +1,221 @@
+"""What the plane answers, as text that people read."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from torchloom.cli.output import age, duration, table
+from torchloom.cli.steering import in_words, numbers, shown
+
+Fact = Mapping[str, Any]
+ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")
+_UNTOLD = ("command", "kind", "payload", "before", "after", "node", "agent", "device", "processes")
+
+
+def clock(time: str | None) -> str:
+    """Return the time of day, here, of an instant."""
+    return datetime.fromisoformat(time).astimezone().strftime("%H:%M:%S") if time else "-"
+
+
+def seconds(value: float | None) -> str:
+    """Return a short time as people write it."""
+    if not value or not math.isfinite(value):
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.3g} ms" if value < 0.1 else f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 60 else duration(value)
+
+
+def lags(ranks: Iterable[Fact]) -> dict[str, int]:
+    """Return, by incarnation, how many steps each living rank is behind the fastest of its role."""
+    living = [r for r in ranks if r["step"] is not None and r["state"] in ("up", "suspect")]
+    first: dict[str, int] = {}
+    for rank in living:
+        first[rank["role"]] = max(first.get(rank["role"], 0), rank["step"])
+    return {rank["incarnation"]: first[rank["role"]] - rank["step"] for rank in living}
+
+
+def step(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def jobs_text(jobs: Sequence[Fact], most: int | None) -> str:
+    """Return jobs as a table, newest first."""
+    rows = [
+        (job["id"], job["name"], job["state"], step(job["step"]), lasted(job), job["reason"])
+        for job in jobs[:most]
+    ]
+    text = table(("JOB", "NAME", "STATE", "STEP", "AGE", "REASON"), rows)
+    left = len(jobs) - len(rows)
+    return f"{text}\n({left} older: jobs --all)" if left else text
+
+
+def lasted(job: Fact) -> str:
+    """Return how long ago a job began."""
+    return age(job["started_at"] or job["created_at"])
+
+
+def job_text(job: Fact, knobs: Sequence[Fact]) -> str:
+    """Return one job in a few lines."""
+    ranks = job["ranks"]
+    values = " ".join(f"{knob['name']}={shown(knob['value'])}" for knob in knobs)
+    facts = {
+        "job": f"{job['id']} ({job['name']})" if job["name"] else job["id"],
+        "state": f"{job['state']} {job['reason']}".strip(),
+        "step": step(job["step"]),
+        "ranks": summary(ranks),
+        "knobs": values or "none",
+        "began": f"{lasted(job)} ago, attempt {job['attempt']}, generation {job['generation']}",
+    }
+    return "\n".join(f"{name:<7}{value}" for name, value in facts.items())
+
+
+def summary(ranks: Sequence[Fact]) -> str:
+    """Return how many ranks there are in which state, and who is furthest behind."""
+    if not ranks:
+        return "none"
+    states: dict[str, int] = {}
+    for rank in ranks:
+        states[rank["state"]] = states.get(rank["state"], 0) + 1
+    text = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=_up_first))
+    behind = lags(ranks)
+    worst = max(ranks, key=lambda rank: behind.get(rank["incarnation"], 0))
+    lag = behind.get(worst["incarnation"], 0)
+    return f"{text}; rank {worst['rank']} is {lag} behind" if lag > 1 else text
+
+
+def _up_first(item: tuple[str, int]) -> tuple[bool, str]:
+    return item[0] != "up", item[0]
+
+
+def rank_cells(rank: Fact, lag: int | None) -> tuple[str, ...]:
+    """Return number, state, step, lag, step time and node of a rank."""
+    state = rank["state"]
+    if state == "up" and rank["phase"] not in (None, "step"):
+        state = rank["phase"]
+    took = seconds(rank["step_seconds"])
+    return str(rank["rank"]), state, step(rank["step"]), step(lag), took, rank["node"]
+
+
+def ranks_text(ranks: Sequence[Fact]) -> str:
+    """Return the ranks of a job as a table."""
+    behind = lags(ranks)
+    rows = [
+        (*rank_cells(rank, behind.get(rank["incarnation"])), rank["replica"], rank["reason"])
+        for rank in ranks
+    ]
+    heads = ("RANK", "STATE", "STEP", "LAG", "STEP TIME", "NODE", "REPLICA", "REASON")
+    return table(heads, rows)
+
+
+def knobs_text(knobs: Sequence[Fact]) -> str:
+    """Return what can be changed."""
+    if not knobs:
+        return "no knobs; a program has some once its optimizer has stepped, or by run.knob()"
+    rows = [
+        (knob["name"], shown(knob["value"]), knob["type"], _range(knob), numbers(knob["ranks"]))
+        for knob in knobs
+    ]
+    return table(("KNOB", "VALUE", "TYPE", "RANGE", "RANKS"), rows)
+
+
+def _range(knob: Fact) -> str:
+    low, high = ("" if knob[end] is None else shown(knob[end]) for end in ("low", "high"))
+    return f"{low}..{high}"
+
+
+def devices_text(devices: Sequence[Fact]) -> str:
+    """Return the map of devices."""
+    return table(("DEVICE", "NODE", "STATE", "RANKS", "REASON"), map(device_cells, devices))
+
+
+def device_cells(device: Fact) -> tuple[str, ...]:
+    ranks = ", ".join(device["processes"]) or "-"
+    return device["uuid"], device["node"], device["state"], ranks, device["reason"]
+
+
+def device_text(device: Fact) -> str:
+    """Return what became of a device, and whom it concerns."""
+    ranks = ", ".join(device["processes"]) or "no rank"
+    return f"{device['uuid']} is {device['state']}; it has {ranks}"
+
+
+def audit_text(commands: Sequence[Fact]) -> str:
+    """Return every command with its outcome."""
+    rows = [
+        (
+            str(each["number"]),
+            clock(each["asked_at"]),
+            each["author"],
+            each["state"],
+            "; ".join(in_words(dict(each))),
+            each["outcome"] or each["reason"],
+        )
+        for each in commands
+    ]
+    return table(("#", "AT", "BY", "STATE", "WHAT", "WHY"), rows)
+
+
+def event_cells(event: Fact) -> tuple[str, ...]:
+    """Return time, kind, rank and the rest of an event in words."""
+    rank = "" if event["rank"] < 0 else str(event["rank"])
+    return clock(event["time"]), event["kind"], rank, _told(event)
+
+
+def _told(event: Fact) -> str:
+    facts = event["facts"]
+    parts = [_main(facts), event.get("reason") or ""]
+    if event["step"] is not None and event["step"] >= 0:
+        parts.append(f"at step {event['step']}")
+    if author := event.get("author"):
+        parts.append(f"by {author}")
+    rest = [
+        f"{name}={shown(value)}"
+        for name, value in facts.items()
+        if name not in _UNTOLD and value not in ("", None)
+    ]
+    return " ".join(part for part in (*parts, *rest) if part)
+
+
+def _main(facts: Fact) -> str:
+    """Return what an event is about: a command's values, a state before and after, a place."""
+    payload = facts.get("payload")
+    if isinstance(payload, dict) and payload:
+        wished = " ".join(f"{name}={_wish(value)}" for name, value in payload.items())
+        return f"{', '.join(payload)} {moved}" if (moved := _moved(facts)) else wished
+    if "before" in facts and "after" in facts:
+        return f"{facts.get('kind', '')} {_moved(facts)}".strip()
+    return " ".join(
+        str(facts[name]) for name in ("kind", "device", "node", "agent") if name in facts
+    )
+
+
+def _wish(value: Any) -> str:
+    return shown(value["value"] if isinstance(value, dict) and "value" in value else value)
+
+
+def _moved(facts: Fact) -> str:
+    before, after = facts.get("before"), facts.get("after")
+    if before is None and after is None:
+        return ""
+    return shown(after) if before is None else f"{shown(before)} -> {shown(after)}"
+
+
+def events_text(events: Sequence[Fact]) -> str:
+    """Return what happened, oldest first."""
+    return table(("TIME", "EVENT", "RANK", "WHAT"), map(event_cells, events))
+
+
+def plane_text(status: Fact) -> str:
+    """Return how the weaver is."""
+    dropped = ", ".join(f"{count} {what}" for what, count in status["dropped"].items())
+    facts = {
+        "weaver": f"{status['host']} pid {status['pid']}, epoch {status['epoch']}",
+        "up": f"for {age(status['started_at'])}",
+        "bus": "connected" if status["connected"] else "away",
+        "has": f"{status['jobs']} active jobs, {status['agents']} agents, {status['ranks']} ranks",
+        "stored": f"{status['stored']} records, {status['backlog']} waiting",
+        "dropped": dropped or "nothing",
+    }
+    return "\n".join(f"{name:<9}{value}" for name, value in facts.items())
