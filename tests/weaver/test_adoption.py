@@ -107,6 +107,24 @@ def test_what_happened_while_no_weaver_was_up_is_known_to_the_next_and_only_once
     assert noted == [("exit", 1), ("restart", -1)]
 
 
+def test_an_exit_read_late_is_not_that_of_the_next_life(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange, ledger = Exchange(), launched()
+        start(ledger)
+        ledger.rank_ended(("trainer", 0, 1), AppState.FAILED, -9)
+        ledger.restarted(1)
+        start(ledger, attempt=1)
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, _ = await crowd(exchange, 2, generation=1)
+            await agent.hello()
+
+            adoption(weaver).look_at_all()
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, RANKS) == [(0, "up", ""), (1, "up", "")]
+
+
 def test_ranks_that_start_again_end_the_recovery(tmp_path: Path) -> None:
     async def scenario() -> None:
         ledger = launched()

@@ -98,7 +98,9 @@ class Ledger:
         """Note how a rank ended; codes below zero are signals, as the kernel counts them."""
         ended = _put(self.record, place, state=state, exit_code=exit_code, ended_at=now())
         role, replica, local = place
-        self._write(ended, "exit", role=role, replica=replica, local_rank=local, code=exit_code)
+        rank = next(rank for rank in ended.ranks if _place_of(rank) == place)
+        facts = {"role": role, "replica": replica, "local_rank": local, "attempt": rank.attempt}
+        self._write(ended, "exit", **facts, code=exit_code)
 
     def finished(self, verdict: "Verdict", error: str | None, lost: int) -> None:
         """Write the end: after this line in the record nothing of the app runs."""
@@ -135,11 +137,15 @@ def _shown(one: Started) -> dict[str, object]:
 def _put(record: Record, place: Place, **changes: object) -> Record:
     ranks = tuple(
         replace(rank, **changes)  # type: ignore[arg-type]
-        if (rank.role, rank.replica, rank.local_rank) == place
+        if _place_of(rank) == place
         else rank
         for rank in record.ranks
     )
     return replace(record, ranks=ranks)
+
+
+def _place_of(rank: RankRecord) -> Place:
+    return (rank.role, rank.replica, rank.local_rank)
 
 
 def _settled(rank: RankRecord, verdict: AppState) -> RankRecord:

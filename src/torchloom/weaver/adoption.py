@@ -90,7 +90,8 @@ class Adoption:
         code, number = facts.get("code", 0), _rank(record, facts)
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
         for row in self._roster.ranks(record.id):
-            if (row.role, row.rank) == (facts.get("role"), number) and row.state == "up":
+            life = (row.role, row.rank, row.generation, row.state)
+            if life == (facts.get("role"), number, facts.get("attempt", row.generation), "up"):
                 ours = row.reason if code == -signal.SIGKILL else ""
                 self._reports.rank_gone(row, ours or f"{how}_rank_{number}")
 
