@@ -20,7 +20,8 @@ help:
 	@echo 'make check        format, lint, types, import map, unit tests: under a minute'
 	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
 	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
-	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples'
+	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples;'
+	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -47,6 +48,7 @@ soak: venv
 
 bench: venv
 	@$(python) make/venv.py peers
+	@case ' $(T) ' in *' control '*) $(python) make/venv.py trackers;; esac
 	@for area in $(or $(T),cli launch); do \
 	  $(venv) -m benchmarks.run $$area $(if $(N),-n $(N)) --peers .build/peers \
 	    --out docs/evidence/bench-$$area.json || missed=1; \

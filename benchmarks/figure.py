@@ -2,10 +2,13 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class CannotMeasure(Exception):
@@ -21,6 +24,33 @@ class Subject:
     name: str = "loom"
     version: str = ""
     most: int | None = None  # samples, spread over the rounds; what takes long is asked less often
+    take_all: Callable[[], Sequence[float]] | None = None  # where they all come from one run
+
+
+def series(command: str, take_all: Callable[[], Sequence[float]], name: str = "loom") -> Subject:
+    """Return what takes all of its samples in one run of its own, after the rounds."""
+    return Subject(command, _no_turn, name, take_all=take_all)
+
+
+def once(take: Callable[[], T]) -> Callable[[], T]:
+    """Return what takes something once and hands it out again; a failure is handed out, too."""
+    kept: list[T | CannotMeasure] = []
+
+    def taken() -> T:
+        if not kept:
+            try:
+                kept.append(take())
+            except CannotMeasure as error:
+                kept.append(error)
+        if isinstance(kept[0], CannotMeasure):
+            raise kept[0]
+        return kept[0]
+
+    return taken
+
+
+def _no_turn() -> float:
+    raise CannotMeasure("this is not sampled by turns")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Turn samples and a target into a row: the one place that says whether a target is met."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,10 @@ STATS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "max": max,
     "min": min,
+    "mean": statistics.fmean,
+    "p99": lambda values: sorted(values)[math.ceil(0.99 * len(values)) - 1],
 }
+MANY = 200  # samples that a p99 takes
 
 
 def row(
@@ -44,9 +48,17 @@ def row(
     }
 
 
-def met(ours: float | None, ratio: float | None, n: int, target: Mapping[str, Any] | None) -> bool:
-    """Say whether enough samples reach the whole target; what is missing never counts."""
-    if not target or ours is None or n < target.get("samples", ENOUGH):
+def met(
+    ours: float | None, ratio: float | None, n: int, target: Mapping[str, Any] | None
+) -> bool | None:
+    """Say whether enough samples reach the whole target; what is missing never counts.
+
+    None of what is only to be reported, and was.
+    """
+    enough = MANY if target and target["stat"] == "p99" else ENOUGH
+    if target and ours is not None and target.get("reported"):
+        return None
+    if not target or ours is None or n < target.get("samples", enough):
         return False
     limit, share = target.get("at_most"), target.get("of_peer_at_most")
     if limit is None and share is None:

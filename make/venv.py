@@ -33,8 +33,9 @@ RECIPES = {
     "peers": Recipe(
         ".build/peers", (TORCH_STEP, ("numpy torchx-nightly", "torchx-nightly")), 35, made_of=()
     ),
+    "trackers": Recipe(".build/trackers", (("wandb mlflow", "wandb, mlflow"),), 300, made_of=()),
 }
-COVERED_BY = {"demo": ("demo", "dev"), "dev": ("dev",), "peers": ("peers",)}
+COVERED_BY = {name: (name,) for name in RECIPES} | {"demo": ("demo", "dev")}
 
 
 def main(name: str) -> None:
@@ -83,6 +84,9 @@ def write_stamp(stamp: Path, recipe: Recipe) -> None:
 def announce(recipe: Recipe) -> None:
     """Say what is downloaded, and how much, before it is."""
     print(f"Setting up {recipe.folder} with Python {sys.version.split()[0]}.")
+    if TORCH_STEP not in recipe.steps:
+        print(f"It downloads about {recipe.small_mb} MB, less what pip has cached.", flush=True)
+        return
     print(f"It downloads {TORCH}: about 190 MB as a CPU build, some 3 GB where pip's")
     print("index serves the CUDA build (the public one does, on Linux), and about")
     print(f"{recipe.small_mb} MB of small packages, less what pip has cached. Another build, as")

@@ -16,7 +16,7 @@ Boundary: TypeAlias = Literal["none", "attached", "api"]
 Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint"]
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who speaks, or who is spoken to: one life of one rank, in one membership of its job."""
 
     version: int
@@ -193,7 +193,7 @@ class Greeting(Message, frozen=True):
     window: int = 64  # batches that may be under way without an answer
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far a rank is by its shared page; `moved` is how many seconds ago that changed."""
 
     head: Head

@@ -54,15 +54,18 @@ class Devices:
 
     def use(self, *ranks: Rank) -> None:
         """Take in which devices ranks use: these, and no others."""
-        self._change(self.map.replace_process(*map(_process, ranks)))
+        processes = [_process(rank) for rank in ranks]
+        self._change(self.map.replace_process(*processes), processes)
         for rank in ranks:
-            for uuid in set(rank.devices) - self._devices.keys():  # nobody has introduced it
-                kind = "cpu" if "/cpu/" in uuid else ""
-                self._put(Device(uuid, rank.node, kind, rank.local_rank, changed_at=self._now()))
+            for uuid in rank.devices:
+                if uuid not in self._devices:  # nobody has introduced it
+                    kind, index = "cpu" if "/cpu/" in uuid else "", rank.local_rank
+                    self._put(Device(uuid, rank.node, kind, index, changed_at=self._now()))
 
     def forget(self, *ranks: Rank) -> None:
         """Take processes out of the map."""
-        self._change(self.map.unregister(*(_process(rank).id for rank in ranks)))
+        processes = [_process(rank) for rank in ranks]
+        self._change(self.map.unregister(*(process.id for process in processes)), processes)
 
     def mark(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
         """Store what somebody says of a device's health; one that is not known becomes so."""
@@ -71,7 +74,7 @@ class Devices:
         device = replace(device, changed_at=self._now())
         with self._state.together():
             self._put(device)
-            self._change(self.map.mark(uuid, state, reason))
+            self._change(self.map.mark(uuid, state, reason), ())
             facts = {"device": uuid, "before": known.state, "processes": self.processes(uuid)}
             self._journal.note(f"device_{state}", author=source, reason=reason, facts=facts)
 
@@ -98,12 +101,13 @@ class Devices:
         self._state.put(device)
         self._devices[device.uuid] = device
 
-    def _change(self, after: DRMap) -> None:
-        """Store of a new map what is not in the old one."""
+    def _change(self, after: DRMap, changed: Iterable[Process]) -> None:
+        """Store of a new map what is not in the old one; only these processes differ."""
         before, version = self.map, after.version
         if version == before.version:
             return
-        old, new = _pairs(before, after), _pairs(after, before)
+        names = [process.id for process in changed]
+        old, new = _pairs(before, names), _pairs(after, names)
         with self._state.together():
             for uuid, process in old - new:
                 self._state.remove(MapEntry, device=uuid, process=process)
@@ -117,11 +121,7 @@ def _process(rank: Rank) -> Process:
     return Process(name, frozenset(rank.devices), rank.replica, rank.node)
 
 
-def _pairs(drmap: DRMap, other: DRMap) -> set[tuple[str, str]]:
-    """Return the entries of the processes that are not the same in another map."""
-    return {
-        (uuid, str(name))
-        for name, process in drmap.processes.items()
-        if other.processes.get(name) is not process
-        for uuid in process.devices
-    }
+def _pairs(drmap: DRMap, names: Iterable[ProcessId]) -> set[tuple[str, str]]:
+    """Return the entries of these processes."""
+    found = [(name, drmap.processes.get(name)) for name in names]
+    return {(uuid, str(name)) for name, one in found if one for uuid in one.devices}

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -39,6 +39,7 @@ class Roster:
         self._ranks: dict[Key, Rank] = {}
         self._lives: dict[str, Key] = {}
         self._of_job: dict[str, dict[Key, Rank]] = {}
+        self._of_agent: dict[str, set[Key]] = {}
         self._up: Counter[tuple[str, str, int]] = Counter()  # by job, role and generation
         self._bound: Counter[tuple[str, str, int]] = Counter()
         for row in state.find(Rank, job=active):
@@ -108,6 +109,12 @@ class Roster:
             self._agents[agent.id] = agent
         return agent
 
+    def agents_lost(self, reasons: Mapping[str, str]) -> None:
+        """Note which agents are silent for too long, and why; all is stored together."""
+        with self._state.together():
+            for agent, reason in reasons.items():
+                self.agent_lost(agent, reason)
+
     def agent_lost(self, agent: str, reason: str) -> None:
         """Note that an agent is silent for too long: its ranks are out of sight, which is all."""
         known = self._agents.get(agent)
@@ -118,8 +125,8 @@ class Roster:
             self._state.put(lost)
             self._journal.note("agent_lost", reason=reason, facts={"agent": agent})
             self._agents[agent] = lost
-            for rank in list(self._ranks.values()):
-                if rank.agent == agent and rank.state == "up":
+            for rank in [self._ranks[key] for key in self._of_agent.get(agent, ())]:
+                if rank.state == "up":
                     self._put(replace(rank, state="lost", reason=f"agent_lost_{agent}"), "")
 
     def find(self, job: str, role: str, rank: int) -> Rank | None:
@@ -178,6 +185,9 @@ class Roster:
                 membership = (each.job, each.role, each.generation)
                 self._up[membership] += sign
                 self._bound[membership] += sign * (each.boundary != "none")
+        if before and before.agent != row.agent:
+            self._of_agent[before.agent].discard(key)
+        self._of_agent.setdefault(row.agent, set()).add(key)
         self._ranks[key] = row
         self._of_job.setdefault(row.job, {})[key] = row
         self._lives[row.incarnation] = key

@@ -26,7 +26,7 @@ from torchloom.weaver.responses import Responses
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender
 from torchloom.weaver.store import StateLost, Store
-from torchloom.weaver.watching import ECHO, LOOK, Watching
+from torchloom.weaver.watching import LOOK, Watching
 
 TICK = 0.05  # seconds between two looks at what waits
 _FENCE = 1.0  # seconds between two looks whether a later weaver has begun
@@ -87,7 +87,6 @@ class Weaver:
             (subjects.ACTS, self.agents.act),
             (subjects.DEVICE_EVENTS, self.device_event),
             (subjects.DEVICE_ALERTS, self.device_alerts),
-            (ECHO, self.watching.echo),
         ):
             heard = await self.bus.subscribe(subject, self._guarded(handler))
             self._subscriptions.append(heard)

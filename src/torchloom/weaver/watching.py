@@ -1,8 +1,10 @@
 """Watch the clocks: which agents are silent, which ranks stand still; only the rules conclude."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost
@@ -15,8 +17,10 @@ from torchloom.weaver.roster import Roster
 from torchloom.weaver.store.rows import Rank
 
 LOOK = 0.25  # seconds between two looks at who was silent
-ECHO = subjects.door("echo")  # where our own words come back to us
-_STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
+_TOGETHER = 200  # agents that are noted to be lost in one transaction
+ECHO = subjects.beat("weaver")  # our own words come back to us among the beats, in their turn
+_AGAIN = 5.0  # seconds after which a word that has not come back is held to be lost
+STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
 
 
 class Watching:
@@ -38,6 +42,7 @@ class Watching:
         self._nodes = liveness.State()
         self._heard = {agent.id for agent in roster.agents() if agent.state == "up"}
         self._echo = False
+        self._awaited: float | None = None  # since when our own word is on its way
         self._ranks: dict[tuple[str, str], hang.State] = {}  # by job and agent
         self.suspects: dict[str, str] = {}  # why, by incarnation
         self.interrupted()  # who was there before us has time to come back
@@ -45,36 +50,54 @@ class Watching:
     def interrupted(self) -> None:
         """Our connection broke or came back: nobody's silence counts for a while."""
         self._nodes, _ = liveness.step(self._nodes, liveness.Interrupted())
+        self._awaited = None
 
     def heard(self, agent: str) -> None:
         """An agent said something."""
         self._heard.add(agent)
 
-    async def echo(self, subject: str, data: bytes, reply: str) -> None:
-        """Our own word came back."""
-        self._echo = True
+    def echo(self) -> None:
+        """Our own word came back, and what others said before it has been heard."""
+        self._echo, self._awaited = True, None
 
     async def look(self) -> None:
-        """One look at who was silent. `run` of the weaver repeats it."""
-        tick = liveness.Tick(self._clock(), frozenset(self._heard), self._echo)
+        """One look at who was silent. `run` of the weaver repeats it.
+
+        While our own word is on its way, so may be others': with much to do we hear them late,
+        and nobody is silent for that.
+        """
+        now = self._clock()
+        if self._awaited is not None:
+            if now - self._awaited > _AGAIN:
+                await self._call(now)
+            return
+        tick = liveness.Tick(now, frozenset(self._heard), self._echo)
         self._heard.clear()
         self._echo = False
         self._nodes, effects = liveness.step(self._nodes, tick)
-        for effect in effects:
-            if isinstance(effect, liveness.NodeLost):
-                why = f"silent for {effect.silent_for:.1f} s"
-                self._roster.agent_lost(effect.node, why)
-        with contextlib.suppress(BusLost):  # then nothing comes back, which is what it is for
+        await self._lose(effect for effect in effects if isinstance(effect, liveness.NodeLost))
+        await self._call(now)
+
+    async def _call(self, now: float) -> None:
+        """Say a word that comes back to us; without a bus none does."""
+        with contextlib.suppress(BusLost):
+            self._awaited = now  # it may be back before we are
             await self._bus.publish(ECHO, b"")
+            return
+        self._awaited = None
+
+    async def _lose(self, effects: Iterable[liveness.NodeLost]) -> None:
+        """Note who is lost: a rack's worth in one go, and the living are heard in between."""
+        silent = ((each.node, f"silent for {each.silent_for:.1f} s") for each in effects)
+        while lost := dict(islice(silent, _TOGETHER)):
+            self._roster.agents_lost(lost)
+            await asyncio.sleep(0)
 
     def beat(self, beat: Beat) -> None:
         """Look at the ranks that stand still, or did at the last beat."""
-        standing = [each for each in beat.progress if each.moved > _STANDS]
-        if not standing and not self.suspects:
-            return
         jobs: dict[str, list[Progress]] = {}
         for each in beat.progress:
-            if each.moved > _STANDS or each.head.incarnation in self.suspects:
+            if each.moved > STANDS or each.head.incarnation in self.suspects:
                 jobs.setdefault(each.head.job, []).append(each)
         for job, found in jobs.items():
             self._report(job, beat, found)

@@ -1,0 +1,274 @@
+"""The weaver under many agents: what they cost it, how soon it notices, that it wrongs nobody.
+
+Ten thousand simulated agents (scale_agents.py) with ten ranks each, on real connections to the
+plane's own NATS, beat once a second. The plane is a user's, started by `loom up`. Processor time is
+the kernel's; what the weaver notices is what it tells a watcher at its door, timed where it is
+heard; who died, and when, only the simulation knows.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import plane
+from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
+from benchmarks.plane import Plane, cpu
+
+from torchloom.rules.liveness import Limits
+
+SAMPLES = 1
+LADDER = (100, 1_000, 3_000, 10_000)
+PROCESSES = 4  # that simulate
+TOGETHER = 500  # agents that come at once; the next ones when these have been greeted
+LOOKS = 10  # at the weaver's processor time, a second each
+DEATHS = 210  # one at a time; and as many ranks
+APART = 0.08  # seconds between two of them
+SHARE = 0.3  # of the agents, dying at once
+QUIET = 10  # seconds in which nobody may be wronged
+LIMIT = 180.0
+
+
+def figures(lab: Lab) -> list[Figure]:
+    """Return the figures; all are of one run."""
+
+    @once
+    def seen() -> "Seen":
+        with plane.up(lab) as running, fleet(running) as agents:
+            return observe(running, agents)
+
+    def found(name: str) -> Subject:
+        return series(f"{LADDER[-1]:,} agents", lambda: getattr(seen(), name))
+
+    def share(agents: int) -> Subject:
+        return series(f"{agents:,} agents", lambda: seen().cpu[agents])
+
+    late = "ms after the silence limit until a watcher hears that an agent is lost"
+    return [
+        Figure("weaver-cpu-100", "% of a core, 100 agents", share(100)),
+        Figure("weaver-cpu-1000", "% of a core, 1,000 agents", share(1_000)),
+        Figure("weaver-cpu-3000", "% of a core, 3,000 agents", share(3_000)),
+        Figure("weaver-cpu", "% of a core, 10,000 agents, 100,000 ranks", share(10_000)),
+        Figure("detection", late, found("late")),
+        Figure("detection-exit", "ms until a watcher hears of a rank's exit", found("exits")),
+        Figure("death-to-lost", "ms from an agent's death, limit included", found("lost")),
+        Figure("mass-death", "ms after the limit, 30 % at once", found("mass_late")),
+        Figure("mass-death-wronged", "false deaths in each second", found("mass_wronged")),
+        Figure("broker-restart-wronged", "false deaths in each second", found("restart_wronged")),
+        Figure("broker-restart", "s until all are greeted again", found("restart_took")),
+        Figure("arrival", "s until 10,000 agents with 100,000 ranks are stored", found("arrival")),
+        Figure("weaver-memory", "MB", found("memory")),
+    ]
+
+
+@dataclass
+class Seen:
+    """What one run showed."""
+
+    cpu: dict[int, list[float]] = field(default_factory=dict)
+    late: list[float] = field(default_factory=list)
+    exits: list[float] = field(default_factory=list)
+    lost: list[float] = field(default_factory=list)
+    mass_late: list[float] = field(default_factory=list)
+    mass_wronged: list[float] = field(default_factory=list)
+    restart_wronged: list[float] = field(default_factory=list)
+    restart_took: list[float] = field(default_factory=list)
+    arrival: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+
+def observe(running: Plane, agents: "Fleet") -> Seen:
+    """Let agents come, beat, die alone, die together, and lose their broker."""
+    seen = Seen()
+    for count in LADDER:
+        took = agents.grow_to(count)
+        note(f"{count} agents are there after {took:.1f} s more")
+        if count == LADDER[-1]:
+            seen.arrival.append(took)
+        time.sleep(2.0)
+        seen.cpu[count] = busy(running.pid("weaver"))
+    seen.memory.append(resident(running.pid("weaver")))
+    with running.watched() as told:
+        die_alone(agents, told, seen)
+        note("agents die together")
+        die_together(agents, told, seen)
+        note("the broker restarts")
+        lose_broker(running, agents, told, seen)
+    return seen
+
+
+def busy(pid: int) -> list[float]:
+    """Return the share of a core that a process takes, second by second."""
+    shares = []
+    for _ in range(LOOKS):
+        began, before = time.monotonic(), cpu(pid)
+        time.sleep(1.0)
+        shares.append(100 * (cpu(pid) - before) / (time.monotonic() - began))
+    return shares
+
+
+def resident(pid: int) -> float:
+    """Return the megabytes that a process holds."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def die_alone(agents: "Fleet", told: "Told", seen: Seen) -> None:
+    """End agents and ranks of others one by one; see when each is noticed."""
+    chosen = random.sample(sorted(agents.living), 2 * DEATHS)
+    died: dict[str, tuple[float, float]] = {}
+    ended: dict[str, float] = {}
+    for doomed, host in zip(chosen[:DEATHS], chosen[DEATHS:], strict=True):
+        died |= agents.end(doomed)
+        ended |= agents.tell("end", [host])
+        time.sleep(APART)
+    until(lambda: len(lost_in(told)) >= DEATHS and len(gone_in(told)) >= DEATHS)
+    lost, gone = lost_in(told), gone_in(told)
+    if wrong := lost.keys() - died.keys():
+        raise CannotMeasure(f"{len(wrong)} agents that live were given up: {sorted(wrong)[:3]}")
+    silence = Limits().silence
+    seen.late = [1e3 * (lost[name] - beat - silence) for name, (_, beat) in died.items()]
+    seen.lost = [1e3 * (lost[name] - at) for name, (at, _) in died.items()]
+    seen.exits = [1e3 * (gone[name] - at) for name, at in ended.items()]
+
+
+def die_together(agents: "Fleet", told: "Told", seen: Seen) -> None:
+    """End a share of all agents at once; the others must not be blamed."""
+    before = set(lost_in(told))
+    died = agents.end(*random.sample(sorted(agents.living), int(SHARE * len(agents.living))))
+    until(lambda: len(lost_in(told)) >= len(before) + len(died))
+    seen.mass_wronged = wronged(agents, told, min(at for at, _ in died.values()))
+    lost, silence = lost_in(told), Limits().silence
+    seen.mass_late = [1e3 * (lost[name] - beat - silence) for name, (_, beat) in died.items()]
+
+
+def lose_broker(running: Plane, agents: "Fleet", told: "Told", seen: Seen) -> None:
+    """Kill NATS, which the plane starts again; everybody must find back and nobody be blamed."""
+    killed = time.monotonic()
+    os.kill(running.pid("nats"), signal.SIGKILL)
+    until(lambda: agents.greeted_since(killed))
+    seen.restart_took.append(agents.last_greeting() - killed)
+    seen.restart_wronged = wronged(agents, told, killed)
+
+
+def wronged(agents: "Fleet", told: "Told", since: float) -> list[float]:
+    """Wait, and return how many agents that live were given up in each second since."""
+    time.sleep(QUIET)
+    alive = {f"sim-{number}" for number in agents.living}
+    false = [at for name, at in lost_in(told).items() if name in alive]
+    seconds = int(time.monotonic() - since)
+    return [float(sum(since + s <= at < since + s + 1 for at in false)) for s in range(seconds)]
+
+
+Told = list[tuple[float, dict[str, Any]]]
+
+
+def lost_in(told: Told) -> dict[str, float]:
+    """Return the agents that a watcher heard to be lost, and when."""
+    events = [(at, event) for at, event in list(told) if event["kind"] == "agent_lost"]
+    return {event["facts"]["agent"]: at for at, event in events}
+
+
+def gone_in(told: Told) -> dict[str, float]:
+    """Return the ranks that a watcher heard to be gone, and when."""
+    events = [(at, event) for at, event in list(told) if event["kind"] == "rank_gone"]
+    return {f"{event['job']}/{event['rank']}": at for at, event in events}
+
+
+class Fleet:
+    """The processes that simulate agents."""
+
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        self.living: set[int] = set()
+        self._processes = processes
+        self._there = 0
+        self._complaints: set[str] = set()
+        for process in processes:
+            self._hear(process)
+
+    def grow_to(self, count: int) -> float:
+        """Have more agents come; return how long it took until all were greeted."""
+        began = time.monotonic()
+        while self._there < count:
+            some = range(self._there, min(count, self._there + TOGETHER))
+            self.tell("come", list(some))
+            self.living |= set(some)
+            self._there = some.stop
+            until(lambda: self.greeted_since(0.0))
+        return self.last_greeting() - began
+
+    def end(self, *numbers: int) -> dict[str, tuple[float, float]]:
+        """Have agents die; return when each did, and when it beat last."""
+        self.living -= set(numbers)
+        return {name: (at, beat) for name, (at, beat) in self.tell("die", list(numbers)).items()}
+
+    def greeted_since(self, moment: float) -> bool:
+        """Tell whether all who live are greeted, the last of them after a moment."""
+        said = self._all({"do": "report"})
+        for words in {words for one in said for words in one["complaints"]} - self._complaints:
+            self._complaints.add(words)
+            note(f"the server complains: {words}")
+        last = max(float(one["last"]) for one in said)
+        return last > moment and sum(int(one["greeted"]) for one in said) == len(self.living)
+
+    def last_greeting(self) -> float:
+        return max(float(one["last"]) for one in self._all({"do": "report"}))
+
+    def tell(self, do: str, numbers: list[int]) -> Any:
+        """Give an order to those who have these agents; return what all of them say."""
+        said = self._all({"do": do, "agents": numbers})
+        return {name: value for one in said if isinstance(one, dict) for name, value in one.items()}
+
+    def _all(self, order: dict[str, Any]) -> list[Any]:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        return [self._hear(process) for process in self._processes]
+
+    @staticmethod
+    def _hear(process: "subprocess.Popen[str]") -> Any:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise CannotMeasure("a process that simulates agents has ended; see above")
+        return json.loads(line)
+
+
+@contextlib.contextmanager
+def fleet(running: Plane) -> Iterator[Fleet]:
+    """Start the simulation; nobody has come yet."""
+    host, port = running.server
+    each = LADDER[-1] // PROCESSES
+    words = [sys.executable, "-m", "benchmarks.scale_agents", host, str(port), str(running.keys)]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number in range(PROCESSES):
+            command = [*words, str(number * each), str(each)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        yield Fleet(processes)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Come back when the condition holds."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise CannotMeasure(f"nothing more happened for {LIMIT:.0f} s")
+        time.sleep(0.1)
+
+
+def note(words: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(f"scale: {words}", file=sys.stderr, flush=True)
