@@ -30,11 +30,14 @@ with open("witness" + os.environ["RANK"], "w") as file:
     json.dump(seen, file)
 """
 SPEAK = """
-import os, sys
+import os, sys, time
 rank, life = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+spoke = "spoke-" + os.environ["MASTER_PORT"] + "-" + life + "-"
 print("out", rank, life)
 print("grüße", flush=True)
 print("err", rank, life, file=sys.stderr)
+open(spoke + rank, "w").close()
+while "fail" in sys.argv and not os.path.exists(spoke + "0"): time.sleep(0.01)
 sys.exit(3 if "fail" in sys.argv and (rank, life) == ("1", "0") else 0)
 """
 STAY = "import os, time; open('up' + os.environ['RANK'], 'w').close(); time.sleep(600)\n"

@@ -107,10 +107,14 @@ def test_alone_without_an_accelerator_the_environment_has_no_ranks(loom: Any, sc
     }
     assert theirs["PATH"] in ours["PATH"]
     assert set(ours) - set(theirs) - {"LC_CTYPE"} == {
+        "LOOM_AGENT",
         "LOOM_ATTEMPT",
+        "LOOM_GENERATION",
         "LOOM_JOB",
         "LOOM_NODE",
+        "LOOM_PAGE",
         "LOOM_PYTHON",
+        "LOOM_ROLE",
         "PET_LOG_DIR",
         "PYTHONUNBUFFERED",
         "TORCHELASTIC_ERROR_FILE",

@@ -331,7 +331,7 @@ def test_tables_are_cut_where_the_terminal_ends_and_states_have_colours(
     shown = on_terminal("show", "train-b")
 
     assert listing.wait() == 0
-    assert [len(line) for line in listing.screen.decode().splitlines()] == [34, 40]
+    assert [len(line) for line in listing.screen.decode().splitlines()] == [40, 40]
     assert shown.wait() == 0
     assert b"\x1b[31mFAILED\x1b[0m" in shown.screen
 

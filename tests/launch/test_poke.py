@@ -7,6 +7,7 @@ import pytest
 
 from torchloom import settings
 from torchloom.launch.poke import POKES, poke
+from torchloom.launch.sockets import reachable
 
 
 @pytest.fixture
@@ -19,6 +20,22 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_weaver_hears_which_run_has_news(place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
         weaver.bind(str(place))
+
+        poke("train-1")
+
+        assert weaver.recv(100) == b"train-1"
+
+
+def test_a_folder_may_lie_deeper_than_a_sockets_name_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("deep" * 30)))
+    (tmp_path / ("deep" * 30)).mkdir()
+    place = settings.plane_dir() / POKES
+    place.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
+        with reachable(place) as address:
+            weaver.bind(address)
 
         poke("train-1")
 

@@ -10,7 +10,7 @@ from torchloom import settings
 from torchloom.client import calls, places
 from torchloom.client.errors import PlaneNotStarted, from_answer
 
-LIMIT = 60.0  # seconds for a plane to be up
+LIMIT = 120.0  # seconds for a plane to be up
 _MODULE = "torchloom.weaver.plane"
 _SHELL = "/bin/sh"
 _APART = '"$@" &'  # whoever wants the plane is not its parent: nobody is left to wait for it

@@ -7,12 +7,17 @@ import contextlib
 import socket
 
 from torchloom import settings
+from torchloom.launch.sockets import reachable
 
 POKES = "pokes"  # in the folder of the plane's sockets
 
 
 def poke(app_id: str) -> None:
     """Say which run has news; never waits."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller,
+        reachable(settings.plane_dir() / POKES) as address,
+    ):
         teller.setblocking(False)
-        teller.sendto(app_id.encode(), str(settings.plane_dir() / POKES))
+        teller.sendto(app_id.encode(), address)

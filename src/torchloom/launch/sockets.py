@@ -53,7 +53,7 @@ def listen(path: Path) -> socket.socket:
     """Return a socket that takes calls at a path; whoever was there before is forgotten."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
-    with _reachable(path) as address:
+    with reachable(path) as address:
         listener.bind(address)
     path.chmod(0o600)
     listener.listen(_BACKLOG)
@@ -65,7 +65,7 @@ def connect(path: Path) -> socket.socket:
     """Call whoever listens at a path; OSError when nobody does."""
     channel = socket.socket(socket.AF_UNIX)
     try:
-        with _reachable(path) as address:
+        with reachable(path) as address:
             channel.connect(address)
     except OSError:
         channel.close()
@@ -83,7 +83,7 @@ def same_user(channel: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def _reachable(path: Path) -> Iterator[str]:
+def reachable(path: Path) -> Iterator[str]:
     """Yield a name for the path that is short enough, however deep it lies."""
     if len(os.fsencode(path)) <= _LONGEST or not os.path.isdir("/proc/self/fd"):
         yield str(path)

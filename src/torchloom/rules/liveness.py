@@ -17,7 +17,8 @@ class Limits:
     most_per_tick: float = 0.5  # what counts of the time between two looks, at most
     gap: float = 2.0  # a longer time between two looks: we were stopped
     deaf: float = 1.0  # no word from anybody for longer, not our own echo: we were cut off
-    grace: float = 2.0  # for agents to connect again after either
+    grace: float = 2.0  # for agents to be heard again after either
+    comeback: float = 15.0  # for all of them to connect again when the bus itself was away
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case Tick():
             return _tick(state, event)
         case Interrupted():
-            return _forgive(state), ()
+            return _forgive(state, state.limits.comeback), ()
         case Left():
             heard_at = {node: at for node, at in state.heard_at.items() if node != event.node}
             return replace(state, heard_at=heard_at, lost=state.lost - {event.node}), ()
@@ -128,6 +129,7 @@ def _listen(state: State, tick: Tick) -> State:
     return replace(state, listened=counted, deaf_for=0.0 if is_hearing else state.deaf_for + gap)
 
 
-def _forgive(state: State) -> State:
+def _forgive(state: State, grace: float | None = None) -> State:
     """Count silence from later on, so that whoever lives has time to be heard."""
-    return replace(state, floor=state.listened + state.limits.grace)
+    floor = state.listened + (state.limits.grace if grace is None else grace)
+    return replace(state, floor=max(state.floor, floor))

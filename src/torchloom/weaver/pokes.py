@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchloom.launch import poke
+from torchloom.launch.sockets import reachable
 
 _LONGEST = 1024  # bytes of a run's id, and more
 
@@ -22,7 +23,8 @@ class Pokes:
     def open(self) -> None:
         """Begin to hear; a socket that a dead weaver left is replaced."""
         self._path.unlink(missing_ok=True)
-        self._socket.bind(str(self._path))
+        with reachable(self._path) as address:
+            self._socket.bind(address)
         self._path.chmod(0o600)
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._hear)

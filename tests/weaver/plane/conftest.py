@@ -1,6 +1,7 @@
 """Planes with stand-ins for weaver and agent, real NATS servers, and nothing left behind."""
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,12 @@ def server() -> Iterator[Callable[..., Server]]:
             return one
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Let go of the sockets that nats-py leaves to the collector when it was not let in."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

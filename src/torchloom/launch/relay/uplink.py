@@ -7,6 +7,7 @@ and acts in a queue; whoever comes back is greeted first and then sent what it d
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from torchloom.launch.relay.ranks import Ranks
 _BEAT = 1.0
 _HELLO = 2.0  # seconds a weaver has to answer
 _AGAIN = 0.5  # seconds between two hellos
+_LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
 _GATHER = 0.05  # seconds that metrics wait for others to go along
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
@@ -126,10 +128,14 @@ class Uplink:
 
     async def _introduce(self) -> None:
         """Say hello until we are greeted, and again whenever that may have been forgotten."""
+        tries = 0
         while True:
             await self._alone.wait()
-            if not self._bus.connected or not await self._hello():
-                await asyncio.sleep(_AGAIN)
+            greeted = self._bus.connected and await self._hello()
+            tries = 0 if greeted or not self._bus.connected else tries + 1
+            if not greeted:  # many agents may have lost one weaver: they do not come all at once
+                most = min(_AGAIN * 2**tries, _LATEST)
+                await asyncio.sleep(random.uniform(most / 2, most))
 
     async def _hello(self) -> bool:
         me = self._me

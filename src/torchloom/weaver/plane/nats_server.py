@@ -68,6 +68,7 @@ def configuration(
         keys.trusted,
         f"max_payload: {_LONGEST}",
         "max_connections: 65536",
+        "authorization: { timeout: 10 }",  # seconds: thousands may come back at once
         'ping_interval: "20s"',
         f"logfile: {_quoted(str(log))}",
         f"logfile_size_limit: {_MOST_LOG}",

@@ -28,7 +28,7 @@ from torchloom.weaver.plane.wishes import Wishes
 _log = logging.getLogger(__name__)
 Report = Callable[[Mapping[str, Any]], None]
 _MOST_ENDS = 3  # of a part that never answered: it will not
-_UP_LIMIT = 45.0  # seconds for a part to answer
+_UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
 _OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 

@@ -13,12 +13,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from torchloom.bus.codec import LONGEST_FRAME, Frames, Reader, frame
 from torchloom.bus.messages import Event, Kept, Message, Metrics, Register, ToRank, Value
+from torchloom.launch.sockets import reachable
 
 TICK = 0.2  # seconds between looks at what was logged
 _RETRY = 0.25
@@ -185,7 +187,8 @@ class Link:
         agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         agent.settimeout(_CONNECT)
         try:
-            agent.connect(self._address)
+            with reachable(Path(self._address)) as address:
+                agent.connect(address)
             self._introduced = True  # from here on a change is told anew
             agent.sendall(frame(self._register()))  # before all else, word for word
         except OSError:
