@@ -300,14 +300,15 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_zygotes(lab: Lab, folder: Path | None = None) -> None:
-    """Ask the zygotes that live below a folder to go, and come back when they have."""
+    """Ask zygotes and plane that live below a folder to go, and come back when they have."""
     home = folder or lab.scratch
     run(lab.ours / "python", "-c", LEAVE, env=user(lab) | state(home))
+    run(lab.ours / "loom", "down", env=user(lab) | state(home))
     socket = os.fsencode(home / "run")
     deadline = time.monotonic() + 10
     while left := [
         p for p in processes() if any(w.startswith(socket) for w in environ(p, "cmdline"))
     ]:
         if time.monotonic() > deadline:
-            raise CannotMeasure(f"zygotes did not leave: {left}")
+            raise CannotMeasure(f"zygotes or plane did not leave: {left}")
         time.sleep(0.01)
