@@ -15,7 +15,7 @@ VIEWS = ("audit",)
 @click.command("inspect", cls=LoomCommand)
 @click.argument("job")
 @click.argument("what", metavar="audit")
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `loom run --replay` takes.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `loom set --replay` takes.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(job: str, what: str, as_yaml: bool, as_json: bool) -> None:
     """Look closer at JOB.

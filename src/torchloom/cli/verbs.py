@@ -81,7 +81,7 @@ VERBS: dict[str, Verb] = {
     ),
     "set": Verb(
         "change knobs at one step on all ranks; without values list them",
-        ("--at=", "--hold", "--reason=", "--wait=", "--json"),
+        ("--at=", "--hold", "--reason=", "--wait=", "--replay=", "--json"),
         "job",
     ),
     "pause": Verb(
