@@ -45,7 +45,8 @@ class Watching:
         self._awaited: float | None = None  # since when our own word is on its way
         self._ranks: dict[tuple[str, str], hang.State] = {}  # by job and agent
         self.suspects: dict[str, str] = {}  # why, by incarnation
-        self.interrupted()  # who was there before us has time to come back
+        if self._heard:
+            self.interrupted()  # who was there before us has time to come back
 
     def interrupted(self) -> None:
         """Our connection broke or came back: nobody's silence counts for a while."""

@@ -52,6 +52,7 @@ class FakeAgent:
         self.connections = 0
         self._desired = desired or {}
         self._numbers = itertools.count()
+        self._speaking = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -88,7 +89,12 @@ class FakeAgent:
 
     def say(self, rank: int, make: Callable[..., Message], *words: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has come to its end
-            self.lines[rank].sendall(frame(make(self.heads[rank], *words)))
+            self.send(self.lines[rank], frame(make(self.heads[rank], *words)))
+
+    def send(self, line: socket.socket, data: bytes) -> None:
+        """Send bytes to a rank whole: two threads speak here."""
+        with self._speaking:
+            line.sendall(data)
 
     def name(self) -> str:
         return f"c{next(self._numbers)}"

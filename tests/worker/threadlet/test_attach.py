@@ -185,8 +185,8 @@ def test_garbage_is_dropped_and_nothing_dies(ranks: Ranks) -> None:
     agent.wait_for_boundaries(1, "lr")
     line, head = agent.lines[0], agent.heads[0]
 
-    line.sendall(struct.pack("!I", 5) + b"\xc1abcd")
-    line.sendall(struct.pack("!I", 2 << 20) + bytes(2 << 20))
+    agent.send(line, struct.pack("!I", 5) + b"\xc1abcd")
+    agent.send(line, struct.pack("!I", 2 << 20) + bytes(2 << 20))
     for strange in (
         Head(9, head.job, head.generation, head.rank, head.incarnation),
         Head(1, "other", head.generation, head.rank, head.incarnation),
@@ -196,7 +196,7 @@ def test_garbage_is_dropped_and_nothing_dies(ranks: Ranks) -> None:
     ):
         agent.heads[0] = strange
         agent.prepare(range(1), "stop", {}, command="foreign")
-    line.sendall(frame(Outcome(head, "never heard of", 3)))
+    agent.send(line, frame(Outcome(head, "never heard of", 3)))
     agent.heads[0] = head
     applied = agent.set(1, "lr", 0.01)
     agent.insist(1, "stop")
