@@ -386,5 +386,5 @@ class World(RuleBasedStateMachine):
 
 TestWhoeverDies = World.TestCase
 TestWhoeverDies.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None
 )

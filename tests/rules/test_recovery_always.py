@@ -251,9 +251,9 @@ class OverHosts(World):
 
 TestWhateverHappensOverHosts = OverHosts.TestCase
 TestWhateverHappensOverHosts.settings = settings(
-    max_examples=300, stateful_step_count=15, deadline=None, derandomize=True, database=None
+    max_examples=100, stateful_step_count=15, deadline=None, derandomize=True, database=None
 )
 TestWhateverHappens = World.TestCase
 TestWhateverHappens.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )
