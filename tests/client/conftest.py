@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from torchloom.client import frames, places
+from torchloom.client import places
 from torchloom.launch import sockets
+from torchloom.unix import hear, say
 
 from ..living import home
 
@@ -43,15 +44,15 @@ def _serve(listener: socket.socket, script: Script, asked: list[dict[str, Any]])
         while True:
             channel, _ = listener.accept()
             with channel:
-                question = frames.hear(channel)
+                question = hear(channel)
                 if question == {"stop": True}:
                     return
                 if question is not None:
                     asked.append(question)
                     for message in script(question):
-                        frames.say(channel, message)
+                        say(channel, message)
 
 
 def _stop(path: Path) -> None:
     with sockets.connect(path) as channel:
-        frames.say(channel, {"stop": True})
+        say(channel, {"stop": True})

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.launch.frames import HEADER, Connection
+from torchloom.launch.frames import Connection
+from torchloom.unix import HEADER
 
 
 class End:

@@ -7,7 +7,7 @@ import pytest
 
 from torchloom import settings
 from torchloom.launch.poke import POKES, poke
-from torchloom.launch.sockets import reachable
+from torchloom.unix import reachable
 
 
 @pytest.fixture

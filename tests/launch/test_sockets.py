@@ -9,6 +9,7 @@ import pytest
 
 from torchloom.launch import sockets
 from torchloom.launch.sockets import RuntimeFolderUnsafe, socket_path
+from torchloom.unix import same_user
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
@@ -80,7 +81,7 @@ def test_a_call_is_taken_at_any_depth(depth: int, tmp_path: Path) -> None:
         with served:
             caller.sendall(b"word")
             heard = served.recv(16)
-            same = sockets.same_user(served)
+            same = same_user(served)
 
     assert (heard, same) == (b"word", True)
     assert mode(path) == 0o600
@@ -120,7 +121,7 @@ def test_a_caller_of_another_user_is_known(tmp_path: Path) -> None:
         ours.recv(16)
         served, _ = listener.accept()
         with served:
-            same = sockets.same_user(served)
+            same = same_user(served)
         ours.send(b"x")
         os.waitpid(child, 0)
     path.unlink()

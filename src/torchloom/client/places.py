@@ -1,11 +1,11 @@
 """Where the plane of a user on this host is found: a folder of sockets that is ours alone."""
 
 import os
-import stat
 from pathlib import Path
 
 from torchloom import settings
 from torchloom.errors import Failure
+from torchloom.unix import make_private
 
 
 class PlaneFolderUnsafe(Failure):
@@ -30,14 +30,7 @@ def made_folder() -> Path:
     path = folder()
     for one in (path.parent, path):
         try:
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = one.lstat()
-            if found.st_uid != os.getuid():
-                raise PlaneFolderUnsafe(one, f"it belongs to user {found.st_uid}")
-            if not stat.S_ISDIR(found.st_mode):
-                raise PlaneFolderUnsafe(one, "it is no folder")
-            if found.st_mode & 0o077:
-                one.chmod(0o700)
+            make_private(one)
         except OSError as error:
             raise PlaneFolderUnsafe(one, error.strerror or str(error)) from error
     return path

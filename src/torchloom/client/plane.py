@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.client import calls, places
 from torchloom.client.errors import NoPlane, PlaneLost, PlaneSilent
+from torchloom.unix import hear, say
 
 if TYPE_CHECKING:
     import socket
@@ -53,12 +54,10 @@ def ask(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
 
 def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
     """Ask the weaver for what happens and yield it, event by event, until it ends the stream."""
-    from torchloom.client import frames
-
     with _weaver(None) as channel:
         try:
-            frames.say(channel, calls.question(name, facts))
-            while (said := frames.hear(channel)) is not None:
+            say(channel, calls.question(name, facts))
+            while (said := hear(channel)) is not None:
                 if "event" not in said:
                     calls.unpacked(said)
                     return
@@ -70,16 +69,14 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
 
 def leave(timeout: float = PATIENCE) -> bool:
     """End the plane and come back when it is gone; false when none was there."""
-    from torchloom.client import frames
-
     try:
         channel = calls.call(places.control(), timeout)
     except OSError:
         return False
     with channel:
         try:
-            frames.say(channel, calls.question("leave", {}))
-            while frames.hear(channel) is not None:
+            say(channel, calls.question("leave", {}))
+            while hear(channel) is not None:
                 pass
         except TimeoutError:
             raise PlaneLost(f"the plane did not leave within {timeout:.0f} s") from None

@@ -32,6 +32,7 @@ from torchloom.launch.rank import Rank
 from torchloom.launch.ranklogs import RankLogs
 from torchloom.launch.showing import Showing
 from torchloom.launch.signals import SignalPipe
+from torchloom.launch.sockets import UPLINK
 from torchloom.launch.stores import Stores
 from torchloom.launch.terminal import Relay
 from torchloom.launch.variables import (
@@ -42,7 +43,6 @@ from torchloom.launch.variables import (
 )
 from torchloom.rules.replica import ReplicaKey
 
-UPLINK = "agent.sock"  # among the plane's sockets: where it hears the ranks of this node
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
 _DRAIN = 1.0  # seconds to read what dead ranks left in their pipes

@@ -9,16 +9,15 @@ import json
 import os
 import selectors
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torchloom.unix import HEADER, LONGEST
+
 Message = Mapping[str, Any]
 
-HEADER = struct.Struct("!IH")  # bytes of JSON, descriptors that belong to them
 _CHUNK = 1 << 16
-_LONGEST = 1 << 26  # bytes of a message; whoever announces more is none of ours
 _MOST_FDS = 64  # that go with one byte or more; the kernel takes 253
 
 
@@ -165,7 +164,7 @@ class Connection:
         if len(self._received) < HEADER.size:
             return None
         length, count = HEADER.unpack_from(self._received)
-        if length > _LONGEST:
+        if length > LONGEST:
             raise _Garbled
         end = HEADER.size + length
         if len(self._received) < end:
@@ -185,26 +184,3 @@ def _read(text: bytes) -> Message:
     if not isinstance(message, dict):
         raise _Garbled
     return message
-
-
-def say(channel: socket.socket, message: Message) -> None:
-    """Send one message and wait until it is on its way, where nothing else is to be done."""
-    text = json.dumps(message).encode()
-    channel.sendall(HEADER.pack(len(text), 0) + text)
-
-
-def hear(channel: socket.socket) -> dict[str, Any]:
-    """Wait for one message, and leave what follows it unread."""
-    length, _ = HEADER.unpack(_exactly(channel, HEADER.size))
-    message: dict[str, Any] = json.loads(_exactly(channel, length))
-    return message
-
-
-def _exactly(channel: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        more = channel.recv(length - len(data))
-        if not more:
-            raise ConnectionResetError("it hung up")
-        data += more
-    return data

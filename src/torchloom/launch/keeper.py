@@ -22,6 +22,7 @@ from torchloom.launch.identity import ProcessId
 from torchloom.launch.request import ORPHAN_LIMIT
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order, Run, become_subreaper, spawn
+from torchloom.unix import same_user
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class Keeper:
             channel, _ = self._listener.accept()
         except OSError:
             return
-        if not sockets.same_user(channel):
+        if not same_user(channel):
             channel.close()
             return
         self._agent.close()

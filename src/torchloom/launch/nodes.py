@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchloom.launch import link, sockets
+from torchloom.launch import link
 from torchloom.launch.frames import Connection, Message
 from torchloom.launch.hostfile import index_of
+from torchloom.unix import same_user
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
 _MOST_EARLY = 200  # messages of a caller that has not shown who it is
@@ -131,7 +132,7 @@ class Nodes:
         except OSError:
             return
         is_local = channel.family == socket.AF_UNIX
-        if is_local and not sockets.same_user(channel):
+        if is_local and not same_user(channel):
             channel.close()
             return
         if not is_local:

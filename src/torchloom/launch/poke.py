@@ -7,7 +7,7 @@ import contextlib
 import socket
 
 from torchloom import settings
-from torchloom.launch.sockets import reachable
+from torchloom.unix import reachable
 
 POKES = "pokes"  # in the folder of the plane's sockets
 

@@ -13,11 +13,11 @@ from typing import Any
 from torchloom import settings
 from torchloom.errors import Failure
 from torchloom.launch import importing, sockets
-from torchloom.launch.frames import hear, say
 from torchloom.launch.probe import Probe, basics, locate, probe
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.variables import AGENT_VARIABLE
 from torchloom.specs.dataclass import dataclass
+from torchloom.unix import hear, same_user, say
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
@@ -62,7 +62,7 @@ class Zygote:
             channel = sockets.connect(self.address)
         except OSError:
             return None
-        if not sockets.same_user(channel):
+        if not same_user(channel):
             channel.close()
             return None
         return channel
@@ -132,6 +132,9 @@ class Zygote:
         except OSError as error:
             channel.close()
             return Cold(f"the zygote did not answer: {error}")
+        if answer is None:
+            channel.close()
+            return Cold("the zygote did not answer: it hung up")
         if answer["say"] == "cold":
             channel.close()
             return Cold(answer["why"])

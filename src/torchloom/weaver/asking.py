@@ -1,6 +1,5 @@
 """Answers at the door that only look."""
 
-import asyncio
 import os
 from typing import Any
 
@@ -66,21 +65,25 @@ class Asking:
         name, rank = asked.text("metric") or None, asked.number("rank")
         after, limit = asked.number("after"), asked.count("limit", 1000, _MOST)
         records = self._weaver.store.records
-        points = await asyncio.to_thread(records.points, job.id, name, rank, after, limit)
-        names = await asyncio.to_thread(records.names, job.id)
+        points = await self._weaver.aside(records.points, job.id, name, rank, after, limit)
+        names = await self._weaver.aside(records.names, job.id)
         return {"job": job.id, "names": names, "series": shapes.series_shape(points)}
 
     async def events(self, asked: Question) -> dict[str, Any]:
         """What happened and what was told, by time; `next` is where to read on from."""
         job = self.meant(asked)
         limit, after = asked.count("limit", 100, 10_000), asked.mapping("after")
-        found = await asyncio.to_thread(self.news, job, after, limit)
+        found = await self.aside(job, after, limit)
         return {**found, "items": sorted(found["items"], key=lambda item: item["time"])}
 
     def meant(self, asked: Question) -> str | None:
         """Return which job's events are asked for; nothing for those of all."""
         name = asked.text("job")
         return job_named(self._weaver.jobs, name).id if name else None
+
+    async def aside(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+        """Return `news`, read in another thread."""
+        return await self._weaver.aside(self.news, job, after, limit)
 
     def news(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
         """Return what is new since `after`, or the newest of all."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchloom.errors import LoomError
 from torchloom.launch import sockets
-from torchloom.launch.frames import HEADER
+from torchloom.unix import HEADER, same_user
 from torchloom.weaver.answering import Answering, checked, refusal
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.question import BadQuestion, Question
@@ -53,7 +53,7 @@ class Door:
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
-            if sockets.same_user(writer.get_extra_info("socket")):
+            if same_user(writer.get_extra_info("socket")):
                 while (asked := await _hear(reader)) is not None:
                     await self._serve(asked, reader, writer)
         except (ConnectionError, BadQuestion, StateLost):
@@ -90,7 +90,7 @@ class Door:
         hung_up = asyncio.ensure_future(reader.read(1))
         try:
             while not hung_up.done():
-                found = await asyncio.to_thread(looking.news, job, after, _AT_ONCE)
+                found = await looking.aside(job, after, _AT_ONCE)
                 for item in found["items"]:
                     after = _moved(after, item)
                     await _say(writer, {"event": item, "next": after})

@@ -13,6 +13,13 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.bus import credentials, subjects
+from torchloom.bus.address import (
+    ADDRESS_VARIABLE,
+    AUTHORITY_VARIABLE,
+    CREDENTIALS_VARIABLE,
+    DEFAULT,
+    chosen,
+)
 from torchloom.bus.nats import NatsBus
 from torchloom.client import places
 from torchloom.errors import LoomError
@@ -24,9 +31,7 @@ from torchloom.weaver.pokes import Pokes
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store, place_of
 
-_ADDRESS, _CREDENTIALS, _AUTHORITY = "LOOM_NATS", "LOOM_NATS_CREDS", "LOOM_NATS_CA"
 _LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
-_DEFAULT = "nats://localhost:4222"
 _log = logging.getLogger("torchloom.weaver")
 
 
@@ -58,9 +63,13 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
     parser = argparse.ArgumentParser(prog="python -m torchloom.weaver", description=__doc__)
     parser.add_argument("--home", type=Path, help="the state folder; LOOM_HOME")
     parser.add_argument("--runtime", type=Path, help="the folder of the plane's sockets")
-    parser.add_argument("--nats", default=env.get(_ADDRESS) or _DEFAULT, help=f"{_ADDRESS}")
-    parser.add_argument("--creds", type=Path, help=f"the file of credentials; {_CREDENTIALS}")
-    parser.add_argument("--ca", type=Path, help=f"by which the server is known; {_AUTHORITY}")
+    parser.add_argument("--nats", default=chosen(env) or DEFAULT, help=ADDRESS_VARIABLE)
+    parser.add_argument(
+        "--creds", type=Path, help=f"the file of credentials; {CREDENTIALS_VARIABLE}"
+    )
+    parser.add_argument(
+        "--ca", type=Path, help=f"by which the server is known; {AUTHORITY_VARIABLE}"
+    )
     given = parser.parse_args(words)
     home = given.home or settings.loom_home()
     folder = given.runtime or places.made_folder()
@@ -68,8 +77,8 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
         place_of(home, env),
         folder / places.door().name,
         given.nats,
-        given.creds or _path(env, _CREDENTIALS),
-        given.ca or _path(env, _AUTHORITY),
+        given.creds or _path(env, CREDENTIALS_VARIABLE),
+        given.ca or _path(env, AUTHORITY_VARIABLE),
     )
 
 

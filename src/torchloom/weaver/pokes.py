@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchloom.launch import poke
-from torchloom.launch.sockets import reachable
+from torchloom.unix import reachable
 
 _LONGEST = 1024  # bytes of a run's id, and more
 

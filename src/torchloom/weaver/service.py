@@ -1,12 +1,15 @@
 """The weaver as one object: it takes an epoch, listens, lets time pass, and leaves in order."""
 
 import asyncio
+import functools
 import logging
 import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, Subscription
@@ -28,7 +31,11 @@ from torchloom.weaver.sending import Sender
 from torchloom.weaver.store import StateLost, Store
 from torchloom.weaver.watching import LOOK, Watching
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 TICK = 0.05  # seconds between two looks at what waits
+_READERS = 4  # threads that read the database for a door
 _FENCE = 1.0  # seconds between two looks whether a later weaver has begun
 _log = logging.getLogger(__name__)
 
@@ -74,6 +81,7 @@ class Weaver:
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._readers = ThreadPoolExecutor(_READERS, "reader")
         self.agents.on_task = self._watch
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -110,6 +118,7 @@ class Weaver:
         for heard in self._subscriptions:
             await heard.end()
         await asyncio.to_thread(self.ingest.writer.stop)
+        await asyncio.to_thread(self._readers.shutdown)  # the database is closed after this
         await asyncio.sleep(0)  # what the writer answered last is to be said
         for task in self._tasks:
             task.cancel()
@@ -132,6 +141,11 @@ class Weaver:
             return
         for alert in alerts:
             self.responses.device(alert.device, alert.state, alert.source, alert.reason)
+
+    async def aside(self, read: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
+        """Return what a long look at the database finds; the weaver goes on meanwhile."""
+        read_now = functools.partial(read, *args, **words)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read_now)
 
     def every(self, seconds: float, turn: Callable[[], None]) -> None:
         """Have something done now and then, in the weaver's own thread."""

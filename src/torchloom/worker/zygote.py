@@ -17,13 +17,14 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchloom.launch import frames, importing, procfile, sockets, warm
+from torchloom.launch import importing, procfile, sockets, warm
 from torchloom.launch.descendants import Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Order
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
+from torchloom.unix import hear, same_user, say
 from torchloom.worker import callers, hugepages, preload, program, rebirth, rendezvous  # noqa: F401
 
 _IDLE = 3600.0
@@ -103,13 +104,14 @@ class Zygote:
         except OSError:
             return
         with channel, contextlib.suppress(OSError):  # whoever called has gone
-            if sockets.same_user(channel):
+            if same_user(channel):
                 channel.settimeout(_REQUEST_LIMIT)
                 self._hear(channel)
 
     def _hear(self, channel: socket.socket) -> None:
         try:
-            self._answer(channel, frames.hear(channel))
+            if (request := hear(channel)) is not None:
+                self._answer(channel, request)
         except (ValueError, TypeError, KeyError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
                 self._retire()
@@ -125,9 +127,9 @@ class Zygote:
         with contextlib.suppress(OSError):
             os.utime(self._address)  # the next run alerts whoever was used last
         if why := self._cold_because(request):
-            frames.say(channel, {"say": "cold", "why": why})
+            say(channel, {"say": "cold", "why": why})
             return
-        frames.say(channel, {"say": "warm", "pid": os.getpid()})
+        say(channel, {"say": "warm", "pid": os.getpid()})
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)

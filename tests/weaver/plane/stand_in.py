@@ -5,8 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
-from torchloom.client import frames, places
+from torchloom.client import places
 from torchloom.launch import sockets
+from torchloom.unix import hear, say
 
 if sys.argv[1] == "agent":
     signal.pause()
@@ -18,8 +19,8 @@ listener.setblocking(True)
 while True:
     channel, _ = listener.accept()
     with channel:
-        if (asked := frames.hear(channel)) is None:
+        if (asked := hear(channel)) is None:
             continue
         busy = Path(os.environ["LOOM_HOME"], "busy").exists()
         told = {name: os.environ.get(name) for name in ("LOOM_NATS", "LOOM_NATS_CREDS")}
-        frames.say(channel, {"ok": busy if asked["ask"] == "jobs" else told})
+        say(channel, {"ok": busy if asked["ask"] == "jobs" else told})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch import warm
-from torchloom.launch.frames import say
 from torchloom.launch.python_command import PythonCommand
+from torchloom.unix import say
 
 from ...living import until
 from .ranks import PATIENCE, SCRIPTS, Outcome, Process, Ranks, base

@@ -13,6 +13,13 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.bus import credentials, subjects
+from torchloom.bus.address import (
+    ADDRESS_VARIABLE,
+    AGENT_ID_VARIABLE,
+    AUTHORITY_VARIABLE,
+    CREDENTIALS_VARIABLE,
+    chosen,
+)
 from torchloom.bus.nats import NatsBus
 from torchloom.bus.spool import LIMIT
 from torchloom.errors import LoomError, UserError
@@ -20,10 +27,8 @@ from torchloom.launch import identity
 from torchloom.launch.relay import resources
 from torchloom.launch.relay.agent import Relay
 from torchloom.launch.relay.uplink import Identity
-
-_NATS, _CREDENTIALS, _AUTHORITY = "LOOM_NATS", "LOOM_NATS_CREDS", "LOOM_NATS_CA"
-_AGENT, _NODE = "LOOM_AGENT_ID", "LOOM_NODE"
-SOCKET = "agent.sock"
+from torchloom.launch.sockets import UPLINK
+from torchloom.launch.variables import NODE_VARIABLE
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -41,15 +46,19 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Na
     parser = argparse.ArgumentParser(prog="python -m torchloom.launch.relay", description=__doc__)
     parser.add_argument("--runtime", type=Path, default=settings.plane_dir())
     parser.add_argument("--home", type=Path, default=settings.loom_home())
-    parser.add_argument("--nats", default=env.get(_NATS, ""), help=f"address; {_NATS}")
-    parser.add_argument("--credentials", default=env.get(_CREDENTIALS, ""), help=_CREDENTIALS)
-    parser.add_argument("--authority", default=env.get(_AUTHORITY, ""), help=_AUTHORITY)
-    parser.add_argument("--agent", default=env.get(_AGENT, ""), help=_AGENT)
-    parser.add_argument("--node", default=env.get(_NODE, ""), help=_NODE)
+    parser.add_argument("--nats", default=chosen(env), help=f"address; {ADDRESS_VARIABLE}")
+    parser.add_argument(
+        "--credentials", default=env.get(CREDENTIALS_VARIABLE, ""), help=CREDENTIALS_VARIABLE
+    )
+    parser.add_argument(
+        "--authority", default=env.get(AUTHORITY_VARIABLE, ""), help=AUTHORITY_VARIABLE
+    )
+    parser.add_argument("--agent", default=env.get(AGENT_ID_VARIABLE, ""), help=AGENT_ID_VARIABLE)
+    parser.add_argument("--node", default=env.get(NODE_VARIABLE, ""), help=NODE_VARIABLE)
     parser.add_argument("--spool-limit", type=int, default=0, help="bytes")
     options = parser.parse_args(words)
     if not options.nats:
-        raise UserError(f"no NATS server is named; pass --nats or set {_NATS}")
+        raise UserError(f"no NATS server is named; pass --nats or set {ADDRESS_VARIABLE}")
     options.node = options.node or os.uname().nodename
     options.agent = options.agent or re.sub(r"[^A-Za-z0-9_-]", "-", options.node)[:64] or "node"
     return options
@@ -59,7 +68,7 @@ async def _serve(options: argparse.Namespace) -> None:
     """Relay until SIGTERM or SIGINT."""
     bus = _bus(options)
     spool = options.home / "plane" / "spool" / options.agent
-    address = options.runtime / SOCKET
+    address = options.runtime / UPLINK
     relay = Relay(_identity(options), bus, address, spool, options.spool_limit or LIMIT)
     bus.start()
     loop = asyncio.get_running_loop()

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchloom.bus.address import AUTHORITY_VARIABLE, DEFAULT_PORT
 from torchloom.errors import Failure
 from torchloom.settings import LOOPBACK
 from torchloom.weaver.plane import discovery, nats_server
 from torchloom.weaver.plane.credentials import WEAVER, Credentials
 from torchloom.weaver.plane.discovery import Address, Verdict
 from torchloom.weaver.plane.wishes import Wishes
-
-AUTHORITY_VARIABLE = "LOOM_NATS_CA"  # a file: by which certificate an outside server is known
 
 
 class NoBroker(Failure):
@@ -66,6 +65,6 @@ def _at(host: str, keys: Credentials) -> Broker:
     from torchloom.weaver.plane import certificates
 
     certificate = certificates.certificate(keys.folder, host)
-    port = nats_server.free_port(host, discovery.DEFAULT_PORT)
+    port = nats_server.free_port(host, DEFAULT_PORT)
     address = Address(host, port, tls=True, chosen=True)
     return Broker(address, True, certificate=certificate, authority=certificate.authority)

@@ -10,6 +10,7 @@ from pathlib import Path
 from torchloom.errors import LoomError
 from torchloom.launch import sockets
 from torchloom.launch.frames import Connection, Message
+from torchloom.unix import same_user
 
 Answer = Callable[[Message], None]
 Serve = Callable[[Message, Answer], None]
@@ -45,7 +46,7 @@ class Control:
             return
         with contextlib.suppress(OSError):  # it hung up at once
             channel, _address = self._listener.accept()
-            if sockets.same_user(channel):
+            if same_user(channel):
                 self._callers = [caller for caller in self._callers if caller.is_open]
                 self._callers.append(self._answered(channel))
             else:

@@ -8,13 +8,13 @@ the key lets an agent in by handing it a file. Users carry their rights in what 
 import contextlib
 import os
 import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom import settings
 from torchloom.bus import subjects
 from torchloom.errors import Failure
+from torchloom.unix import make_private
 from torchloom.weaver.plane import tokens
 
 WEAVER, DOOR, PROBE = "weaver", "door", "probe"
@@ -87,13 +87,7 @@ def credentials(home: Path | None = None) -> Credentials:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not folder.exists():
             _make(folder)
-        found = folder.lstat()
-        if found.st_uid != os.getuid():
-            raise KeysUnusable(folder, f"it belongs to user {found.st_uid}")
-        if not stat.S_ISDIR(found.st_mode):
-            raise KeysUnusable(folder, "it is no folder")
-        if found.st_mode & 0o077:
-            folder.chmod(0o700)
+        make_private(folder)
     except OSError as error:
         raise KeysUnusable(folder, error.strerror or str(error)) from error
     return Credentials(folder)

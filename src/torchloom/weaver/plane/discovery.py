@@ -17,14 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from torchloom import settings
+from torchloom.bus import address
 from torchloom.bus.credentials import split
 from torchloom.errors import UserError, shorten
 from torchloom.weaver.plane import owner, tokens
 from torchloom.weaver.plane.credentials import PROBE, Credentials, strangers_credentials
 
-ADDRESS_VARIABLES = ("LOOM_NATS", "torchLoom_ADDR")
-DEFAULT = "nats://localhost:4222"
-DEFAULT_PORT = 4222
 _PATIENCE = 3.0  # seconds for a server to answer
 _LONGEST_LINE = 1 << 16
 
@@ -67,10 +65,10 @@ class Address:
 
 def named(env: Mapping[str, str]) -> Address:
     """Return the address that the environment names, or the one where NATS usually is."""
-    text = next((env[name] for name in ADDRESS_VARIABLES if env.get(name)), "")
-    parts = urlsplit(text or DEFAULT)
+    text = address.chosen(env)
+    parts = urlsplit(text or address.DEFAULT)
     try:
-        port = parts.port or DEFAULT_PORT
+        port = parts.port or address.DEFAULT_PORT
     except ValueError:
         raise BadAddress(text) from None
     if parts.scheme not in ("nats", "tls") or not parts.hostname:

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchloom.bus.address import (
+    ADDRESS_VARIABLE,
+    AGENT_ID_VARIABLE,
+    AUTHORITY_VARIABLE,
+    CREDENTIALS_VARIABLE,
+)
 from torchloom.weaver.plane import nats_server
 from torchloom.weaver.plane.credentials import WEAVER, Credentials
 from torchloom.weaver.plane.discovery import Address
@@ -14,10 +20,6 @@ from torchloom.weaver.plane.supervise import Part
 
 NATS, AGENT = "nats", "agent"
 NAMES = (NATS, WEAVER, AGENT)
-ADDRESS_VARIABLE = "LOOM_NATS"  # where a process of the plane finds the bus,
-CREDENTIALS_VARIABLE = "LOOM_NATS_CREDS"  # by which file it comes in,
-AUTHORITY_VARIABLE = "LOOM_NATS_CA"  # and by which certificate it knows the server
-AGENT_ID_VARIABLE = "LOOM_AGENT_ID"  # the name under which the node's agent speaks
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
     AGENT: (sys.executable, "-P", "-m", "torchloom.launch.relay"),

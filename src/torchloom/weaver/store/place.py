@@ -5,7 +5,6 @@ SQLite locks and shares memory through its files; network file systems do neithe
 
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from torchloom.errors import Failure, UserError
 from torchloom.launch.checks.filesystems import Mount, existing, mount_of, parse_mounts
+from torchloom.unix import make_private
 
 VARIABLE = "LOOM_DATABASE"
 _LASTING = Path("/var/tmp")  # local everywhere, and there after a reboot
@@ -81,7 +81,7 @@ def prepare(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in (folder, folder.parent) if folder.is_relative_to(_LASTING) else (folder,):
-            _check(each)
+            make_private(each)
     except OSError as error:
         raise FolderUnsafe(folder, error.strerror or str(error)) from error
 
@@ -92,16 +92,6 @@ def shown(url: str) -> str:
     host = parts.netloc.rpartition("@")[2]
     user = parts.username or ""
     return parts._replace(netloc=f"{user}@{host}" if user else host, query="").geturl()
-
-
-def _check(folder: Path) -> None:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise FolderUnsafe(folder, "it is a link or a file")
-    if found.st_uid != os.getuid():
-        raise FolderUnsafe(folder, f"it belongs to user {found.st_uid}")
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
 
 
 def _local(folder: Path, uid: int) -> Path:

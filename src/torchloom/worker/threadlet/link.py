@@ -20,7 +20,7 @@ import msgspec
 
 from torchloom.bus.codec import LONGEST_FRAME, Frames, Reader, frame
 from torchloom.bus.messages import Event, Kept, Message, Metrics, Register, ToRank, Value
-from torchloom.launch.sockets import reachable
+from torchloom.unix import reachable
 
 TICK = 0.2  # seconds between looks at what was logged
 _RETRY = 0.25

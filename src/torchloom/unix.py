@@ -1,0 +1,95 @@
+"""Folders and unix sockets that are this user's alone, and whole messages over them.
+
+Rooms that never import each other meet here: whoever calls a plane and whoever answers. A command
+line imports it before it does anything, so the heavier modules are imported where they are used.
+"""
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
+
+HEADER = struct.Struct("!IH")  # bytes of JSON, descriptors that belong to them
+LONGEST = 1 << 26  # bytes of a message; whoever announces more is none of ours
+_LONGEST_NAME = 100  # bytes of a path that the kernel takes, on every system
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+def make_private(folder: Path) -> None:
+    """See to it that a folder is there, ours, and closed to others; OSError says why it is not."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is a link")
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """Yield a name for a socket's path that is short enough, however deep it lies."""
+    if len(os.fsencode(path)) <= _LONGEST_NAME or not os.path.isdir("/proc/self/fd"):
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def same_user(channel: "socket.socket") -> bool:
+    """Tell whether the other end of a unix socket belongs to this user."""
+    import socket
+
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # the folder the socket lies in is closed to others
+    peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    uid: int = _PEER.unpack(peer)[1]
+    return uid == os.getuid()
+
+
+def say(channel: "socket.socket", message: Mapping[str, Any]) -> None:
+    """Send one message and wait until it is on its way, where nothing else is to be done."""
+    import json
+
+    text = json.dumps(message).encode()
+    channel.sendall(HEADER.pack(len(text), 0) + text)
+
+
+def hear(channel: "socket.socket") -> dict[str, Any] | None:
+    """Wait for one message, and leave what follows it unread; none when the other end hung up."""
+    import json
+
+    head = _exactly(channel, HEADER.size)
+    if not head:
+        return None
+    length, _ = HEADER.unpack(head)
+    if length > LONGEST:
+        raise ConnectionError("what is there speaks another language")
+    message = json.loads(_exactly(channel, length) or b"null")
+    if not isinstance(message, dict):
+        raise ConnectionError("it hung up in the middle of a message")
+    return message
+
+
+def _exactly(channel: "socket.socket", length: int) -> bytes:
+    """Return so many bytes; none when there are none at all."""
+    data = b""
+    while len(data) < length:
+        more = channel.recv(min(length - len(data), 1 << 20))
+        if not more and data:
+            raise ConnectionError("it hung up in the middle of a message")
+        if not more:
+            return b""
+        data += more
+    return data
