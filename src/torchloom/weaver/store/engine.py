@@ -20,7 +20,10 @@ def engine_of(place: Place, part: Part) -> sa.Engine:
     if place.folder is None:
         return _postgres(place.url, part)
     path = file_of(place.folder, part)
-    engine = sa.create_engine("sqlite://", creator=lambda: connect_sqlite(path, part))
+    # What SQLAlchemy takes for this URL by itself closes connections that other threads use.
+    engine = sa.create_engine(
+        "sqlite://", creator=lambda: connect_sqlite(path, part), poolclass=sa.QueuePool
+    )
     sa.event.listen(engine, "begin", _begin)
     return engine
 
