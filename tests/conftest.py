@@ -29,6 +29,8 @@ for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 os.environ.setdefault("LOOM_WARM", "0")
 os.environ.setdefault("LOOM_PLANE", "0")
 
+_LONGEST_BASE = 20  # letters of the temporary folder; a socket's whole name has 107
+
 __all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
 
 
@@ -75,6 +77,14 @@ def _no_slurmd() -> str:
     return _absent("slurmctld", "slurmd", "munged", "salloc", "srun")
 
 
+def _no_bash() -> str:
+    return _absent("bash")
+
+
+def _no_tar() -> str:
+    return _absent("tar")
+
+
 def _no_tmux() -> str:
     return _absent("tmux")
 
@@ -98,6 +108,7 @@ def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
 
 
 PROBES: Mapping[str, Callable[[], str]] = {
+    "bash": _no_bash,
     "mount": _no_mount,
     "mpi": _no_mpi,
     "mpich": _no_mpich,
@@ -105,6 +116,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "slurm": _no_slurm,
     "slurmd": _no_slurmd,
     "ssh": _no_ssh,
+    "tar": _no_tar,
     "torch": _no_torch,
     "tmux": _no_tmux,
 }
@@ -114,6 +126,15 @@ PROBES: Mapping[str, Callable[[], str]] = {
 def missing(what: str) -> str:
     """Return why the machine lacks this, or nothing when it has it."""
     return PROBES[what]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have folders of tests that are short enough for the name of a socket in them."""
+    if len(tempfile.gettempdir()) > _LONGEST_BASE and config.option.basetemp is None:
+        folder = tempfile.mkdtemp(prefix="loom-", dir="/tmp")
+        config.option.basetemp = folder
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

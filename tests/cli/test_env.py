@@ -79,6 +79,7 @@ def test_without_a_command_it_is_a_shell(job: None, on_terminal: Any) -> None:
     assert terminal.wait() == 3
 
 
+@pytest.mark.needs("tar")
 def test_what_is_printed_keeps_to_the_schemas(
     job: None, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_dry_run_loads_nothing_and_says_what_would_be(table: Any, script: Any,
     assert "note: ranks start after `module load cuda nccl`\n" in done.stdout.decode()
 
 
+@pytest.mark.needs("bash")
 def test_a_host_without_module_starts_nothing(
     table: Any, script: Any, loom: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
