@@ -84,7 +84,13 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-_DONE = {"pause": "paused", "resume": "resumed", "stop": "stopped", "stop_at": "stopped"}
+_DONE = {
+    "pause": "paused",
+    "resume": "resumed",
+    "checkpoint": "saved",
+    "stop": "stopped",
+    "stop_at": "stopped",
+}
 
 
 def _change(outcome: dict[str, Any], name: str, value: Any, of: int) -> str:

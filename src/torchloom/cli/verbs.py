@@ -88,6 +88,7 @@ VERBS: dict[str, Verb] = {
         "have all ranks wait at one step; go on", ("--at=", "--reason=", "--json"), "job"
     ),
     "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job", beside="pause"),
+    "checkpoint": Verb("have all ranks save at one step", ("--at=", "--reason=", "--json"), "job"),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
     ),
