@@ -19,6 +19,7 @@ def job(word: str) -> specs.AppDef:
     return specs.AppDef("speech", [specs.Role("a", "", entrypoint="echo", args=[word])])
 """
 SPEC = "name: told\nroles:\n- {name: a, image: '', entrypoint: 'true'}\n"
+JOB = "name: told\nscript: train.py\nresources: {workers: 2}\n"
 
 
 def test_the_page_names_every_verb_and_every_alias() -> None:
@@ -34,6 +35,7 @@ def test_every_example_of_the_page_runs(block: str, loom: Any, script: Callable[
     script("print('loss 0.5')")
     script(COMPONENT, "mine.py")
     Path("app.yaml").write_text(SPEC)
+    Path("job.yaml").write_text(JOB)
     if "@" in block and "run -d" not in block:
         loom("run", "train.py")
 

@@ -14,7 +14,7 @@ from torchloom.launch import devices
 from torchloom.runner.api import Runner
 from torchloom.schedulers import DEFAULT
 from torchloom.settings import environment
-from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, app_to_dict, read_app
+from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, app_to_dict
 
 SPEC_ENDINGS = (".json", ".yaml", ".yml")
 
@@ -113,9 +113,14 @@ def build_app(request: Request, runner: Runner) -> AppDef:
         _refuse_nearly_script(target)
         given = request.component_args
         return _with_options(runner.build(target, rest if given is None else given), request)
+    from torchloom.components.job import app_of
+    from torchloom.specs.serialize import read_spec
+
     if rest:
         raise UserError(f"{target} is a spec file and takes no arguments: {shorten(rest[0])!r}")
-    return _with_options(read_app(target), request)
+    spec = read_spec(target)
+    app = spec if isinstance(spec, AppDef) else app_of(spec, _python())
+    return _with_options(app, request)
 
 
 def _program(request: Request, kind: Kind) -> AppDef:

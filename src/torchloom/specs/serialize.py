@@ -1,17 +1,23 @@
-"""Apps as JSON and YAML, in and out."""
+"""Apps and jobs as JSON and YAML, in and out."""
 
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torchloom.errors import shorten
 from torchloom.specs.coerce import coerce_app as coerce_app
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.role import AppDef
 from torchloom.specs.shape import APP, at
 from torchloom.specs.unfold import unfold_app
 
+T = TypeVar("T")
 Format = Literal["json", "yaml"]
+LONGEST = 1 << 20  # letters of a spec
+MOST_VALUES = 100_000
 SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -45,11 +51,32 @@ def dump_app(app: AppDef, fmt: Format = "json") -> str:
 
 def load_app(text: str, fmt: Format | None = None) -> AppDef:
     """Read an app from text; without a format, what begins with a brace is taken for JSON."""
-    return app_from_dict(_parse(text, fmt or ("json" if text.lstrip()[:1] == "{" else "yaml")))
+    return app_from_dict(parse(text, fmt))
+
+
+def load_job(text: str, fmt: Format | None = None) -> JobSpec:
+    """Read a job from text, as `load_app` reads an app."""
+    return job_from_dict(parse(text, fmt))
+
+
+def load_spec(text: str, fmt: Format | None = None) -> AppDef | JobSpec:
+    """Read an app or a job from text: an app has roles."""
+    data = parse(text, fmt)
+    is_app = not isinstance(data, Mapping) or "roles" in data
+    return app_from_dict(data) if is_app else job_from_dict(data)
 
 
 def read_app(path: str | PathLike[str]) -> AppDef:
     """Read an app from a file; its suffix says the format. Errors begin with the path."""
+    return _read(path, load_app)
+
+
+def read_spec(path: str | PathLike[str]) -> AppDef | JobSpec:
+    """Read an app or a job from a file, as `read_app` reads an app."""
+    return _read(path, load_spec)
+
+
+def _read(path: str | PathLike[str], load: Callable[[str, Format | None], T]) -> T:
     file, source = Path(path), shorten(str(path), 200)
     try:
         text = file.read_text(encoding="utf-8")
@@ -57,14 +84,21 @@ def read_app(path: str | PathLike[str]) -> AppDef:
         reason = getattr(error, "strerror", None) or error
         raise SpecError("", f"cannot be read as an app: {reason}", source) from error
     try:
-        return load_app(text, SUFFIXES.get(file.suffix.lower()))
+        return load(text, SUFFIXES.get(file.suffix.lower()))
     except SpecError as error:
         raise SpecError(error.path, error.problem, source) from error
 
 
-def _parse(text: str, fmt: Format) -> object:
+def parse(text: str, fmt: Format | None = None) -> object:
+    """Return text as plain data; without a format, what begins with a brace is taken for JSON."""
+    fmt = fmt or ("json" if text.lstrip()[:1] == "{" else "yaml")
+    if len(text) > LONGEST:
+        raise SpecError("", f"is too long: {len(text)} letters, at most {LONGEST}")
     try:
-        return _parse_json(text) if fmt == "json" else _parse_yaml(text)
+        data = _parse_json(text) if fmt == "json" else _parse_yaml(text)
+        if _spread(data, {}) > MOST_VALUES:
+            raise SpecError("", f"has more than {MOST_VALUES} values: take out what nobody reads")
+        return data
     except RecursionError as error:
         raise SpecError("", f"not {fmt.upper()}: nested too deeply") from error
 
@@ -73,7 +107,7 @@ def _parse_json(text: str) -> object:
     import json
 
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_repeats)
     except ValueError as error:  # also a number of more digits than Python will read
         raise SpecError("", f"not JSON: {error}") from error
 
@@ -89,10 +123,45 @@ def _parse_yaml(text: str) -> object:
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _mapping(loader: Any, node: Any) -> Any:
+    """Build a mapping of YAML; what a merge (`<<`) brings may be said again, a key may not."""
+    for key, _ in node.value:
+        if not isinstance(key.value, str):
+            raise SpecError("", f"line {key.start_mark.line + 1}: a key must be text")
+    _refuse_repeats(key.value for key, _ in node.value if not key.tag.endswith(":merge"))
+    return loader.construct_yaml_map(node)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _refuse_repeats(key for key, _ in pairs)
+    return dict(pairs)
+
+
+def _refuse_repeats(keys: Iterable[str]) -> None:
+    """Refuse a mapping that says a key twice: which one was meant, nobody knows."""
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            raise SpecError(at("", key), "is given twice: keep one of them")
+        seen.add(key)
+
+
+def _spread(value: object, known: dict[int, int]) -> int:
+    """Return how many values these are once every alias of YAML is written out."""
+    if not isinstance(value, list | dict):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1  # what contains itself is counted once
+        members = value.values() if isinstance(value, dict) else value
+        known[id(value)] += sum(_spread(member, known) for member in members)
+    return known[id(value)]
 
 
 def _plain(value: Any, path: str, parents: tuple[int, ...]) -> Any:

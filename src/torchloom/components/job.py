@@ -1,0 +1,45 @@
+"""Make an app of a job: its program, or the ready-made training, under our own agent."""
+
+import json
+
+from torchloom.components.dist import loom
+from torchloom.specs.api import AppDef
+from torchloom.specs.jobspec import JobSpec, Policy
+from torchloom.specs.jobspec_shape import job_to_dict
+
+SPEC_VARIABLE = "LOOM_JOB_SPEC"
+TRAINER = "torchloom.worker.train"
+
+
+def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
+    """Return the app of a job; the whole job is in its workers' environment as JSON."""
+    each, words = spec.resources, (*spec.command, *spec.args)
+    app = loom(
+        *words,
+        script=spec.script or None,
+        m=TRAINER if spec.model else spec.module or None,
+        name=f"{spec.project}/{spec.name}",
+        cpu=each.workers * each.cpus_per_worker,
+        gpu=each.workers * each.gpus_per_worker,
+        memMB=each.workers * each.memory_mb_per_worker or -1,
+        j=str(each.workers),
+        env=_variables(spec),
+        metadata=_labels(spec),
+        max_retries=0 if spec.recovery.policy is Policy.FAIL else spec.recovery.attempts,
+        python=python,
+    )
+    app.name = spec.name
+    return app
+
+
+def _variables(spec: JobSpec) -> dict[str, str]:
+    """Return a job's variables; values arrive as written, so macros find no dollar in them."""
+    silent = job_to_dict(JobSpec(""))
+    told = {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
+    found = {**spec.env, SPEC_VARIABLE: json.dumps(told)}
+    return {name: value.replace("$", "$$") for name, value in found.items()}
+
+
+def _labels(spec: JobSpec) -> dict[str, str]:
+    labels = {"project": spec.project, "group": spec.group, "tags": ",".join(spec.tags)}
+    return {name: value for name, value in labels.items() if value}

@@ -1,0 +1,194 @@
+"""Build a job from plain data, and plain data from a job; errors name the field and the remedy."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from torchloom.errors import shorten
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import (
+    Backend,
+    Checkpointing,
+    Compression,
+    Distributed,
+    Elastic,
+    JobSpec,
+    Knob,
+    Policy,
+    Recovery,
+    Resources,
+    Strategy,
+)
+from torchloom.specs.limits import (
+    INT64,
+    few,
+    name,
+    number,
+    number_in,
+    plain,
+    scalar,
+    seconds,
+    short,
+    tuple_of,
+    variables,
+)
+from torchloom.specs.shape import Record, at, boolean, map_of, mapping, member_of, optional, text
+
+PROGRAMS = ("model", "script", "module", "command")
+FRAMEWORKS = ("pytorch",)
+MOST_WORKERS = 100_000
+
+Problem = tuple[str, str]
+
+
+def job_from_dict(data: object) -> JobSpec:
+    """Build a job; SpecError names the field that does not fit."""
+    spec: JobSpec = JOB(mapping(_container(data), "job"), "")
+    for path, problem in _problems(spec):
+        raise SpecError(path, problem)
+    return spec
+
+
+def job_to_dict(spec: JobSpec) -> dict[str, Any]:
+    """Return every field as plain data that JSON can hold."""
+    unfolded: dict[str, Any] = _unfold(spec)
+    return unfolded
+
+
+def _framework(value: object, path: str) -> str:
+    found = text(value, path)
+    if found not in FRAMEWORKS:
+        there = ", ".join(FRAMEWORKS)
+        raise SpecError(path, f"{shorten(found)!r} cannot be trained with; there are: {there}")
+    return found
+
+
+def _knob(value: object, path: str) -> Any:
+    """Read a knob: its value alone, or with its range."""
+    return _KNOB(value, path) if isinstance(value, Mapping) else Knob(scalar(value, path))
+
+
+_COUNT = number_in(0, MOST_WORKERS)
+_WORKERS = number_in(1, MOST_WORKERS)
+_KNOB = Record(Knob, {"value": scalar, "min": optional(number), "max": optional(number)}, ["value"])
+_RESOURCES = Record(
+    Resources,
+    {
+        "workers": _WORKERS,
+        "cpus_per_worker": _WORKERS,
+        "gpus_per_worker": _COUNT,
+        "memory_mb_per_worker": number_in(0, 1 << 40),
+    },
+)
+JOB = Record(
+    JobSpec,
+    {
+        "name": name,
+        "framework": _framework,
+        "model": short,
+        "dataset": short,
+        "script": short,
+        "module": short,
+        "command": tuple_of(short),
+        "args": tuple_of(short),
+        "env": variables,
+        "resources": _RESOURCES,
+        "distributed": Record(
+            Distributed, {"strategy": member_of(Strategy), "backend": member_of(Backend)}
+        ),
+        "hyperparameters": few(map_of(plain)),
+        "checkpointing": Record(
+            Checkpointing,
+            {"enabled": boolean, "every_n_steps": number_in(1, INT64 - 1), "store": short},
+        ),
+        "compression": Record(Compression, {"enabled": boolean}),
+        "recovery": Record(
+            Recovery,
+            {"policy": optional(member_of(Policy)), "attempts": _COUNT, "backoff": seconds},
+        ),
+        "elastic": optional(Record(Elastic, {"min": _WORKERS, "max": _WORKERS}, ["min", "max"])),
+        "knobs": few(map_of(_knob)),
+        "seed": optional(number_in(0, INT64 - 1)),
+        "priority": number_in(-1000, 1000),
+        "max_workers": optional(_WORKERS),
+        "scheduler": name,
+        "options": few(map_of(plain)),
+        "project": short,
+        "group": short,
+        "tags": tuple_of(short),
+    },
+    ["name"],
+)
+
+
+# What no single field can tell.
+
+
+def _problems(spec: JobSpec) -> Iterator[Problem]:
+    yield from _program_problems(spec)
+    yield from _count_problems(spec)
+    if spec.compression.enabled:
+        yield "compression.enabled", "gradients cannot be compressed yet: leave it out, or false"
+    for key, knob in spec.knobs.items():
+        yield from _knob_problems(at("knobs", key), knob)
+
+
+def _program_problems(spec: JobSpec) -> Iterator[Problem]:
+    given = [field for field in PROGRAMS if getattr(spec, field)]
+    if not given:
+        yield "", f"nothing to run: give one of {', '.join(PROGRAMS)}"
+    elif len(given) > 1:
+        yield given[1], f"is given beside {given[0]}: one of them says what runs"
+    elif given == ["model"] and not spec.dataset:
+        yield "dataset", "missing: a model needs one, for example synthetic"
+    elif given == ["model"] and spec.args:
+        yield "args", "a ready-made training takes hyperparameters instead"
+    elif given != ["model"] and spec.dataset:
+        yield "dataset", f"is for a model; a {given[0]} finds its own data"
+
+
+def _count_problems(spec: JobSpec) -> Iterator[Problem]:
+    workers, elastic = spec.resources.workers, spec.elastic
+    if spec.max_workers is not None and workers > spec.max_workers:
+        yield "resources.workers", f"is {workers}, more than max_workers ({spec.max_workers})"
+    if elastic is not None and not elastic.min <= workers <= elastic.max:
+        bounds = f"{elastic.min} to {elastic.max}"
+        yield "elastic", f"resources.workers is {workers}, not within {bounds}"
+    if spec.distributed.backend is Backend.NCCL and not spec.resources.gpus_per_worker:
+        yield "distributed.backend", "nccl needs GPUs: set resources.gpus_per_worker, or use gloo"
+
+
+def _knob_problems(path: str, knob: Knob) -> Iterator[Problem]:
+    if knob.min is None and knob.max is None:
+        return
+    if isinstance(knob.value, bool | str):
+        yield path, "a range is for numbers: take out min and max"
+        return
+    low, high = knob.min, knob.max
+    if (low is not None and knob.value < low) or (high is not None and knob.value > high):
+        yield path, f"its value {knob.value} is not within its own range"
+
+
+def _container(data: object) -> object:
+    """Return what OmegaConf holds as plain data, with everything looked up; others as they are."""
+    if type(data).__module__.partition(".")[0] != "omegaconf":
+        return data
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_container(data, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        field = str(getattr(error, "full_key", "") or "")
+        raise SpecError(field, " ".join(str(error).split())) from error
+
+
+def _unfold(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _unfold(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _unfold(each) for key, each in value.items()}
+    return [_unfold(each) for each in value] if isinstance(value, list | tuple) else value
