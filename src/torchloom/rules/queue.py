@@ -1,0 +1,218 @@
+"""Decide whose turn it is: by priority, then in the order of submission, never half a job.
+
+Nobody overtakes a job that waits for room, so that a big one gets its turn. A job does not hold up
+others while its owner's quota or a lost node keeps it from running at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from torchloom.rules import placement
+from torchloom.rules.placement import Need, Room, Share
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job in the queue; `number` is its place in the order of submission."""
+
+    job: str
+    owner: str
+    need: Need
+    priority: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A job that has its shares."""
+
+    owner: str
+    shares: tuple[Share, ...]
+
+    @property
+    def workers(self) -> int:
+        return sum(share.workers for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a decision depends on."""
+
+    nodes: Mapping[str, Room] = field(default_factory=dict)  # those that are up, whole
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    placed: Mapping[str, Placed] = field(default_factory=dict)
+    quotas: Mapping[str, int] = field(default_factory=dict)  # workers that an owner may have
+    submitted: int = 0
+
+    def free(self) -> dict[str, Room]:
+        """Return what no job has of the nodes that are up."""
+        shares = (share for placed in self.placed.values() for share in placed.shares)
+        return placement.free(self.nodes, shares)
+
+    def order(self) -> list[Waiting]:
+        """Return the queue, whose turn is first at the front."""
+        return sorted(self.waiting.values(), key=_turn)
+
+    def workers_of(self, owner: str) -> int:
+        return sum(placed.workers for placed in self.placed.values() if placed.owner == owner)
+
+
+# What happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Somebody wants a job to run; one that is known already is not submitted again."""
+
+    job: str
+    owner: str
+    need: Need
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job has ended, or nobody wants it any more."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """A node is there, or has changed."""
+
+    name: str
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node is gone; jobs that have a share of it keep it until they leave."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSet:
+    """An owner may have so many workers from now on; no number means as many as there are."""
+
+    owner: str
+    workers: int | None
+
+
+Event = Submitted | Left | NodeUp | NodeLost | QuotaSet
+
+
+# What to do about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Start a job on these shares."""
+
+    job: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A job can never run here, for a reason that its owner is to read."""
+
+    job: str
+    reason: str
+
+
+Effect = Place | Refuse
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Take in one event; return the new state and what to do, in order."""
+    match event:
+        case Submitted():
+            return _submitted(state, event)
+        case Left(job):
+            state = replace(
+                state, waiting=_without(state.waiting, job), placed=_without(state.placed, job)
+            )
+        case NodeUp(name, room):
+            state = replace(state, nodes={**state.nodes, name: room})
+        case NodeLost(name):
+            state = replace(state, nodes=_without(state.nodes, name))
+        case QuotaSet(owner, None):
+            state = replace(state, quotas=_without(state.quotas, owner))
+        case QuotaSet(owner, int(workers)):
+            state = replace(state, quotas={**state.quotas, owner: workers})
+    return _settle(state)
+
+
+def why(state: State, job: str) -> str:
+    """Say what a waiting job waits for."""
+    one = state.waiting[job]
+    if reason := _never(state, one) or _over_quota(state, one):
+        return reason
+    ahead = [each.job for each in _in_turn(state) if _turn(each) < _turn(one)]
+    if ahead:
+        more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
+        return f"waits behind {ahead[0]}{more}"
+    room = sum(placement.fit(one.need, room) for room in state.free().values())
+    return f"waits for room: needs {one.need.workers} workers, {room} would fit now"
+
+
+def _submitted(state: State, event: Submitted) -> tuple[State, tuple[Effect, ...]]:
+    if event.job in state.waiting or event.job in state.placed:
+        return state, ()
+    number = state.submitted + 1
+    one = Waiting(event.job, event.owner, event.need, event.priority, number)
+    state = replace(state, submitted=number)
+    if reason := _never(state, one):
+        return state, (Refuse(event.job, reason),)
+    return _settle(replace(state, waiting={**state.waiting, event.job: one}))
+
+
+def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Give room to whose turn it is, until one has to wait for it."""
+    effects: list[Effect] = []
+    for one in _in_turn(state):
+        if _over_quota(state, one):
+            continue  # since this turn began its owner was given something
+        shares = placement.place(one.need, state.free())
+        if shares is None:
+            break
+        placed = {**state.placed, one.job: Placed(one.owner, shares)}
+        state = replace(state, waiting=_without(state.waiting, one.job), placed=placed)
+        effects.append(Place(one.job, shares))
+    return state, tuple(effects)
+
+
+def _in_turn(state: State) -> list[Waiting]:
+    """Return those whom room alone keeps waiting, in their order."""
+    waiting = state.order()
+    return [one for one in waiting if not _never(state, one) and not _over_quota(state, one)]
+
+
+def _turn(one: Waiting) -> tuple[int, int]:
+    return (-one.priority, one.number)
+
+
+def _never(state: State, one: Waiting) -> str:
+    """Say why a job could not run if it were alone; nothing when it could."""
+    quota = state.quotas.get(one.owner)
+    if quota is not None and one.need.workers > quota:
+        return f"unschedulable: needs {one.need.workers} workers, {one.owner} may have {quota}"
+    lack = placement.shortage(one.need, state.nodes)
+    return f"unschedulable: {lack}" if lack else ""
+
+
+def _over_quota(state: State, one: Waiting) -> str:
+    quota = state.quotas.get(one.owner)
+    has = state.workers_of(one.owner)
+    if quota is None or has + one.need.workers <= quota:
+        return ""
+    return f"waits for a quota: {one.owner} has {has} of {quota} workers"
+
+
+def _without(values: Mapping[str, T], name: str) -> dict[str, T]:
+    return {key: value for key, value in values.items() if key != name}
