@@ -23,7 +23,7 @@ from torchloom.specs.jobspec import (
     Resources,
 )
 from torchloom.specs.jobspec_shape import JOB, job_from_dict, job_to_dict
-from torchloom.specs.serialize import load_job, load_spec
+from torchloom.specs.serialize import load_job, load_spec, read_spec
 
 DEMO = {
     "name": "mnist-ddp-demo",
@@ -207,3 +207,17 @@ def test_the_documentation_names_every_field() -> None:
         JOB.fields
     )
     assert load_job(example) == job_from_dict(DEMO)
+
+
+HOSTILE = Path(__file__).with_name("hostile")
+FIELDS: dict[str, str] = json.loads((HOSTILE / "fields.json").read_text())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_hostile_job_is_refused_by_its_field(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_spec(HOSTILE / name)
+
+    assert caught.value.path == FIELDS[name]
+    assert len(caught.value.problem) > len("x")
+    assert len(str(caught.value)) < 600

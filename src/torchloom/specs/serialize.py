@@ -1,5 +1,6 @@
 """Apps and jobs as JSON and YAML, in and out."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,7 @@ T = TypeVar("T")
 Format = Literal["json", "yaml"]
 LONGEST = 1 << 20  # letters of a spec
 MOST_VALUES = 100_000
+DEEPEST = 100  # levels of a spec
 SUFFIXES: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -115,6 +117,9 @@ def _parse_json(text: str) -> object:
 def _parse_yaml(text: str) -> object:
     import yaml
 
+    if _deepest(text) > DEEPEST:  # the parser would take its time to find out
+        raise SpecError("", "not YAML: nested too deeply")
+
     class Loader(yaml.SafeLoader):
         """Text, numbers, lists and mappings: a tag that names a Python object is an error."""
 
@@ -128,6 +133,21 @@ def _parse_yaml(text: str) -> object:
         return yaml.load(text, Loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _deepest(text: str) -> int:
+    """Return how deep YAML is nested, at a guess: letters in quotes count as well."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[][{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    indents = [-1]
+    for indent in map(len, re.findall(r"^ *(?=[^ ])", text, re.MULTILINE)):
+        while indents[-1] >= indent:
+            indents.pop()
+        indents.append(indent)
+        deepest = max(deepest, len(indents))
+    return deepest
 
 
 def _mapping(loader: Any, node: Any) -> Any:
