@@ -137,7 +137,7 @@ def _problems(spec: JobSpec) -> Iterator[Problem]:
 def _program_problems(spec: JobSpec) -> Iterator[Problem]:
     given = [field for field in PROGRAMS if getattr(spec, field)]
     if not given:
-        yield "", f"nothing to run: give one of {', '.join(PROGRAMS)}"
+        yield "", f"nothing to run: give one of {', '.join(PROGRAMS)}; or roles, for an app"
     elif len(given) > 1:
         yield given[1], f"is given beside {given[0]}: one of them says what runs"
     elif given == ["model"] and not spec.dataset:
