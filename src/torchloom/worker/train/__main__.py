@@ -1,0 +1,78 @@
+"""One rank of a ready-made training: `python -m torchloom.worker.train [JOB.yaml]`.
+
+The job is the file's, else what the variable LOOM_JOB_SPEC holds as JSON. Any launcher starts the
+other ranks; without one this is all there are. Exit code 0: trained to the end, or to where the
+job was told to stop. 1: it did not work. 2: the job is wrong, and a sentence says what to change.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchloom.errors import Failure, LoomError, UserError
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.serialize import load_job, read_spec
+from torchloom.worker.smoke import NoTorch
+from torchloom.worker.train.fitting import check_job
+
+VARIABLE = "LOOM_JOB_SPEC"
+
+
+class NotFinite(Failure):
+    """The training has ended with a loss that is no number."""
+
+    code = "loss_not_finite"
+
+    def __init__(self) -> None:
+        remedy = (
+            "lower lr, set clip, or look at the data; `loom show --events` has the step it began in"
+        )
+        super().__init__(f"the loss is not finite: {remedy}")
+
+
+def main(words: Sequence[str], env: Mapping[str, str]) -> int:
+    """Train one job; rank 0 tells how it went."""
+    try:
+        return _train(_job(words, env))
+    except LoomError as error:
+        sys.stderr.write(f"loom train: {error}\n")
+        return error.exit_code
+
+
+def _train(spec: JobSpec) -> int:
+    check_job(spec)  # what is wrong is told before torch is imported
+    if importlib.util.find_spec("torch") is None:
+        raise NoTorch()
+    from torchloom.worker import dist
+    from torchloom.worker.train.loop import train
+
+    summary = train(spec)
+    rank = dist.get_rank()
+    dist.cleanup()
+    if rank == 0:
+        sys.stdout.write(f"{summary}\n")
+        sys.stdout.flush()
+    if not summary.is_finite:
+        raise NotFinite()
+    return 0
+
+
+def _job(words: Sequence[str], env: Mapping[str, str]) -> JobSpec:
+    if len(words) > 1:
+        raise UserError(f"one job at a time: got {len(words)} arguments, give one file")
+    if words:
+        spec = read_spec(Path(words[0]))
+    elif env.get(VARIABLE):
+        spec = load_job(env[VARIABLE], "json")
+    else:
+        raise UserError(f"no job: give a file, as in examples/jobs, or set {VARIABLE}")
+    if not isinstance(spec, JobSpec):
+        raise SpecError("roles", "this is an app: ready-made training takes a job, with a model")
+    return spec
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

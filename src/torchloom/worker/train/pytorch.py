@@ -1,0 +1,241 @@
+"""PyTorch as the runtime uses it: DDP over the ranks, mixed precision, accumulated gradients."""
+
+import contextlib
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import Backend, JobSpec
+from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
+from torchloom.worker import dist as ranks
+from torchloom.worker.train.adapter import FrameworkAdapter, Plan
+from torchloom.worker.train.data import (
+    Batch,
+    Batches,
+    Pair,
+    Part,
+    Samples,
+    eval_batches,
+    open_samples,
+    split,
+    train_batches,
+)
+from torchloom.worker.train.hyper import Hyper, hyper_of
+from torchloom.worker.train.models import make_model
+from torchloom.worker.train.schedules import factor
+from torchloom.worker.train.scoring import accuracy_of, loss_of, right_of
+
+_TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchContext:
+    """Where this rank is among the others, and what it computes on."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class TorchState:
+    """A training between two steps. The tensors are the same ones all along."""
+
+    spec: JobSpec
+    hyper: Hyper
+    model: nn.Module  # as all ranks train it
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    steps: int  # of the whole training: schedules go by it
+    step: int = 0
+    live: Mapping[str, Any] = field(default_factory=dict)  # values that change from outside
+    used: dict[str, float] = field(default_factory=dict)  # the learning rate of the last step
+
+    @property
+    def module(self) -> nn.Module:
+        """The model itself, without what joins it to other ranks."""
+        if not isinstance(self.model, DistributedDataParallel):
+            return self.model
+        inner: nn.Module = self.model.module
+        return inner
+
+    def autocast(self, device: torch.device) -> "torch.autocast":
+        """Return the precision that the job wants to compute in."""
+        amp = self.hyper.amp
+        return torch.autocast(device.type, _TYPES[amp], enabled=amp != "off")
+
+
+class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState]):
+    """Data-parallel training with PyTorch."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[JobSpec, Samples] | None = None
+
+    def build_model(self, spec: JobSpec) -> nn.Module:
+        """Return the model, with weights that the job's seed gives."""
+        hyper, samples = hyper_of(spec), self._samples(spec)
+        ranks.seed_everything(seed_of(spec))
+        return make_model(spec, hyper, samples)
+
+    def build_dataloader(self, spec: JobSpec, rank: int, world_size: int) -> Batches:
+        """Return a rank's batches of the part that is trained on."""
+        return train_batches(self._parts(spec)[0], hyper_of(spec), rank, world_size, seed_of(spec))
+
+    def init_distributed(self, plan: Plan) -> TorchContext:
+        """Join the other ranks on GPUs where the job has some, else on the CPU."""
+        if not plan.gpus:
+            os.environ.setdefault("TORCH_DEVICE", "cpu")
+            torch.set_num_threads(min(plan.cpus, os.cpu_count() or 1))
+        device = ranks.get_torch_device()
+        _check_device(plan, device)
+        rank = ranks.setup_torch(backend=None if plan.backend is Backend.AUTO else plan.backend)
+        return TorchContext(rank, ranks.get_world_size(), ranks.get_torch_device())
+
+    def build_evaluation(self, spec: JobSpec, rank: int, world_size: int) -> "DataLoader[Pair]":
+        """Return a rank's batches of the part that is held out."""
+        return eval_batches(self._parts(spec)[1], hyper_of(spec), rank, world_size, seed_of(spec))
+
+    def begin(
+        self, spec: JobSpec, model: nn.Module, steps: int, live: Mapping[str, Any] | None = None
+    ) -> TorchState:
+        """Return a training before its first step; all ranks come here together."""
+        hyper, device = hyper_of(spec), ranks.get_torch_device()
+        if hyper.amp == "fp16" and device.type == "cpu":
+            raise SpecError("hyperparameters.amp", "fp16 needs a GPU: take bf16, or off")
+        joined = ranks.wrap_model(model.to(device), use_fsdp=False)
+        scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")
+        ranks.seed_everything(seed_of(spec) + 1 + ranks.get_rank())  # each drops other values
+        optimizer, used = make_optimizer(hyper, joined), {"lr": hyper.lr}
+        optimizer.register_step_pre_hook(lambda one, *_: _look(one, used))
+        return TorchState(spec, hyper, joined, optimizer, scaler, steps, 0, live or {}, used)
+
+    def train_step(
+        self, state: TorchState, batch: Batch, dist: TorchContext
+    ) -> tuple[TorchState, dict[str, Any]]:
+        """Go forth and back over each pair of the batch, and take one step with the mean."""
+        _set_values(state)
+        state.model.train()
+        total = sum(len(targets) for _, targets in batch)
+        losses: list[Tensor] = []
+        rights: list[Tensor | None] = []
+        for number, (samples, targets) in enumerate(batch, 1):
+            inputs, wanted = samples.to(dist.device), targets.to(dist.device)
+            with _synced(state.model, number == len(batch)):
+                with state.autocast(dist.device):
+                    outputs = state.model(inputs)
+                    loss = loss_of(state.module, outputs, wanted) * (len(targets) / total)
+                torch.autograd.backward(state.scaler.scale(loss))
+            losses.append(loss.detach())
+            rights.append(right_of(outputs, wanted))
+        _apply(state)
+        metrics = {"loss": sum(losses), **accuracy_of(rights), **state.used}
+        return replace(state, step=state.step + 1), metrics
+
+    def serialize_state(self, state: TorchState) -> bytes:
+        """Return job, weights, optimizer and place in the training; loading it runs no code."""
+        told = {
+            "spec": job_to_dict(state.spec),
+            "steps": state.steps,
+            "step": state.step,
+            "model": state.module.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "scaler": state.scaler.state_dict(),
+        }
+        target = io.BytesIO()
+        torch.save(told, target)
+        return target.getvalue()
+
+    def deserialize_state(self, blob: bytes | dict[str, Any]) -> TorchState:
+        """Return the state; all ranks come here together."""
+        told: dict[str, Any] = blob if isinstance(blob, dict) else _loaded(blob)
+        spec = job_from_dict(told["spec"])
+        model = self.build_model(spec)
+        model.load_state_dict(told["model"])
+        state = self.begin(spec, model, told["steps"])
+        state.optimizer.load_state_dict(told["optimizer"])
+        state.scaler.load_state_dict(told["scaler"])
+        return replace(state, step=told["step"])
+
+    def _parts(self, spec: JobSpec) -> tuple[Part, Part]:
+        """Return what is trained on, and what is held out."""
+        return split(self._samples(spec), hyper_of(spec).eval_fraction, seed_of(spec))
+
+    def _samples(self, spec: JobSpec) -> Samples:
+        if self._opened is None or self._opened[0] != spec:
+            ranks.seed_everything(seed_of(spec))  # data that somebody draws is the same everywhere
+            self._opened = spec, open_samples(spec, hyper_of(spec), seed_of(spec))
+        return self._opened[1]
+
+
+def _loaded(blob: bytes) -> dict[str, Any]:
+    told: dict[str, Any] = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=True)
+    return told
+
+
+def seed_of(spec: JobSpec) -> int:
+    """Return the number that everything drawn in a job comes from."""
+    return spec.seed or 0
+
+
+def make_optimizer(hyper: Hyper, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer that a job names."""
+    given = [each for each in model.parameters() if each.requires_grad]
+    rate, decay = hyper.lr, hyper.weight_decay
+    match hyper.optimizer:
+        case "sgd":
+            return torch.optim.SGD(given, rate, momentum=hyper.momentum, weight_decay=decay)
+        case "adamw":
+            return torch.optim.AdamW(given, rate, weight_decay=decay)
+    return torch.optim.Adam(given, rate, weight_decay=decay)
+
+
+def _check_device(plan: Plan, device: torch.device) -> None:
+    field = "resources.gpus_per_worker"
+    if plan.gpus and device.type == "cpu":
+        problem = f"is {plan.gpus}, and this worker sees no GPU"
+        raise SpecError(field, f"{problem}: set it to 0, or check the driver")
+    if plan.gpus > 1:
+        problem = f"is {plan.gpus}, and a worker trains on one GPU"
+        raise SpecError(field, f"{problem}: set it to 1 and take more workers")
+
+
+def _synced(model: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
+    """Have the ranks exchange gradients in the last pass of a step only."""
+    if is_last or not isinstance(model, DistributedDataParallel):
+        return contextlib.nullcontext()
+    return model.no_sync()
+
+
+def _set_values(state: TorchState) -> None:
+    """Give the optimizer what holds for this step: the schedule, and changes from outside."""
+    hyper, live = state.hyper, state.live
+    scale = factor(hyper, state.step, state.steps)
+    for group in state.optimizer.param_groups:
+        group["lr"] = live.get("lr", hyper.lr) * scale
+        for name in ("weight_decay", "momentum"):
+            if name in live and name in group:
+                group[name] = live[name]
+
+
+def _look(optimizer: torch.optim.Optimizer, used: dict[str, float]) -> None:
+    """Note the learning rate inside a step, where a change from outside shows."""
+    used["lr"] = float(optimizer.param_groups[0]["lr"])
+
+
+def _apply(state: TorchState) -> None:
+    """Clip, step, and forget the gradients."""
+    clip = state.live.get("clip", state.hyper.clip)
+    if clip:
+        state.scaler.unscale_(state.optimizer)
+        nn.utils.clip_grad_norm_(state.module.parameters(), clip)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.optimizer.zero_grad()
