@@ -18,6 +18,15 @@ REGISTER = m.Register(
     knobs=(m.Knob("lr", 0.1, "float", 0.0, 1.0),),
     page="/dev/shm/loom-gpt-1a2b-0/rank1",
 )
+LOOK = m.Look(
+    at=1.5,
+    cpu=0.25,
+    state="S",
+    waits_in="hrtimer_nanosleep",
+    source="py-spy",
+    threads=(m.Thread("MainThread", True, (m.Frame("train", "train.py", 20, "time.sleep(9)"),)),),
+    note="",
+)
 FROM_RANK: tuple[m.Message, ...] = (
     REGISTER,
     m.Metrics(HEAD, ("loss", "lr"), ((7, 1.5, 0.25, 0.1), (8, 1.6, None, 0.1))),
@@ -29,23 +38,26 @@ FROM_RANK: tuple[m.Message, ...] = (
     m.Goodbye(HEAD, 10),
 )
 TO_RANK: tuple[m.Message, ...] = (
-    m.Welcome(HEAD, 4, {"lr": 0.03}),
+    m.Welcome(HEAD, 4, (m.Planned("c1/1", 412, {"name": "lr", "value": 0.03}, True),)),
     m.Prepare(HEAD, "c1", "knob", {"name": "lr", "value": 0.03, "hold": False}, at=412),
     m.Write(HEAD, "c1", 9),
     m.Outcome(HEAD, "c1", None, "timed out"),
     m.Kept(HEAD, 12),
+    m.ShowStacks(HEAD, "s1"),
 )
 FROM_AGENT: tuple[m.Message, ...] = (
     m.Hello(HEAD, "n1", "host", "boot", 1, 4, (m.Device("CPU-1", "cpu", 0),), (REGISTER,)),
     m.Beat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
     m.Batch(HEAD, "n1", 5, (b"\x00raw", b""), dropped=2),
     m.DeviceEvent(HEAD, "GPU-1", "failed", "dcgm", "XID 79"),
+    m.Stacks(HEAD, "n1", "s1", (LOOK, LOOK), is_silent=True),
 )
 TO_AGENT: tuple[m.Message, ...] = (
     m.Greeting(HEAD, "n1", 4),
     m.Stored(HEAD, 4, 12),
     m.Kill(HEAD, 4, 9, "hang_rank_5"),
-    *TO_RANK[:-1],
+    *TO_RANK[:-2],
+    m.TakeStacks(HEAD, 4, "s1", ("9f0c",)),
 )
 UNIONS = {
     m.FromRank: FROM_RANK,

@@ -251,3 +251,99 @@ def test_a_closed_bus_says_and_hears_nothing_and_closes_twice(middle: Middle) ->
         return ear.heard
 
     assert live(story) == []
+
+
+class Basket:
+    """A taker that remembers, call by call."""
+
+    def __init__(self) -> None:
+        self.taken: list[list[Said]] = []
+
+    def __call__(self, said: list[Said]) -> None:
+        self.taken.append(said)
+
+    @property
+    def heard(self) -> list[Said]:
+        return [each for some in self.taken for each in some]
+
+
+def test_what_is_collected_comes_in_order_and_together(middle: Middle) -> None:
+    async def story() -> tuple[list[Said], int]:
+        speaker, bus, basket = await middle.bus(), await middle.bus(), Basket()
+        await bus.collect("a.*", basket)
+        await settled(bus)
+        for number in range(5000):
+            await speaker.publish(f"a.{number % 7}", str(number).encode(), "r")
+        await come_true(lambda: len(basket.heard) == 5000)
+        await speaker.close()
+        await bus.close()
+        return basket.heard, len(basket.taken)
+
+    heard, calls = live(story)
+
+    assert heard == [(f"a.{number % 7}", str(number).encode(), "r") for number in range(5000)]
+    assert calls < 1000
+
+
+def test_a_taker_is_not_called_inside_the_publishers_call_and_may_speak(middle: Middle) -> None:
+    async def story() -> list[str]:
+        bus, diary, ear = await middle.bus(), [], Ear()
+        asked: list[asyncio.Task[None]] = []
+
+        def take(said: list[Said]) -> None:
+            diary.append("taken")
+            asked.append(asyncio.create_task(bus.publish("answer", said[0][1])))
+
+        await bus.subscribe("answer", ear)
+        await bus.collect("s", take)
+        await bus.publish("s", b"x")
+        diary.append("published")
+        await come_true(lambda: ear.heard)
+        await bus.close()
+        return diary
+
+    assert live(story) == ["published", "taken"]
+
+
+def test_a_taker_that_fails_is_counted_and_takes_on(middle: Middle) -> None:
+    async def story() -> tuple[list[bytes], int]:
+        bus, heard = await middle.bus(), []
+
+        def stumble(said: list[Said]) -> None:
+            if said[0][1] == b"1":
+                raise RuntimeError("no ones, please")
+            heard.extend(data for _, data, _ in said)
+
+        await bus.collect("numbers", stumble)
+        for number in range(3):
+            await bus.publish("numbers", str(number).encode())
+            await bus.flush()
+            await come_true(lambda sent=number: len(heard) + bus.failures == sent + 1)
+        failures = bus.failures
+        await bus.close()
+        return heard, failures
+
+    assert live(story) == ([b"0", b"2"], 1)
+
+
+def test_what_is_collected_is_still_so_after_a_cut_and_not_after_its_end(middle: Middle) -> None:
+    async def story() -> list[bytes]:
+        bus, basket, other, backs = await middle.bus(), Basket(), Ear(), []
+        bus.on_back(lambda: backs.append(1))
+        collecting = await bus.collect("s", basket)
+        await bus.publish("s", b"before")
+        await come_true(lambda: basket.heard)
+        middle.stop()
+        await come_true(lambda: not bus.connected)
+        await asyncio.to_thread(middle.start)
+        await come_true(lambda: backs and bus.connected)
+        await bus.publish("s", b"after")
+        await come_true(lambda: len(basket.heard) == 2)
+        await collecting.end()
+        await bus.subscribe("s", other)
+        await bus.publish("s", b"later")
+        await come_true(lambda: other.heard)
+        await bus.close()
+        return [data for _, data, _ in basket.heard]
+
+    assert live(story) == [b"before", b"after"]

@@ -1,6 +1,7 @@
 """What is special about NATS: a server that is late, stands still, or trusts not everybody."""
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,3 +215,79 @@ def test_after_a_flush_the_server_knows_of_what_was_said_and_subscribed(
         return answered
 
     assert live(story) == 300
+
+
+def test_who_knows_a_certificate_says_nothing_to_a_server_without_one(
+    nats_server: NatsServer,
+) -> None:
+    async def story() -> tuple[bool, str]:
+        bus = NatsBus(nats_server.url, tls=ssl.create_default_context())
+        bus.start()
+        await come_true(lambda: bus.last_error)
+        await bus.close()
+        return bus.connected, bus.last_error
+
+    assert live(story) == (False, "the server offers no TLS")
+
+
+@pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.2\r\n", b"INFO []\r\n", b"INFO {\r\n"])
+def test_what_is_no_nats_server_is_left(words: bytes) -> None:
+    async def story() -> str:
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(words)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        bus = NatsBus(f"nats://127.0.0.1:{port}")
+        bus.start()
+        await come_true(lambda: bus.last_error)
+        await bus.close()
+        server.close()
+        return bus.last_error
+
+    assert live(story).startswith("this is no NATS server")
+
+
+def test_a_subject_with_blanks_or_line_ends_is_no_subject(nats_server: NatsServer) -> None:
+    async def story() -> None:
+        bus = await NatsBus.connect(nats_server.url)
+        for subject in ("", "a b", "a\r\nPUB b 0\r\n\r\n", "a\t"):
+            with pytest.raises(ValueError, match="is no subject"):
+                await bus.publish(subject, b"")
+            with pytest.raises(ValueError, match="is no subject"):
+                await bus.publish("a", b"", f"{subject} ")
+        await bus.flush()
+        await bus.close()
+
+    live(story)
+
+
+def test_while_much_is_collected_others_are_still_heard_soon(nats_server: NatsServer) -> None:
+    """Ten thousand messages a second make it read in portions; nothing is lost by that."""
+
+    async def story() -> tuple[int, float]:
+        crowd, bus = await NatsBus.connect(nats_server.url), await NatsBus.connect(nats_server.url)
+        loop, waits, heard = asyncio.get_running_loop(), [], []
+        await bus.collect("beat.*", heard.extend)
+
+        async def answer(_: str, data: bytes, reply: str) -> None:
+            await bus.publish(reply, data)
+
+        await bus.subscribe("ask", answer)
+        await bus.flush()
+        for turn in range(100):
+            for number in range(100):
+                await crowd.publish(f"beat.{number}", b"%d" % turn)
+            asked = loop.time()
+            await crowd.request("ask", b"", 10)
+            waits.append(loop.time() - asked)
+        await come_true(lambda: len(heard) == 10_000)
+        await crowd.close()
+        await bus.close()
+        return len(heard), sorted(waits)[50]
+
+    heard, usual = live(story)
+
+    assert heard == 10_000
+    assert usual < 0.1

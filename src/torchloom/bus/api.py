@@ -9,7 +9,9 @@ from typing import Protocol, TypeAlias
 
 from torchloom.errors import Failure
 
-Handler: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]  # subject, data, reply or ""
+Said: TypeAlias = tuple[str, bytes, str]  # subject, data, reply or ""
+Handler: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]  # the same three
+Taker: TypeAlias = Callable[[list[Said]], None]
 Listener: TypeAlias = Callable[[], None]
 
 
@@ -74,6 +76,14 @@ class Bus(Protocol):
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Hear a subject; `*` is any one word of it, `>` all that follow."""
+        ...
+
+    async def collect(self, subject: str, taker: Taker) -> Subscription:
+        """Hear a subject on which much is said: what came together is taken in together, in order.
+
+        It may wait some milliseconds for more. What the taker raises is lost with what it was
+        handed, and counts as one failure.
+        """
         ...
 
     async def flush(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109

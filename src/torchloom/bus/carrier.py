@@ -3,69 +3,10 @@
 import abc
 import asyncio
 import itertools
-import logging
 import secrets
-from collections import deque
 
-from torchloom.bus.api import BusLost, Handler, Listener, NobodyAnswers
-
-_MOST_WAITING = 64 << 20  # bytes that wait for one slow handler; what comes then is let go
-
-_log = logging.getLogger(__name__)
-
-
-class Mailbox:
-    """Hands messages to a handler, one after the other, in a task of its own.
-
-    The task outlives connections: a handler that is at work is not cut short when one is lost.
-    """
-
-    def __init__(self, carrier: "Carrier", subject: str, handler: Handler) -> None:
-        self.subject = subject
-        self.failures = 0
-        self.overruns = 0
-        self._carrier = carrier
-        self._handler = handler
-        self._waiting: deque[tuple[str, bytes, str]] = deque()
-        self._bytes = 0
-        self._filled = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"hear {subject}")
-
-    def put(self, subject: str, data: bytes, reply: str) -> None:
-        """Take a message in; one that finds the mailbox full is counted and let go."""
-        if self._bytes > _MOST_WAITING:
-            self.overruns += 1
-            return
-        self._waiting.append((subject, data, reply))
-        self._bytes += len(data)
-        self._filled.set()
-
-    async def end(self) -> None:
-        """Hear no more. A handler may end its own subscription."""
-        self._carrier.remove(self)
-        self.stop()
-
-    def stop(self) -> None:
-        """Call the handler no more."""
-        self._waiting.clear()
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        while self._carrier.holds(self):
-            while self._waiting:
-                message = self._waiting.popleft()
-                self._bytes -= len(message[1])
-                await self._hand_over(message)
-            self._filled.clear()
-            await self._filled.wait()
-
-    async def _hand_over(self, message: tuple[str, bytes, str]) -> None:
-        try:
-            await self._handler(*message)
-        except Exception:  # whatever a handler has, the next message is still to be heard
-            self.failures += 1
-            _log.exception("a handler of %s failed", self.subject)
+from torchloom.bus.api import BusLost, Handler, Listener, NobodyAnswers, Taker
+from torchloom.bus.mailbox import Mailbox, Queue, Tray
 
 
 class Carrier(abc.ABC):
@@ -116,26 +57,31 @@ class Carrier(abc.ABC):
             del self._answers[reply]
 
     async def subscribe(self, subject: str, handler: Handler) -> Mailbox:
-        if self._closed:
-            raise BusLost(f"cannot hear {subject}: the bus is closed")
-        mailbox = Mailbox(self, subject, handler)
-        self._mailboxes.append(mailbox)
-        await self._listen(mailbox)
-        return mailbox
+        self._check_open(subject)
+        return await self._hear(Queue(subject, handler, self._remove))
+
+    async def collect(self, subject: str, taker: Taker) -> Mailbox:
+        self._check_open(subject)
+        return await self._hear(Tray(subject, taker, self._remove))
 
     async def close(self) -> None:
         self._closed = True
         for mailbox in list(self._mailboxes):
-            self.remove(mailbox)
+            self._remove(mailbox)
             mailbox.stop()
         self._fail_requests("the bus is closed")
         await self._leave()
 
-    def holds(self, mailbox: Mailbox) -> bool:
-        """Tell whether a mailbox is still one of ours."""
-        return mailbox in self._mailboxes
+    def _check_open(self, subject: str) -> None:
+        if self._closed:
+            raise BusLost(f"cannot hear {subject}: the bus is closed")
 
-    def remove(self, mailbox: Mailbox) -> None:
+    async def _hear(self, mailbox: Mailbox) -> Mailbox:
+        self._mailboxes.append(mailbox)
+        await self._listen(mailbox)
+        return mailbox
+
+    def _remove(self, mailbox: Mailbox) -> None:
         """Forget a mailbox, but not what went wrong with it."""
         if mailbox in self._mailboxes:
             self._mailboxes.remove(mailbox)

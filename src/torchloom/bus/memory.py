@@ -1,8 +1,9 @@
 """A bus inside one process: for tests, and for whatever runs as a single process."""
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.bus.carrier import Carrier, Mailbox
+from torchloom.bus.carrier import Carrier
 from torchloom.bus.codec import LONGEST
+from torchloom.bus.mailbox import Mailbox
 
 
 class Exchange:
@@ -63,7 +64,7 @@ class MemoryBus(Carrier):
             return True
         hearing = [box for box in self._mailboxes if matches(box.subject, subject)]
         for mailbox in hearing:
-            mailbox.put(subject, data, reply)
+            mailbox.put([(subject, data, reply)])
         return bool(hearing)
 
     async def _listen(self, mailbox: Mailbox) -> None:

@@ -24,6 +24,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     generation: int
     rank: int
     incarnation: str
+    role: str = ""  # ranks of different roles may have one number
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=False):
@@ -59,6 +60,7 @@ class Register(Message, frozen=True):
     knobs: tuple[Knob, ...] = ()
     world_size: int = 0  # ranks of its group; 0 when it cannot tell
     page: str = ""  # where its agent reads its progress
+    hang: dict[str, Value] = {}  # what its job wants when it hangs: "limit", "action"
 
 
 class Metrics(Message, frozen=True):
@@ -117,11 +119,23 @@ class Goodbye(Message, frozen=True):
 # What a rank is told.
 
 
+class Planned(msgspec.Struct, frozen=True, array_like=True):
+    """A change of knobs that was decided before the rank was there, with the step it acts before.
+
+    One that an earlier generation has `done` is done again, unless another came before it here.
+    """
+
+    command: str
+    step: int
+    payload: dict[str, Value]
+    done: bool = False
+
+
 class Welcome(Message, frozen=True):
-    """The weaver knows the rank; these are the values that its knobs are to have."""
+    """The weaver knows the rank; these are the changes of its job's knobs, in their order."""
 
     epoch: int
-    desired: dict[str, Value] = {}
+    changes: tuple[Planned, ...] = ()
 
 
 class Prepare(Message, frozen=True):
@@ -249,7 +263,69 @@ class DeviceEvent(Message, frozen=True):
     reason: str = ""
 
 
+# What processes are about, for whoever wants to know why nothing goes on.
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One call of a stack; `text` is the line of the program, where it was read."""
+
+    function: str
+    file: str
+    line: int
+    text: str = ""
+
+
+class Thread(msgspec.Struct, frozen=True, array_like=True):
+    """What one thread is doing, the innermost call first."""
+
+    name: str
+    is_main: bool
+    frames: tuple[Frame, ...] = ()
+
+
+class Look(msgspec.Struct, frozen=True, array_like=True):
+    """What was seen of a process at one moment."""
+
+    at: float  # of the agent's monotonic clock
+    cpu: float  # seconds that the process has computed so far
+    state: str  # the kernel's letter; empty for one that is gone
+    waits_in: str = ""  # the kernel's function, where it tells
+    source: str = ""  # who told the threads: "py-spy", "threadlet" or nobody
+    threads: tuple[Thread, ...] = ()
+    note: str = ""  # why it was not seen better
+
+
+class TakeStacks(Message, frozen=True):
+    """Look twice at these lives, a moment apart, and say what was seen of each."""
+
+    epoch: int
+    request: str
+    lives: tuple[str, ...]
+
+
+class Stacks(Message, frozen=True):
+    """What an agent saw of one of its ranks."""
+
+    agent: str
+    request: str
+    looks: tuple[Look, ...] = ()
+    is_silent: bool = False  # its threadlet was asked too, and did not answer
+
+
+class ShowStacks(Message, frozen=True):
+    """A rank's threadlet is to say what the threads of its process do."""
+
+    request: str
+
+
+class OwnStacks(Message, frozen=True):
+    """A threadlet's answer to that. It is no record: nobody keeps or counts it."""
+
+    request: str
+    threads: tuple[Thread, ...] = ()
+
+
 FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
-ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept
-FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent
-ToAgent: TypeAlias = Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks
+FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks
+ToAgent: TypeAlias = Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome | TakeStacks

@@ -5,8 +5,8 @@ word is eight bytes, aligned, and stored in one go: a reader never sees half of 
 
     bytes 0-7    magic, written last        bytes 32-39  when something changed, CLOCK_MONOTONIC ns
     bytes 8-11   version of this layout     bytes 40-47  how long the last step took, ns
-    bytes 12-15  phase                      bytes 48-55  step boundaries passed
-    bytes 16-23  step the rank is in        bytes 56-63  pid of the writer
+    bytes 12-15  phase                      bytes 48-55  pid of the writer
+    bytes 16-23  step the rank is in
     bytes 24-31  steps applied
 """
 
@@ -21,10 +21,10 @@ from pathlib import Path
 
 SIZE = 4096
 MAGIC = int.from_bytes(b"loompage", "little")
-VERSION = 1
+VERSION = 2
 
-_LAYOUT = struct.Struct("<QIIQQQQQQ")
-_MAGIC, _STEP, _APPLIED, _MOVED, _LASTED, _BOUNDARIES, _PID = 0, 2, 3, 4, 5, 6, 7  # words
+_LAYOUT = struct.Struct("<QIIQQQQQ")
+_MAGIC, STEP, APPLIED, MOVED, LASTED, _PID = 0, 2, 3, 4, 5, 6  # words
 _VERSION, _PHASE = 2, 3  # half words
 
 
@@ -48,7 +48,6 @@ class Reading:
     applied: int
     moved_ns: int  # CLOCK_MONOTONIC
     lasted_ns: int
-    boundaries: int
     pid: int
 
     def silent_for(self, now_ns: int) -> float:
@@ -62,7 +61,7 @@ class Page:
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
         self.path = path
         self._memory = memory
-        self._words = memoryview(memory).cast("Q")
+        self.words = memoryview(memory).cast("Q")  # for who writes some in every step
         self._halves = memoryview(memory).cast("I")
 
     @classmethod
@@ -88,32 +87,31 @@ class Page:
 
     def boundary(self, step: int, applied: int, lasted_ns: int, now_ns: int) -> None:
         """Note that a step is over and which one the rank is in now."""
-        words = self._words
-        words[_STEP] = step
-        words[_APPLIED] = applied
-        words[_LASTED] = lasted_ns
-        words[_BOUNDARIES] += 1
-        words[_MOVED] = now_ns
+        words = self.words
+        words[STEP] = step
+        words[APPLIED] = applied
+        words[LASTED] = lasted_ns
+        words[MOVED] = now_ns
 
     def enter(self, phase: int, now_ns: int) -> None:
         """Note what the rank is busy with from now on."""
         self._halves[_PHASE] = phase
-        self._words[_MOVED] = now_ns
+        self.words[MOVED] = now_ns
 
     def close(self) -> None:
         """Let go of the memory; the file stays, with its last words."""
-        self._words.release()
+        self.words.release()
         self._halves.release()
         self._memory.close()
 
     def _begin(self) -> None:
-        words = self._words
+        words = self.words
         words[_MAGIC] = 0
         self._halves[_VERSION] = VERSION
         self._halves[_PHASE] = Phase.STARTING
-        words[_STEP] = words[_APPLIED] = words[_LASTED] = words[_BOUNDARIES] = 0
+        words[STEP] = words[APPLIED] = words[LASTED] = 0
         words[_PID] = os.getpid()
-        words[_MOVED] = time.monotonic_ns()
+        words[MOVED] = time.monotonic_ns()
         words[_MAGIC] = MAGIC
 
 

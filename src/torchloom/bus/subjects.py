@@ -8,6 +8,8 @@ HELLOS = f"{PREFIX}.agent.*.hello"  # Hello, a request; the answer is a Greeting
 BEATS = f"{PREFIX}.agent.*.beat"  # Beat
 RECORDS = f"{PREFIX}.agent.*.records"  # Batch
 ACTS = f"{PREFIX}.agent.*.acts"  # what a rank says in answer to a command, at once
+STACKS = f"{PREFIX}.agent.*.stacks"  # Stacks, what an agent saw of its ranks
+AGENT_DEVICES = f"{PREFIX}.agent.*.devices"  # DeviceEvent, of a device on the agent's node
 DEVICE_EVENTS = f"{PREFIX}.devices.events"  # DeviceEvent
 DEVICE_ALERTS = f"{PREFIX}.devices.alerts"  # Alertmanager's JSON
 EVERYTHING = f"{PREFIX}.>"
@@ -34,6 +36,16 @@ def records(agent: str) -> str:
 def acts(agent: str) -> str:
     """Return where an agent passes on what ranks answer to commands."""
     return _of(agent, "acts")
+
+
+def stacks(agent: str) -> str:
+    """Return where an agent says what it saw of ranks that it was to look at."""
+    return _of(agent, "stacks")
+
+
+def devices(agent: str) -> str:
+    """Return where an agent says that a device of its node failed or is to be left."""
+    return _of(agent, "devices")
 
 
 def down(agent: str) -> str:
