@@ -16,6 +16,7 @@ from torchloom.rules.command import (
     entry_to_dict,
     outcome_from_text,
     outcome_to_text,
+    schedule,
     upcoming,
 )
 from torchloom.rules.control import DELAYS, PATIENCE, State, restore, step
@@ -444,6 +445,31 @@ def test_the_audit_gives_what_is_yet_to_be_done_again() -> None:
     assert [entry.id for entry in upcoming(audit(), 9)] == ["c2", "c3", "c1"]
     assert [entry.id for entry in upcoming(audit(), 10)] == ["c1"]
     assert [entry.id for entry in upcoming(audit(), 9, frozenset({"c2"}))] == ["c3", "c1"]
+
+
+def test_a_generation_that_begins_anew_comes_upon_earlier_changes_unless_a_newer_came_first() -> (
+    None
+):
+    def entry(number: int, generation: int, at: int, status: Status, **values: int) -> Entry:
+        command = Command(f"c{number}", Kind.KNOB, values)
+        return Entry(command, number, status, step=at, generation=generation)
+
+    told = [
+        entry(1, 0, 40, Status.APPLIED, lr=1, momentum=1),
+        entry(2, 0, 60, Status.APPLIED, lr=2),
+        entry(3, 0, 900, Status.COMMITTED, lr=3),  # nobody has come to its step yet
+        entry(4, 1, 10, Status.APPLIED, temperature=4),
+        entry(5, 1, 50, Status.APPLIED, lr=5),
+    ]
+
+    found = [(one.step, one.command.payload) for one in schedule(told)]
+
+    assert found == [
+        (10, {"temperature": 4}),
+        (40, {"lr": 1, "momentum": 1}),
+        (50, {"lr": 5}),
+        (900, {"lr": 3}),
+    ]
 
 
 def test_an_outcome_and_a_row_are_read_back_as_written() -> None:

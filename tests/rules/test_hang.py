@@ -1,4 +1,4 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -140,7 +140,39 @@ def test_without_a_culprit_nothing_is_touched_however_long_it_takes() -> None:
     job.stands(1.5)
     job.tell(Looked(Finding(None, "")))
 
-    assert job.stands(10_000.0) == []
+    for _ in range(20):
+        assert job.stands(500.0) == [BOTH]
+        assert job.tell(Looked(Finding(None, ""))) == []
+
+
+def test_who_worked_at_the_first_look_and_stands_later_is_given_up() -> None:
+    job = learned()
+    job.stands(1.5)
+    job.tell(Looked(Finding(None, "")))
+
+    assert job.stands(9.0) == [BOTH]
+    assert job.tell(Looked(CULPRIT)) == []
+    assert job.stands(1.1) == [BOTH]
+    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "hang_rank_1")]
+
+
+def test_a_limit_that_the_job_chose_counts_instead_of_what_was_learned() -> None:
+    job = learned()
+    job.state = replace(job.state, limits=Limits(fixed=3.0))
+    job.stands(1.5)
+    job.tell(Looked(CULPRIT))
+
+    assert job.stands(1.4) == []
+    assert job.stands(0.2) == [BOTH]
+    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "hang_rank_1")]
+
+
+def test_short_standstills_teach_no_short_limit() -> None:
+    job = Job()
+    job.trains(50, took=0.01)
+
+    assert job.state.longest["step"] < 0.1
+    assert job.state.give_up_after(0) == 10.0
 
 
 def test_a_phase_that_was_never_seen_to_end_has_a_minute() -> None:
@@ -238,9 +270,11 @@ def test_a_silent_rank_that_moved_is_looked_at_anew_when_it_stands() -> None:
 
 def test_a_gap_in_reports_is_no_standstill() -> None:
     job = learned()
+    limit = job.state.give_up_after(0)
     job.now += 600
 
     assert job.tell(Report(job.now, dict.fromkeys((0, 1), Progress(9000, age=0.05)))) == []
+    assert job.state.give_up_after(0) == limit
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.9), st.integers(0, 50), st.booleans()), max_size=60))

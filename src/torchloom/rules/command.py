@@ -1,7 +1,7 @@
 """Name what live control is about: commands, where each stands, and how it ended."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -138,14 +138,31 @@ def entry_from_dict(row: Mapping[str, Any]) -> Entry:
     return Entry(**values)
 
 
+def schedule(audit: Iterable[Entry], without: frozenset[str] = frozenset()) -> tuple[Entry, ...]:
+    """Return the knob changes of a job in the order in which every run of it comes upon them.
+
+    A generation that begins anew goes through the changes of those before it at their steps. When
+    somebody changes a knob there, older changes of it that are still ahead have had their time.
+    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
+    """
+    happened = [
+        entry
+        for entry in audit
+        if entry.status in (Status.COMMITTED, Status.APPLIED)
+        and entry.command.kind.is_replayed
+        and entry.id not in without
+    ]
+    kept = (_less_what_is_over(entry, happened) for entry in happened)
+    return tuple(
+        sorted((e for e in kept if e.command.payload), key=lambda e: (e.step or 0, e.number))
+    )
+
+
 def upcoming(
     audit: Iterable[Entry], step: int, without: frozenset[str] = frozenset()
 ) -> tuple[Entry, ...]:
-    """Return the knob changes that act after this step, in the order in which they do.
-
-    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
-    """
-    return tuple(e for e in _changes(audit, without) if e.step is not None and e.step > step)
+    """Return the knob changes that act after this step, in the order in which they do."""
+    return tuple(e for e in schedule(audit, without) if e.step is not None and e.step > step)
 
 
 def desired(
@@ -153,18 +170,20 @@ def desired(
 ) -> dict[str, Any]:
     """Return the knob values in force in a step, as far as commands have set them."""
     values: dict[str, Any] = {}
-    for entry in _changes(audit, without):
+    for entry in schedule(audit, without):
         if entry.step is not None and entry.step <= step:
             values.update(entry.command.payload)
     return values
 
 
-def _changes(audit: Iterable[Entry], without: frozenset[str]) -> list[Entry]:
-    happened = (
-        entry
-        for entry in audit
-        if entry.status in (Status.COMMITTED, Status.APPLIED)
-        and entry.command.kind.is_replayed
-        and entry.id not in without
-    )
-    return sorted(happened, key=lambda entry: (entry.step or 0, entry.number))
+def _less_what_is_over(entry: Entry, others: Iterable[Entry]) -> Entry:
+    """Return a change without the knobs that a later generation has set before its step."""
+    if entry.status != Status.APPLIED:
+        return entry  # a plan: nobody has come to its step yet
+    step = entry.step or 0
+    later = (e for e in others if e.generation > entry.generation and (e.step or 0) <= step)
+    over = {name for other in later for name in other.command.payload}
+    if not over:
+        return entry
+    payload = {name: value for name, value in entry.command.payload.items() if name not in over}
+    return replace(entry, command=replace(entry.command, payload=payload))

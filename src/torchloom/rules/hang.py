@@ -23,6 +23,8 @@ class Limits:
     suspect_floor: float = 1.0
     factor: float = 5.0  # of the longest standstill that a phase was seen to come out of
     unlearned: float = 60.0  # until the phase was seen to end once
+    least: float = 10.0  # no learned limit is shorter
+    fixed: float | None = None  # what the job wants instead of all that
     kills: bool = True  # attached scripts: whoever runs them is only told
 
 
@@ -76,10 +78,12 @@ class State:
 
     def give_up_after(self, rank: int) -> float:
         """Return how long a rank may stand still in its phase before it is given up."""
-        longest = self.longest.get(self.ranks[rank].phase)
+        limits, longest = self.limits, self.longest.get(self.ranks[rank].phase)
+        if limits.fixed is not None:
+            return max(limits.fixed, self.suspect_after(rank))
         if longest is None:
-            return max(self.limits.unlearned, self.suspect_after(rank))
-        return max(self.limits.factor * longest, self.suspect_after(rank))
+            return max(limits.unlearned, self.suspect_after(rank))
+        return max(limits.factor * longest, limits.least, self.suspect_after(rank))
 
 
 # What happened.
@@ -217,7 +221,8 @@ def _report(state: State, report: Report) -> Next:
 def _learn(longest: dict[str, float], old: Rank, seen: Progress, now: float) -> None:
     """Remember the standstill that just ended, under the phase in which it was spent."""
     if old.phase in longest or len(longest) < PHASES:
-        stood = max(old.age, (now - seen.age) - (old.at - old.age))
+        is_next = seen.step is not None and seen.step - (old.step or 0) <= 1
+        stood = max(old.age, (now - seen.age) - (old.at - old.age)) if is_next else old.age
         longest[old.phase] = max(longest.get(old.phase, 0.0), stood)
 
 
@@ -267,18 +272,33 @@ def _stands(state: State, rank: int) -> bool:
 
 
 def _is_due(state: State) -> bool:
-    """Tell whether the one who was found to hold the others up has used up its time."""
-    culprit = state.finding.culprit if state.finding else None
-    if culprit is None or culprit not in state.ranks or culprit in state.given_up:
+    """Tell whether whoever was found to hold the others up has used up its time.
+
+    Where nobody was, all are asked: who worked when the stacks were taken may stand by now.
+    """
+    if state.finding is None:
         return False
-    seen = state.ranks[culprit]
-    return seen.step is not None and seen.age >= max(state.give_up_after(culprit), state.look_at)
+    culprit = state.finding.culprit
+    asked = state.ranks.keys() if culprit is None else {culprit} & state.ranks.keys()
+    return any(
+        (seen := state.ranks[rank]).step is not None
+        and seen.age >= max(state.give_up_after(rank), state.look_at)
+        for rank in asked - state.given_up
+    )
 
 
 def _look(state: State, effects: tuple[Effect, ...]) -> Next:
     if state.is_looking:
         return state, effects
     return replace(state, is_looking=True), (*effects, TakeStacks(frozenset(state.ranks)))
+
+
+def _look_at(state: State, culprit: int | None) -> float:
+    """Return the age from which on another look is worth its while."""
+    if culprit is not None:
+        return state.ranks[culprit].age + state.suspect_after(culprit)
+    standing = [rank for rank in state.ranks if _stands(state, rank)]
+    return max((state.ranks[r].age + state.give_up_after(r) / 2 for r in standing), default=0.0)
 
 
 def _looked(state: State, finding: Finding) -> Next:
@@ -289,9 +309,7 @@ def _looked(state: State, finding: Finding) -> Next:
     has_stood = same and state.finding is not None and finding.stack == state.finding.stack
     is_due = _is_due(state)
     culprit = finding.culprit if finding.culprit in state.ranks else None
-    look_at = 0.0
-    if culprit is not None:
-        look_at = state.ranks[culprit].age + state.suspect_after(culprit)
+    look_at = _look_at(state, culprit)
     state = replace(state, is_looking=False, finding=finding, look_at=look_at)
     if culprit is None or not (has_stood and is_due):
         return state, ()

@@ -3,10 +3,15 @@
 Whoever was stopped, starved or cut off from the bus heard nobody, and that says nothing about the
 others. So silence is measured on a clock that runs while there is evidence that we can hear, runs
 no faster than we look, and after every gap gives all agents time to find back.
+
+Ten thousand agents are looked through only when one of them can be silent for too long, which is
+once a second while all is well; until then it is enough to keep who was heard at each look.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+_MOST_RECENT = 100  # looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +31,14 @@ class State:
     """When each agent was last heard, on the clock of listening."""
 
     limits: Limits = field(default_factory=Limits)
-    heard_at: Mapping[str, float] = field(default_factory=dict)
+    heard_at: Mapping[str, float] = field(default_factory=dict)  # but for what `recent` says
+    recent: tuple[tuple[float, frozenset[str]], ...] = ()  # who was heard, look by look
+    due: float = 0.0  # before this nobody can have been silent for too long
     lost: frozenset[str] = frozenset()
     listened: float = 0.0
     floor: float = 0.0  # silence before this does not count
     deaf_for: float = 0.0
     now: float | None = None
-
-    def silence_of(self, node: str) -> float:
-        """Return for how long a node was silent while we listened."""
-        return max(0.0, self.listened - max(self.heard_at[node], self.floor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +95,45 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case Interrupted():
             return _forgive(state, state.limits.comeback), ()
         case Left():
-            heard_at = {node: at for node, at in state.heard_at.items() if node != event.node}
-            return replace(state, heard_at=heard_at, lost=state.lost - {event.node}), ()
+            heard_at = _all_heard(state)
+            heard_at.pop(event.node, None)
+            lost = state.lost - {event.node}
+            return replace(state, heard_at=heard_at, recent=(), lost=lost), ()
 
 
 def _tick(state: State, tick: Tick) -> tuple[State, tuple[Effect, ...]]:
     state = _listen(state, tick)
     back = sorted(tick.heard & state.lost)
     if tick.heard:
-        heard_at = {**state.heard_at, **dict.fromkeys(tick.heard, state.listened)}
-        state = replace(state, heard_at=heard_at, lost=state.lost - tick.heard)
-    limit = state.listened - state.limits.silence
+        recent = (*state.recent, (state.listened, tick.heard))
+        lost = state.lost.difference(back) if back else state.lost
+        state = replace(state, recent=recent, lost=lost)
+    if len(state.recent) > _MOST_RECENT:
+        state = replace(state, heard_at=_all_heard(state), recent=())
     silent: list[str] = []
-    if state.floor <= limit:
-        silent = [node for node, at in state.heard_at.items() if at <= limit]
-    lost = [NodeLost(node, state.silence_of(node)) for node in silent if node not in state.lost]
-    state = replace(state, lost=state.lost.union(effect.node for effect in lost))
-    return state, (*map(NodeBack, back), *lost)
+    if state.listened >= max(state.due, state.floor + state.limits.silence):
+        state, silent = _look_through(state)
+    since = {node: state.listened - max(state.heard_at[node], state.floor) for node in silent}
+    return state, (*map(NodeBack, back), *(NodeLost(node, gap) for node, gap in since.items()))
+
+
+def _look_through(state: State) -> tuple[State, list[str]]:
+    """Return who has become silent for too long, and when somebody may be so next."""
+    heard_at, lost = _all_heard(state), state.lost
+    limit = state.listened - state.limits.silence
+    silent = [node for node, at in heard_at.items() if at <= limit and node not in lost]
+    lost = lost.union(silent)
+    oldest = min((at for node, at in heard_at.items() if node not in lost), default=state.listened)
+    due = oldest + state.limits.silence
+    return replace(state, heard_at=heard_at, recent=(), due=due, lost=lost), silent
+
+
+def _all_heard(state: State) -> dict[str, float]:
+    """Return when each agent was last heard."""
+    heard_at = dict(state.heard_at)
+    for at, heard in state.recent:
+        heard_at.update(dict.fromkeys(heard, at))
+    return heard_at
 
 
 def _listen(state: State, tick: Tick) -> State:

@@ -1,0 +1,252 @@
+"""Say from stacks, taken twice, who holds a job up: the one not where its peers wait for it.
+
+A rank is named only if others wait for it and it stood still between the two looks: neither its
+stack nor its CPU time moved. Whoever works is never named, however long that takes.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchloom.rules.hang import Finding
+
+_PLACES = 3  # that a sentence names
+BUSY = 0.25  # of a CPU, from which on a process is taken to work
+_PEERS = re.compile(
+    r"(^|/)torch/(distributed/(?!checkpoint/|elastic/)|nn/parallel/distributed\.py)"
+)
+_CORE = re.compile(r"(^|/)torch/distributed/(distributed_c10d|c10d_logger)\.py$")
+_LOADER = re.compile(r"(^|/)(torch/utils/data|torchdata)/")
+_DEVICE = re.compile(r"(^|/)torch/(cuda|xpu|mps|accelerator)/")
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_ITS_DEVICE = re.compile(r"\.(item|cpu|tolist|synchronize)\(")
+_ITS_PEERS = re.compile(r"\.wait\(")
+_FOREIGN = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<frozen")
+_READING = re.compile(r"pipe_|read|write|wait_for_partner|wait_woken|nfs|rpc_|fuse|inode|page|io_")
+
+
+class Kind(StrEnum):
+    """What a rank is about while it makes no progress."""
+
+    COLLECTIVE = "waiting in a collective"
+    DEVICE = "waiting for its device"
+    COMPUTING = "computing"
+    STOPPED = "stopped"
+    IO = "blocked in IO"
+    LOADER = "data loader"
+    WAITING = "waiting"
+    UNKNOWN = "unknown"
+
+
+_WAITS = (Kind.COLLECTIVE, Kind.DEVICE)  # for somebody else
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a stack; `text` is the line of the program, where it could be read."""
+
+    function: str
+    file: str
+    line: int
+    text: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        return self.function, self.file, self.line
+
+    def __str__(self) -> str:
+        return f"{self.function} ({'/'.join(self.file.split('/')[-2:])}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of a process at one moment: its main thread's calls, the innermost first."""
+
+    at: float  # of its agent's clock
+    cpu: float  # seconds that the process has computed so far
+    state: str = ""  # the kernel's letter
+    waits_in: str = ""  # the kernel's function, where it tells
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A rank's step, and the looks that were taken at it."""
+
+    step: int | None
+    looks: tuple[Look, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the looks at one rank mean."""
+
+    kind: Kind
+    has_moved: bool
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who stands and holds others up; whom others wait for, though it may be at work; and why."""
+
+    culprits: tuple[int, ...]
+    awaited: tuple[int, ...]
+    kind: Kind
+    words: str
+
+
+def judge(ranks: Mapping[int, Standing]) -> Verdict:
+    """Return what stacks and steps of a job's ranks say together."""
+    sights = {rank: see(standing.looks) for rank, standing in sorted(ranks.items())}
+    waiting = [r for r, sight in sights.items() if sight.kind in _WAITS and not sight.has_moved]
+    away = [rank for rank in sights if rank not in waiting]
+    if not waiting:
+        return _nobody_waits(sights)
+    if not away:
+        return _all_wait(ranks, sights)
+    furthest = max((s for r in waiting if (s := ranks[r].step) is not None), default=None)
+    awaited = [r for r in away if _is_not_past(ranks[r].step, furthest)]
+    stand = [r for r in awaited if not sights[r].has_moved and sights[r].kind is not Kind.UNKNOWN]
+    stand.sort(key=lambda rank: (ranks[rank].step or 0, rank))
+    named = stand or awaited or away
+    words = f"{_tell(sights, named)} while {_tell(sights, waiting)}"
+    return Verdict(tuple(stand), tuple(awaited), sights[named[0]].kind, words)
+
+
+def see(looks: tuple[Look, ...]) -> Sight:
+    """Return what one rank is about; with less than two looks nothing is known of its moving."""
+    if len(looks) < 2:
+        return Sight(Kind.UNKNOWN, True, _where(looks[-1].frames) if looks else "")
+    first, last = looks[0], looks[-1]
+    has_moved = [f.place for f in first.frames] != [f.place for f in last.frames]
+    states = {first.state, last.state}
+    works = last.cpu - first.cpu > BUSY * max(last.at - first.at, 1e-9)
+    kind = _kind(last, works or "R" in states, states)  # on a full machine who may run gets little
+    if kind is Kind.STOPPED:
+        return Sight(kind, False, _where(last.frames))
+    moves = has_moved or kind in (Kind.COMPUTING, Kind.UNKNOWN)
+    return Sight(kind, moves, _where(last.frames))
+
+
+def finding(verdict: Verdict, ranks: Mapping[int, Standing]) -> Finding:
+    """Return what `rules/hang` compares over time: the culprit, and a fingerprint of its stack."""
+    if not verdict.culprits:
+        return Finding(None, "", verdict.words)
+    culprit = verdict.culprits[0]
+    calls = (f"{frame}" for frame in ranks[culprit].looks[-1].frames)
+    return Finding(culprit, "\n".join((verdict.kind, *calls)), verdict.words)
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """Return ranks as people write them: `ranks 0-2, 7`."""
+    left, spans = sorted(ranks), list[str]()
+    plural = "s" if len(left) > 1 else ""
+    while left:
+        first = last = left.pop(0)
+        while left and left[0] == last + 1:
+            last = left.pop(0)
+        spans.append(str(first) if first == last else f"{first}-{last}")
+    return f"rank{plural} {', '.join(spans)}"
+
+
+def _kind(look: Look, is_busy: bool, states: Collection[str]) -> Kind:
+    if states == {"T"}:
+        return Kind.STOPPED
+    if not look.frames:
+        return Kind.COMPUTING if is_busy else Kind.IO if states == {"D"} else Kind.UNKNOWN
+    inner = look.frames[0]
+    if _is_for_peers(inner, is_busy):
+        return Kind.COLLECTIVE
+    if _DEVICE.search(inner.file) or _ITS_DEVICE.search(inner.text):
+        return Kind.DEVICE
+    if is_busy:
+        return Kind.COMPUTING
+    if any(_LOADER.search(frame.file) for frame in look.frames):
+        return Kind.LOADER
+    if states == {"D"} or _READING.search(look.waits_in):
+        return Kind.IO
+    return Kind.UNKNOWN if "t" in states else Kind.WAITING  # somebody debugs it
+
+
+def _is_for_peers(inner: Frame, is_busy: bool) -> bool:
+    """Tell whether a rank waits for the others; one that works waits only in torch's own wait."""
+    if _CORE.search(inner.file):
+        return True
+    ended = inner.file.endswith(_BACKWARD[0]) and inner.function.endswith(_BACKWARD[1])
+    is_own = not _FOREIGN.search(inner.file) and _ITS_PEERS.search(inner.text)
+    return not is_busy and bool(ended or is_own or _PEERS.search(inner.file))
+
+
+def _is_not_past(step: int | None, furthest: int | None) -> bool:
+    """Tell whether those who wait may wait for a rank in this step."""
+    return step is None or furthest is None or step <= furthest
+
+
+def _nobody_waits(sights: Mapping[int, Sight]) -> Verdict:
+    """Without anybody who is held up there is nobody to blame."""
+    kinds = {sight.kind for sight in sights.values()}
+    kind = kinds.pop() if len(kinds) == 1 else Kind.UNKNOWN
+    words = f"no rank waits for another: {_tell(sights, sights)}" if sights else "no stacks"
+    return Verdict((), (), kind, words)
+
+
+def _all_wait(ranks: Mapping[int, Standing], sights: Mapping[int, Sight]) -> Verdict:
+    """Everybody is in a collective: only one that is behind in steps can be told apart."""
+    words = f"all ranks wait for each other: {_tell(sights, sights)}"
+    steps = {rank: standing.step for rank, standing in ranks.items()}
+    known = {rank: step for rank, step in steps.items() if step is not None}
+    is_clear = all(sight.kind is Kind.COLLECTIVE for sight in sights.values())
+    if not is_clear or len(known) < len(steps) or len(set(known.values())) == 1:
+        return Verdict((), (), Kind.COLLECTIVE, words)
+    lowest = min(known.values())
+    behind = tuple(rank for rank, step in sorted(known.items()) if step == lowest)
+    ahead = [rank for rank in sights if rank not in behind]
+    late = f"{_tell(sights, behind)} in step {lowest}"
+    words = f"{late} while {_tell(sights, ahead)} in step {max(known.values())}"
+    return Verdict(behind, behind, Kind.COLLECTIVE, words)
+
+
+def _tell(sights: Mapping[int, Sight], ranks: Iterable[int]) -> str:
+    """Return what ranks are about, those at one place together."""
+    groups: dict[str, list[int]] = {}
+    for rank in ranks:
+        sight = sights[rank]
+        place = f" in {sight.where}" if sight.where else ""
+        groups.setdefault(f"{_VERBS[sight.kind]}{place}", []).append(rank)
+    told = [
+        f"{numbers(group)} {_plural(what) if group[1:] else what}"
+        for what, group in list(groups.items())[:_PLACES]
+    ]
+    if len(groups) > _PLACES:
+        told.append(f"others elsewhere ({len(groups) - _PLACES} places)")
+    return " and ".join(told)
+
+
+def _plural(what: str) -> str:
+    verb, _, rest = what.partition(" ")
+    return f"{_PLURAL[verb]} {rest.replace('its ', 'their ', 1)}".rstrip()
+
+
+_VERBS = {
+    Kind.COLLECTIVE: "waits for its peers",
+    Kind.DEVICE: "waits for its device",
+    Kind.COMPUTING: "computes",
+    Kind.STOPPED: "is stopped by a signal",
+    Kind.IO: "is blocked in IO",
+    Kind.LOADER: "waits for its data loader",
+    Kind.WAITING: "stands still",
+    Kind.UNKNOWN: "is not known to stand still",
+}
+_PLURAL = {"waits": "wait", "computes": "compute", "is": "are", "stands": "stand"}
+
+
+def _where(frames: tuple[Frame, ...]) -> str:
+    """Return the innermost call and the one of the user's program that led there."""
+    if not frames:
+        return ""
+    own = next((frame for frame in frames if not _FOREIGN.search(frame.file)), None)
+    if own is None or own is frames[0]:
+        return str(frames[0])
+    return f"{frames[0]} from {own}"

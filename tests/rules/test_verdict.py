@@ -1,0 +1,222 @@
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchloom.bus import messages
+from torchloom.rules.hang import Finding
+from torchloom.rules.verdict import Frame, Kind, Look, Standing, finding, judge, numbers, see
+
+from .hangs.record import WAYS, recorded
+
+PLACES = "/venv/lib/python3.11/site-packages/torch"
+ALL_REDUCE = Frame("all_reduce", f"{PLACES}/distributed/distributed_c10d.py", 2806)
+BACKWARD = Frame("_engine_run_backward", f"{PLACES}/autograd/graph.py", 979)
+NEXT = Frame("_try_get_data", f"{PLACES}/utils/data/dataloader.py", 1275)
+SLEEP = Frame("train", "/job/train.py", 32, "time.sleep(1000)")
+
+
+def twice(frame: Frame | None, state: str = "S", cpu: float = 0.0, where: str = "") -> Standing:
+    """Return a rank in step 20 that was seen there both times, and computed so much between."""
+    frames = (frame, Frame("<module>", "/job/train.py", 69)) if frame else ()
+    first = Look(1.0, 5.0, state, where, frames)
+    return Standing(20, (first, replace(first, at=1.3, cpu=5.0 + cpu)))
+
+
+def of_recording(how: str) -> Mapping[int, Standing]:
+    """Return what two looks at four real ranks saw."""
+    steps, ranks = recorded(how)
+    return {
+        rank: Standing(step, tuple(_look(look) for look in looks))
+        for rank, (step, looks) in enumerate(zip(steps, ranks, strict=True))
+    }
+
+
+def _look(look: messages.Look) -> Look:
+    (main,) = (thread for thread in look.threads if thread.is_main)
+    frames = tuple(Frame(f.function, f.file, f.line, f.text) for f in main.frames)
+    return Look(look.at, look.cpu, look.state, look.waits_in, frames)
+
+
+@pytest.mark.parametrize(
+    ("how", "culprits", "awaited", "kind"),
+    [
+        ("sleep", (1,), (1,), Kind.WAITING),
+        ("stopped", (1,), (1,), Kind.STOPPED),
+        ("io", (1,), (1,), Kind.IO),
+        ("loader", (1,), (1,), Kind.LOADER),
+        ("barrier", (1,), (1,), Kind.WAITING),
+        ("handle", (1,), (1,), Kind.WAITING),
+        ("regex", (), (1,), Kind.COMPUTING),
+        ("spin", (), (1,), Kind.COMPUTING),
+        ("evaluation", (), (1,), Kind.COMPUTING),
+        ("everyone", (), (), Kind.COMPUTING),
+        ("apart", (), (), Kind.COLLECTIVE),
+    ],
+)
+def test_real_ranks_that_got_stuck_are_judged(
+    how: str, culprits: tuple[int, ...], awaited: tuple[int, ...], kind: Kind
+) -> None:
+    verdict = judge(of_recording(how))
+
+    assert (verdict.culprits, verdict.awaited, verdict.kind) == (culprits, awaited, kind)
+
+
+def test_every_recording_is_judged() -> None:
+    (cases,) = (
+        mark.args[1]
+        for mark in test_real_ranks_that_got_stuck_are_judged.pytestmark  # type: ignore[attr-defined]
+    )
+
+    assert {case[0] for case in cases} == set(WAYS)
+
+
+def test_the_sentence_names_ranks_places_and_who_waits() -> None:
+    assert judge(of_recording("barrier")).words == (
+        "rank 1 stands still in <module> (job/train.py:76)"
+        " while ranks 0, 2-3 wait for their peers in barrier"
+        " (distributed/distributed_c10d.py:5356) from <module> (job/train.py:78)"
+    )
+
+
+def test_what_is_compared_over_time_is_the_culprit_and_where_it_stands() -> None:
+    ranks = {0: twice(ALL_REDUCE), 1: twice(SLEEP)}
+
+    found = finding(judge(ranks), ranks)
+
+    stack = "waiting\ntrain (job/train.py:32)\n<module> (job/train.py:69)"
+    assert found == Finding(1, stack, judge(ranks).words)
+    assert finding(judge({0: twice(SLEEP)}), {}).culprit is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "kind"),
+    [
+        (twice(ALL_REDUCE), Kind.COLLECTIVE),
+        (twice(ALL_REDUCE, "R", 0.3), Kind.COLLECTIVE),  # a wait that spins
+        (twice(BACKWARD), Kind.COLLECTIVE),
+        (twice(BACKWARD, "S", 0.3), Kind.COMPUTING),
+        (twice(BACKWARD, "R"), Kind.COMPUTING),  # it would, but others have the CPU
+        (twice(Frame("f", "/job/a.py", 3, "loss.item()"), "R", 0.3), Kind.DEVICE),
+        (twice(Frame("f", "/job/a.py", 3, "work.wait()")), Kind.COLLECTIVE),
+        (twice(Frame("wait", "/usr/lib/python3.11/threading.py", 3, "x.wait()")), Kind.WAITING),
+        (twice(NEXT), Kind.LOADER),
+        (twice(NEXT, "R", 0.3), Kind.COMPUTING),
+        (twice(SLEEP), Kind.WAITING),
+        (twice(SLEEP, "D"), Kind.IO),
+        (twice(SLEEP, "S", where="pipe_read"), Kind.IO),
+        (twice(SLEEP, "T"), Kind.STOPPED),
+        (twice(SLEEP, "t"), Kind.UNKNOWN),
+        (twice(None), Kind.UNKNOWN),
+        (twice(None, "D"), Kind.IO),
+        (Standing(20, ()), Kind.UNKNOWN),
+        (
+            twice(Frame("write", f"{PLACES}/distributed/checkpoint/filesystem.py", 8), "D"),
+            Kind.IO,
+        ),
+    ],
+)
+def test_what_a_rank_is_about(rank: Standing, kind: Kind) -> None:
+    assert see(rank.looks).kind is kind
+
+
+def test_somebody_who_debugs_a_rank_does_not_make_it_a_culprit() -> None:
+    assert judge({0: twice(ALL_REDUCE), 1: twice(SLEEP, "t")}).culprits == ()
+
+
+def test_a_program_alone_is_never_blamed() -> None:
+    assert judge({0: twice(SLEEP)}).culprits == ()
+    assert judge({0: twice(SLEEP), 1: twice(SLEEP)}).culprits == ()
+
+
+def test_of_ranks_that_all_wait_the_one_behind_is_named() -> None:
+    behind = replace(twice(ALL_REDUCE), step=19)
+
+    verdict = judge({0: twice(ALL_REDUCE), 1: behind, 2: twice(BACKWARD)})
+
+    assert (verdict.culprits, verdict.kind) == ((1,), Kind.COLLECTIVE)
+    assert "in step 19 while" in verdict.words
+    assert judge({0: twice(ALL_REDUCE), 1: twice(BACKWARD)}).culprits == ()
+
+
+def test_a_rank_that_is_past_those_who_wait_is_not_what_they_wait_for() -> None:
+    past = replace(twice(SLEEP), step=25)
+
+    assert judge({0: twice(ALL_REDUCE), 1: past}).culprits == ()
+
+
+def test_of_whom_nothing_is_known_nothing_is_said() -> None:
+    unseen = Standing(20)
+
+    assert judge({0: twice(ALL_REDUCE), 1: unseen}).culprits == ()
+    assert judge({0: twice(ALL_REDUCE), 1: unseen, 2: twice(SLEEP)}).culprits == (2,)
+    assert judge({}).words == "no stacks"
+
+
+def test_ranks_are_counted_as_people_do() -> None:
+    assert numbers([3]) == "rank 3"
+    assert numbers([0, 2, 3, 4, 7]) == "ranks 0, 2-4, 7"
+
+
+ranks = st.builds(
+    lambda rank, step, moves: replace(
+        rank,
+        step=step,
+        looks=(replace(rank.looks[0], frames=(NEXT,)), rank.looks[1]) if moves else rank.looks,
+    ),
+    st.builds(
+        twice,
+        st.sampled_from([ALL_REDUCE, BACKWARD, SLEEP, NEXT, None]),
+        st.sampled_from("RSDTt"),
+        st.sampled_from([0.0, 0.01, 0.3]),
+        st.sampled_from(["", "pipe_read", "futex_do_wait"]),
+    ),
+    st.sampled_from([None, 19, 20, 21]),
+    st.booleans(),
+)
+jobs = st.dictionaries(st.integers(0, 7), ranks, max_size=8)
+often = settings(max_examples=300, derandomize=True, database=None, deadline=None)
+
+
+@given(jobs)
+@often
+def test_whoever_moves_is_never_a_culprit(job: dict[int, Standing]) -> None:
+    for rank in judge(job).culprits:
+        first, last = job[rank].looks
+        kind = see(job[rank].looks).kind
+        assert kind is Kind.STOPPED or first.frames == last.frames
+        is_idle = last.cpu - first.cpu < 0.25 and "R" not in (first.state, last.state)
+        assert is_idle or kind in (Kind.STOPPED, Kind.COLLECTIVE)  # some waits spin
+
+
+@given(jobs)
+@often
+def test_nobody_is_blamed_unless_another_waits(job: dict[int, Standing]) -> None:
+    verdict = judge(job)
+    sights = {rank: see(standing.looks) for rank, standing in job.items()}
+    waiting = {r for r, s in sights.items() if s.kind in (Kind.COLLECTIVE, Kind.DEVICE)}
+
+    assert not verdict.culprits or waiting - set(verdict.culprits)
+    assert set(verdict.culprits) <= set(verdict.awaited) <= set(job)
+
+
+@given(jobs, st.permutations(range(8)))
+@often
+def test_who_is_blamed_does_not_hang_on_the_numbers_of_ranks(
+    job: dict[int, Standing], names: list[int]
+) -> None:
+    renamed = judge({names[rank]: standing for rank, standing in job.items()})
+
+    assert set(renamed.culprits) == {names[rank] for rank in judge(job).culprits}
+
+
+@given(jobs)
+@often
+def test_one_more_that_waits_clears_nobody(job: dict[int, Standing]) -> None:
+    culprits = judge(job).culprits
+
+    more = judge({**job, 8: replace(twice(ALL_REDUCE), step=21)})
+
+    assert set(culprits) <= set(more.culprits)
