@@ -12,13 +12,13 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.launch import link, ports, shared_memory
+from torchloom.launch import descendants, link, ports, shared_memory
 from torchloom.launch.contract import rank_environment
 from torchloom.launch.descendants import Share
 from torchloom.launch.errorfile import ErrorReport, put_aside
@@ -42,6 +42,9 @@ from torchloom.launch.variables import (
     UPLINK_VARIABLE,
 )
 from torchloom.rules.replica import ReplicaKey
+
+if TYPE_CHECKING:  # a node of the plane's needs none
+    from torchloom.launch.noderelay import NodeRelay
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
@@ -78,6 +81,8 @@ class Agent:
         self._signals = SignalPipe()
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
         self._relay: Relay | None = None
+        self._uplink = str(settings.plane_dir() / UPLINK)
+        self._noderelay: NodeRelay | None = None
         self._ranks: dict[int, Rank] = {}
         self._todo: deque[Message] = deque()
         self._starting: dict[ReplicaKey, list[Rank]] = {}
@@ -123,6 +128,7 @@ class Agent:
             key.data(ready)
         self._work()
         self._pump.resume()
+        self._look_after_relay()
         now = time.monotonic()
         for replica in [key for key, when in self._kill_at.items() if when <= now]:
             del self._kill_at[replica]
@@ -138,12 +144,14 @@ class Agent:
         if self._quiet_limit:
             moments.append(self._last_output + self._quiet_limit)
         waits = [max(0.0, when - time.monotonic()) for when in moments]
+        if self._noderelay and (again := self._noderelay.patience) is not None:
+            waits.append(again)
         return min([*waits, *([] if longest is None else [longest])], default=None)
 
     def _on_signals(self, _ready: int) -> None:
-        """Only the keeper can be a child of this process, and its end shows in its connection."""
+        """The keeper may be a child of this process: its end shows in its connection."""
         if self._signals.read():
-            self._keeper.reap()
+            self._look_after_relay(descendants.reap())
 
     # What the launch process says.
 
@@ -218,8 +226,34 @@ class Agent:
         self._quiet_limit = message["quiet_limit"]
         self._orphan_limit = message["orphan_limit"]
         self._logs.settle(message["log_dir"], message["marker"])
+        self._settle_uplink(message["uplink"])
         if self._post.terminal is not None and self._relay is None:
             self._lend_terminal(self._post.terminal)
+
+    def _settle_uplink(self, uplink: str) -> None:
+        """Take notice of where ranks speak to the plane; on another host it is through our own."""
+        if uplink:
+            self._uplink = uplink
+        elif self._noderelay is None:
+            from torchloom.launch.noderelay import NodeRelay
+
+            self._noderelay = NodeRelay(self._post.share, self._post.launcher)
+            self._uplink = str(self._noderelay.address)
+        if self._noderelay is not None and self._alive():  # an agent before has started them
+            self._noderelay.start()
+
+    def _look_after_relay(self, ended: Sequence[tuple[int, int]] = ()) -> None:
+        if self._noderelay is not None and (why := self._noderelay.look(ended)):
+            self._launcher.send({"say": "unwatched", "why": why})
+
+    def _end_relay(self) -> None:
+        """Have what it holds brought away, unless nobody is left who could take it."""
+        if self._noderelay is not None:
+            limit = self._noderelay.leave(at_once=not self._launcher.is_open)
+            deadline = time.monotonic() + limit
+            while self._noderelay.is_there and time.monotonic() < deadline:
+                self._turn(_LOOK)
+            self._noderelay.leave(at_once=True)
 
     def _lend_terminal(self, channel: socket.socket) -> None:
         self._relay = self._pump.relay = Relay(channel, self._selector)
@@ -280,7 +314,7 @@ class Agent:
         here = {
             STORE_VARIABLE: self._stores.settle(order, variables),
             PAGE_VARIABLE: self._page(order, mine.local_rank),
-            UPLINK_VARIABLE: str(settings.plane_dir() / UPLINK),
+            UPLINK_VARIABLE: self._uplink,
         }
         env = rank_environment(
             self._inherited, order, variables, self._node, log.directory, settled, here
@@ -346,6 +380,8 @@ class Agent:
         rank.started(shown)
         self._pump.watch(rank)
         self._answered(rank.key)
+        if self._noderelay is not None:
+            self._noderelay.start()  # after the ranks, which need not wait for it
 
     def _start_failed(self, message: Message) -> None:
         rank = self._ranks.pop(message["id"], None)
@@ -437,6 +473,7 @@ class Agent:
         self._pump.finish(_DRAIN)
         self._logs.say_hidden()
         self._lost_bytes += sum(rank.log.lost for rank in self._ranks.values())
+        self._end_relay()
         self._launcher.send({"say": "cleared", "lost": self._lost_bytes})
         if self._relay is not None:
             self._relay.close()

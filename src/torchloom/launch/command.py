@@ -57,6 +57,7 @@ class LaunchCommand:
     idle_timeout: float | None = None
     orphan_limit: float | None = None
     grace: int | None = None
+    policy: str | None = None
     role: str | None = None
     log_dir: str | None = None
     redirects: Streams = NO_STREAMS

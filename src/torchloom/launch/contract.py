@@ -3,12 +3,14 @@
 The launch process knows a rank's place in its group, the agent what is true of its own host.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom.launch.group import Group
 from torchloom.launch.orders import ReplicaOrder
+from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
@@ -25,6 +27,7 @@ from torchloom.launch.variables import (
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 
+_SITE = Path(__file__).parents[1] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (
     AGENT_VARIABLE,
     TOKEN_VARIABLE,
@@ -103,7 +106,16 @@ def rank_environment(
     }
     env |= {name: value for name, value in (here or {}).items() if value}
     env |= {f"LOOM_PORT_{_upper(name)}": str(port) for name, port in ports.items()}
-    return env | dict(order.env)
+    return _with_site(env | dict(order.env), order)
+
+
+def _with_site(env: dict[str, str], order: ReplicaOrder) -> dict[str, str]:
+    """Have the Python programs that another one starts look for a threadlet: a shell script's."""
+    is_wanted = env.get(UPLINK_VARIABLE) and env.get("LOOM_ATTACH") != "0"
+    if not is_wanted or PythonCommand.parse(order.argv) is not None:
+        return env
+    rest = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
+    return env | {"PYTHONPATH": os.pathsep.join([str(_SITE), *rest])}
 
 
 def _defaults(order: ReplicaOrder, variables: Mapping[str, str]) -> dict[str, str]:

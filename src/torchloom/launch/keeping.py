@@ -135,10 +135,6 @@ class KeeperLink:
         """Have the keeper kill all it has, and leave."""
         self._send({"do": "end"})
 
-    def reap(self) -> None:
-        """Collect a keeper that was forked here and has ended."""
-        descendants.reap()
-
     def _connect(self, channel: socket.socket) -> None:
         self._connection = Connection(channel, self._selector, self._hear, self._gone)
 

@@ -23,6 +23,7 @@ class Stranger:
     hello: Message | None = None
     early: list[Message] = field(default_factory=list)
     asks: bool = False
+    plane: Message | None = None  # it is a relay, and asks for the plane
 
 
 class Nodes:
@@ -41,6 +42,7 @@ class Nodes:
         on_joined: Callable[[str, Message], None],
         on_message: Callable[[str, Message], None],
         on_lost: Callable[[str, str], None],
+        on_relay: Callable[[Connection, Message], None] = lambda connection, _: connection.close(),
     ) -> None:
         self.names = tuple(names)
         self._selector = selector
@@ -49,6 +51,7 @@ class Nodes:
         self._on_joined = on_joined
         self._on_message = on_message
         self._on_lost = on_lost
+        self._on_relay = on_relay
         self._joined: dict[str, Connection] = {}
         self._strangers: dict[Connection, Stranger] = {}
         self._addresses: dict[str, str] = {}
@@ -56,6 +59,7 @@ class Nodes:
         self._gone_at: dict[str, float] = {}
         self._waiting: dict[str, list[Message]] = {}  # for agents that are not there
         self.lost: set[str] = set()
+        self._done: set[str] = set()
 
     def take_calls(self, listener: socket.socket) -> None:
         """Let agents in at a socket."""
@@ -68,7 +72,7 @@ class Nodes:
 
     @property
     def present(self) -> tuple[str, ...]:
-        return tuple(name for name in self.names if name not in self.lost)
+        return tuple(name for name in self.names if name not in self.lost | self._done)
 
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name in self.present if name not in self._joined)
@@ -120,6 +124,11 @@ class Nodes:
             connection.close()
         self._on_lost(name, evidence)
 
+    def let_go(self, name: str) -> None:
+        """A node has nothing more to do, and may leave."""
+        self._done.add(name)
+        self._gone_at.pop(name, None)
+
     def close(self) -> None:
         for connection in (*self._joined.values(), *self._strangers):
             connection.close()
@@ -169,6 +178,8 @@ class Nodes:
             stranger.challenge = ""
         elif said == "ask":
             stranger.asks = True
+        elif said == "plane":
+            stranger.plane = message
         elif len(stranger.early) < _MOST_EARLY:  # what happens on a node waits for no proof
             stranger.early.append(message)
         else:
@@ -176,6 +187,10 @@ class Nodes:
             return
         if stranger.asks and not stranger.challenge:
             connection.send({"do": "tell", "app_id": self._app_id})
+        if stranger.plane is not None and not stranger.challenge:
+            del self._strangers[connection]
+            self._on_relay(connection, stranger.plane)
+            return
         if stranger.hello is not None and not stranger.challenge:
             self._join(connection, stranger.hello, stranger.early)
 
@@ -218,7 +233,8 @@ class Nodes:
         name = self._name_of(connection)
         if name is not None:
             del self._joined[name]
-            self._gone_at[name] = time.monotonic()
+            if name not in self._done:
+                self._gone_at[name] = time.monotonic()
 
     def _dismiss(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from torchloom.launch.policy import policy
 from torchloom.launch.values import (
     Convert,
     count,
@@ -124,6 +125,13 @@ OPTIONS: tuple[Option, ...] = (
         also=("--grace",),
         torchrun="--shutdown-timeout",
         variable="PET_SHUTDOWN_TIMEOUT",
+    ),
+    Option(
+        "policy",
+        ("--policy",),
+        "After a failure: live, restart, shrink or fail; nan=notify|restart|fail.",
+        "WORDS",
+        policy,
     ),
     Option(
         "cpu_bind",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.identity import ProcessId, host_name
+from torchloom.launch.policy import Wishes
 from torchloom.specs.api import NONE, AppState
 
 LAUNCHER_LOST = "launcher_lost"
@@ -65,6 +66,7 @@ class Record:
     lost_log_bytes: int = 0
     parent: str = ""  # the run whose rank launched this one, as torchrun's shim does
     ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
+    policy: Wishes = field(default_factory=dict)  # as the command line said it
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)

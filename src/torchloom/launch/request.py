@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torchloom.launch.policy import Wishes, in_words
 from torchloom.specs.api import RetryPolicy
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class LaunchRequest:
     last_call: float = 0.0  # seconds to wait for more nodes than the least
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
     orphan_limit: float = ORPHAN_LIMIT
+    policy: Wishes = field(default_factory=dict)  # what the plane is to do when something fails
 
     def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]
@@ -146,6 +148,8 @@ def _show(request: LaunchRequest) -> list[str]:
         used = sum(len(role.replicas) for role in request.roles)
         lines.append(f"nodes: {' '.join(request.nodes[:used])} (by {request.carrier.launcher})")
         lines += [f"spares: {' '.join(request.nodes[used:])}"] if request.nodes[used:] else []
+    if request.policy:
+        lines.append(f"policy: {in_words(request.policy)}")
     for role in request.roles:
         lines += _show_role(role)
     return lines + [f"note: {note}" for note in request.notes]

@@ -70,6 +70,7 @@ def _first_record(request: LaunchRequest) -> Record:
         created_at=now(),
         ranks=rank_records(request),
         parent=settings.environment().get(JOB_VARIABLE, ""),
+        policy=dict(request.policy),
     )
 
 

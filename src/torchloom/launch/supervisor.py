@@ -24,6 +24,7 @@ from torchloom.launch.reports import Reports
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.signals import FORWARDED, SignalPipe
 from torchloom.launch.starts import Seating, Starts
+from torchloom.launch.tunnels import Tunnels
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.rules import recovery
 from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict
@@ -65,6 +66,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.fileno(), selectors.EVENT_READ, self._on_signals)
         self._token = _token(request)
+        self._tunnels = Tunnels(self._selector, request.app_id, self._token, self._unwatched)
         self._nodes = Nodes(
             self._selector,
             names,
@@ -73,6 +75,7 @@ class Supervisor:
             self._on_joined,
             self._on_message,
             self._on_lost,
+            self._tunnels.take,
         )
         self._meeting = meeting
         seating = Seating(lambda key: self._state.seats[key], self._group)
@@ -160,6 +163,7 @@ class Supervisor:
                 "quiet_limit": self._request.idle_timeout,
                 "orphan_limit": self._request.orphan_limit,
                 "proof": self._carriers.proof(hello.get("challenge", "")),
+                "uplink": self._tunnels.uplink(hello),
             },
         )
         if self._request.carrier:
@@ -191,6 +195,10 @@ class Supervisor:
 
     def _at(self, place: Place) -> str:
         return self._state.seats[ReplicaKey(place[0], place[1])]
+
+    def _unwatched(self, why: str, name: str = "") -> None:
+        """Note that ranks of another host, or of all others, run on and no plane sees them."""
+        self._ledger.note("unwatched", node=name, reason=why)
 
     # What happens.
 
@@ -244,9 +252,12 @@ class Supervisor:
                 self._reports.output(message)
             case "output_end":
                 self._reports.output_end(message)
+            case "unwatched":
+                self._unwatched(message["why"], name)
             case "cleared":
                 self._lost_bytes += message["lost"]
                 self._uncleared.discard(name)
+                self._nodes.let_go(name)
 
     def _started(self, message: Message) -> None:
         for rank in self._current(message):
@@ -387,6 +398,7 @@ class Supervisor:
         if self._marker is not None:
             self._marker.unlink(missing_ok=True)
         self._nodes.close()
+        self._tunnels.close()
         if not self._request.carrier and self._nodes.lost:  # agent and guard of this very host
             kill_share(Share(self._request.app_id))
             stores.clear(Share(self._request.app_id))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.errors import LoomError, UserError
 from torchloom.launch.handshake import Input
+from torchloom.launch.policy import wishes
 from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
@@ -79,6 +80,11 @@ class LocalScheduler(Scheduler[LocalRequest]):
             default=0,
             help="seconds without any output after which the app has failed; 0: never",
         )
+        opts.add(
+            "policy",
+            type_=str,
+            help="after a failure: live, restart, shrink or fail; nan=notify|restart|fail; min=N",
+        )
         return opts
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
@@ -94,8 +100,11 @@ class LocalScheduler(Scheduler[LocalRequest]):
             grace=_seconds("grace", cfg),
             orphan_limit=_seconds("orphan_limit", cfg),
             idle_timeout=_seconds("idle_timeout", cfg),
+            policy=wishes(str(cfg.get("policy") or "")),
         )
         launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
+        if launch.policy.get("recovery") == "fail" and any(r.max_retries for r in launch.roles):
+            raise UserError("policy fail starts nothing again; leave it out, or the retries")
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:

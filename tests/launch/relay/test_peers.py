@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.relay import peers
+from torchloom.schedulers.ids import make_unique
 
 Processes = dict[int, tuple[int, dict[str, str]]]  # parent and environment by pid
 
@@ -46,6 +47,16 @@ def test_a_process_that_nobody_launched_is_a_job_of_its_own(tmp_path: Path) -> N
     assert peers.may_speak_for("local-9", 9, shown)
     assert not peers.may_speak_for("local-8", 9, shown)
     assert not peers.may_speak_for("local-8", 8, shown)
+
+
+def test_ranks_that_nobody_launched_share_a_job_that_no_launch_can_have_named(
+    tmp_path: Path,
+) -> None:
+    shown = tmp_path / "none"
+    shown.mkdir()
+
+    assert peers.may_speak_for("train-0123456789ab", 9, shown)
+    assert not peers.may_speak_for(make_unique("train"), 9, shown)
 
 
 def test_the_start_of_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from torchloom.launch.relay.uplink import Identity
 
 from ...bus.samples import FROM_RANK, REGISTER, TO_AGENT
 from ...bus.waiting import come_true, live
-from .weaving import NOBODY, Database, FakeWeaver
+from .weaving import CHANGES, NOBODY, Database, FakeWeaver
 
 JOB = f"local-{os.getpid()}"  # what a process may say that nobody launched
 DEVICES = (Device("here/cpu/0", "cpu", 0),)
@@ -143,6 +143,22 @@ def said_by(head: Head = LIFE) -> Register:
     return msgspec.structs.replace(REGISTER, head=head, page="")
 
 
+def test_ranks_of_two_roles_with_one_number_are_both_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as one:
+            heads = [Head(VERSION, JOB, 3, 0, f"life-{role}", role) for role in ("actor", "critic")]
+            actor, critic = [await one.call(said_by(head)) for head in heads]
+            await come_true(lambda: critic.told(Welcome))
+
+            await one.weaver.tell("here", Prepare(heads[0], "c1/1", "pause"))
+            await come_true(lambda: actor.told(Prepare))
+
+            assert not critic.told(Prepare)
+            assert one.dropped == {}
+
+    live(story)
+
+
 def test_a_rank_that_registers_is_known_to_the_weaver_and_welcomed(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path) as one:
@@ -150,7 +166,7 @@ def test_a_rank_that_registers_is_known_to_the_weaver_and_welcomed(tmp_path: Pat
             await come_true(lambda: caller.told(Welcome))
 
             assert one.weaver.acts == [said_by()]
-            assert caller.heard == [Kept(LIFE, 0), Welcome(LIFE, 1, {"lr": 0.1})]
+            assert caller.heard == [Kept(LIFE, 0), Welcome(LIFE, 1, CHANGES)]
 
     live(story)
 

@@ -1,7 +1,10 @@
 from collections.abc import Sequence
 
+import pytest
+
 from torchloom.bus.messages import Device
-from torchloom.launch.relay.resources import CpuSlots, NvidiaSmi, devices
+from torchloom.launch.relay.gpus import Health, Xid
+from torchloom.launch.relay.resources import BadDevices, CpuSlots, NvidiaSmi, devices, offered
 
 ANSWER = """0, GPU-5a1c, 81559
 1, GPU-77f0, [N/A]
@@ -36,3 +39,45 @@ def test_gpus_are_read_from_what_their_tool_prints() -> None:
 
 def test_without_the_tool_there_are_none() -> None:
     assert NvidiaSmi(lambda words: "").devices() == ()
+
+
+class TwoGpus:
+    """A node with two GPUs."""
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device("GPU-a", "cuda", 0, 80), Device("GPU-b", "cuda", 1, 80))
+
+    def health(self, uuid: str) -> Health:
+        return Health()
+
+    def wait(self, seconds: float) -> Xid | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("choice", "uuids"),
+    [
+        ("cpu:2", ["n1/cpu/0", "n1/cpu/1"]),
+        ("1", ["GPU-b"]),
+        ("GPU-b, 0,GPU-b", ["GPU-b", "GPU-a"]),
+        ("cpu:1,0", ["n1/cpu/0", "GPU-a"]),
+        ("NPU-7", ["NPU-7"]),
+    ],
+)
+def test_an_agent_offers_what_was_chosen(choice: str, uuids: list[str]) -> None:
+    assert [device.uuid for device in offered("n1", choice, TwoGpus())] == uuids
+
+
+def test_an_agent_offers_all_when_nothing_was_chosen() -> None:
+    found = [device.uuid for device in offered("n1", " , ", TwoGpus())]
+
+    assert found[-2:] == ["GPU-a", "GPU-b"]
+    assert found[0] == "n1/cpu/0"
+
+
+@pytest.mark.parametrize("choice", ["2", "cpu:", "cpu:x", "a b", "-1"])
+def test_a_choice_that_is_no_device_is_refused_in_words(choice: str) -> None:
+    with pytest.raises(BadDevices, match="GPUs here: GPU-a, GPU-b"):
+        offered("n1", choice, TwoGpus())

@@ -17,12 +17,14 @@ from torchloom.bus.messages import (
     Hello,
     Message,
     Metrics,
+    Planned,
     Register,
     Stored,
     Welcome,
 )
 
 Life = tuple[str, int, str]
+CHANGES = (Planned("c1/1", 7, {"name": "lr", "value": 0.1}, True),)
 NOBODY = Head(VERSION, "", 0, NO_RANK, "")
 
 
@@ -89,7 +91,7 @@ class FakeWeaver:
         self.acts.append(act)
         agent = subjects.agent_of(subject)
         if isinstance(act, Register) and act.head.rank != NO_RANK and agent is not None:
-            await self.tell(agent, Welcome(act.head, self.epoch, {"lr": 0.1}))
+            await self.tell(agent, Welcome(act.head, self.epoch, CHANGES))
 
     async def _batch(self, subject: str, data: bytes, reply: str) -> None:
         batch = decode(data, Batch)

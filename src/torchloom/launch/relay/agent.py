@@ -4,20 +4,27 @@ import asyncio
 import contextlib
 import json
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
-from torchloom.bus.api import Bus
-from torchloom.bus.messages import Kill, Message
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, BusLost
+from torchloom.bus.codec import encode
+from torchloom.bus.messages import DeviceEvent, Kill, Message, Stacks, TakeStacks
 from torchloom.bus.spool import LIMIT, Spool
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.relay import peers
+from torchloom.launch.relay.gpus import Gpus
+from torchloom.launch.relay.health import HealthWatch
 from torchloom.launch.relay.intake import Intake
 from torchloom.launch.relay.ranks import Ranks
 from torchloom.launch.relay.server import Server
+from torchloom.launch.relay.stacks import StackTaker
 from torchloom.launch.relay.uplink import UNANSWERED, Identity, Uplink
 
 _TURN = 1.0
+_MOMENT = 0.01
 
 
 class Relay:
@@ -31,6 +38,7 @@ class Relay:
         spool: Path,
         limit: int = LIMIT,
         unanswered: float = UNANSWERED,
+        gpus: Gpus | None = None,
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._me = me
@@ -41,7 +49,15 @@ class Relay:
         self._uplink = Uplink(
             me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered
         )
-        desk = Intake(self._ranks, self._spool, self._uplink, self.dropped)
+        self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
+        self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)
+        desk = Intake(
+            self._ranks,
+            self._spool,
+            self._uplink,
+            self.dropped,
+            on_stacks=self._stacks.answered,
+        )
         self._server = Server(address, desk, self.dropped)
 
     async def run(self) -> None:
@@ -50,12 +66,28 @@ class Relay:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._uplink.run(), name="uplink")
+                if self._health is not None:
+                    tasks.create_task(self._health.run(), name="health")
                 while True:
                     self.turn()
                     await asyncio.sleep(_TURN)
         finally:
+            await self._stacks.close()
             await self._server.close()
             self._spool.close()
+
+    async def bring_away(self, limit: float) -> bool:
+        """Come back when ranks have no more to say and the weaver has all; false: time was up.
+
+        Nobody waits for a weaver that was never there.
+        """
+        deadline = time.monotonic() + limit
+        while self._ranks.are_there or self._spool.pending:
+            if not self._uplink.epoch or time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_MOMENT)
+        await self._uplink.say_goodbye()
+        return True
 
     def turn(self) -> None:
         """Forget who is gone, and leave word of how things are."""
@@ -70,12 +102,27 @@ class Relay:
         if isinstance(message, Kill):
             self._kill(message)
             return
+        if isinstance(message, TakeStacks):
+            self._stacks.start(message)
+            return
         self._ranks.generation_seen(message.head)
         line = self._ranks.line_to(message.head)
         if line is None:
             self.dropped["no_such_rank"] += 1
         else:
             line.send(message)
+
+    async def _publish(self, said: Stacks) -> None:
+        await self._bus.publish(subjects.stacks(self._me.agent), encode(said))
+
+    async def _say_health(self, said: DeviceEvent) -> bool:
+        """Tell the weaver of a device; false while none is there."""
+        if not self._uplink.greeted:
+            return False
+        with contextlib.suppress(BusLost):
+            await self._bus.publish(subjects.devices(self._me.agent), encode(said))
+            return True
+        return False
 
     def _kill(self, kill: Kill) -> None:
         """Have those end a rank who started it; one that nobody here started is ended by us."""
@@ -102,6 +149,7 @@ class Relay:
             "pending": self._spool.pending,
             "spool_bytes": self._spool.size,
             "dropped": dict(self.dropped),
+            "gpus": self._health.facts if self._health else {},
         }
         partial = self._status.with_suffix(".partial")
         with contextlib.suppress(OSError):

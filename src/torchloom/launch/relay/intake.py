@@ -15,6 +15,7 @@ from torchloom.bus.messages import (
     Kept,
     Message,
     Metrics,
+    OwnStacks,
     Ready,
     Refused,
     Register,
@@ -25,7 +26,7 @@ from torchloom.launch.relay.ranks import Ranks
 from torchloom.launch.relay.server import Line
 
 ACTS = (Register, Ready, Refused, Decided, Applied, Goodbye)  # passed on at once
-_KEPT_AFTER = 0.1  # seconds until a rank is told that its records are on the disk
+_KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the disk: it costs it time
 
 
 class Up(Protocol):
@@ -45,13 +46,15 @@ class Intake:
         up: Up,
         dropped: Counter[str],
         may_speak_for: Callable[[str, int], bool] = peers.may_speak_for,
+        on_stacks: Callable[[OwnStacks], None] = lambda said: None,
     ) -> None:
         self._ranks = ranks
         self._spool = spool
         self._up = up
         self._dropped = dropped
         self._may_speak_for = may_speak_for
-        self._reader = Reader[Message](FromRank, dropped)
+        self._on_stacks = on_stacks
+        self._reader = Reader[Message](FromRank | OwnStacks, dropped)
         self._owed: dict[Line, asyncio.TimerHandle] = {}
 
     def take(self, line: Line, data: bytes) -> None:
@@ -62,7 +65,11 @@ class Intake:
         try:
             if isinstance(message, Register):
                 self._register(line, message, data)
-            elif self._is_its_own(line, message):
+            elif not self._is_its_own(line, message):
+                return
+            elif isinstance(message, OwnStacks):
+                self._on_stacks(message)
+            else:
                 self._record(line, message, data)
         except SpoolFull:
             self._dropped["spool_full"] += 1

@@ -1,10 +1,15 @@
-"""`python -m torchloom.launch.relay`: be the agent of this node until a signal says to leave."""
+"""`python -m torchloom.launch.relay`: be the agent of this node until a signal says to leave.
+
+With `--through` it is that of one job on a node which is not the plane's: it reaches the plane
+through the job's launch process, and brings away what it holds before it leaves.
+"""
 
 import argparse
 import asyncio
 import logging
 import os
 import re
+import shutil
 import signal
 import ssl
 import sys
@@ -22,13 +27,17 @@ from torchloom.bus.address import (
 )
 from torchloom.bus.nats import NatsBus
 from torchloom.bus.spool import LIMIT
+from torchloom.bus.way import FoundBus
 from torchloom.errors import LoomError, UserError
-from torchloom.launch import identity
-from torchloom.launch.relay import resources
+from torchloom.launch import identity, link
+from torchloom.launch.relay import gpus, leftovers, resources
 from torchloom.launch.relay.agent import Relay
+from torchloom.launch.relay.through import Through
 from torchloom.launch.relay.uplink import Identity
 from torchloom.launch.sockets import UPLINK
-from torchloom.launch.variables import NODE_VARIABLE
+from torchloom.launch.variables import NODE_VARIABLE, TOKEN_VARIABLE
+
+_FAREWELL = 2.0  # seconds to bring away what is on the disk
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -55,9 +64,10 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Na
     )
     parser.add_argument("--agent", default=env.get(AGENT_ID_VARIABLE, ""), help=AGENT_ID_VARIABLE)
     parser.add_argument("--node", default=env.get(NODE_VARIABLE, ""), help=NODE_VARIABLE)
+    parser.add_argument("--through", type=link.Address.parse, help="a launch process: HOST:PORT")
     parser.add_argument("--spool-limit", type=int, default=0, help="bytes")
     options = parser.parse_args(words)
-    if not options.nats:
+    if not options.nats and options.through is None:
         raise UserError(f"no NATS server is named; pass --nats or set {ADDRESS_VARIABLE}")
     options.node = options.node or os.uname().nodename
     options.agent = options.agent or re.sub(r"[^A-Za-z0-9_-]", "-", options.node)[:64] or "node"
@@ -67,15 +77,21 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Na
 async def _serve(options: argparse.Namespace) -> None:
     """Relay until SIGTERM or SIGINT."""
     bus = _bus(options)
-    spool = options.home / "plane" / "spool" / options.agent
+    spool = _spool(options)
     address = options.runtime / UPLINK
-    relay = Relay(_identity(options), bus, address, spool, options.spool_limit or LIMIT)
+    found, limit = gpus.find(), options.spool_limit or LIMIT
+    relay = Relay(_identity(options, found), bus, address, spool, limit, gpus=found)
     bus.start()
-    loop = asyncio.get_running_loop()
-    running = loop.create_task(relay.run(), name="relay")
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, running.cancel)
+        loop.add_signal_handler(signum, told.set)
+    running = loop.create_task(relay.run(), name="relay")
+    waiting = loop.create_task(told.wait(), name="told")
     try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if told.is_set() and options.through is not None and await relay.bring_away(_FAREWELL):
+            shutil.rmtree(spool, ignore_errors=True)
+        running.cancel()
         await running
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("told to leave; dropped: %s", dict(relay.dropped))
@@ -83,17 +99,31 @@ async def _serve(options: argparse.Namespace) -> None:
         await bus.close()
 
 
+def _spool(options: argparse.Namespace) -> Path:
+    """Return the folder for what ranks say, with what others who are gone have left in theirs."""
+    spool: Path = options.home / "plane" / "spool" / options.agent
+    leftovers.adopt(spool, identity.host_name())
+    if options.through is not None:
+        leftovers.sign(spool, identity.host_name())
+    return spool
+
+
 def _bus(options: argparse.Namespace) -> NatsBus:
+    inbox, name = subjects.inbox(options.agent), f"agent {options.agent}"
+    if options.through is not None:
+        token = settings.environment().get(TOKEN_VARIABLE, "")
+        return FoundBus(Through(options.through, token, options.node, name).find, inbox)
     return NatsBus(
         options.nats,
         credentials=credentials.read(Path(options.credentials)) if options.credentials else None,
-        inbox=subjects.inbox(options.agent),
-        name=f"agent {options.agent}",
+        inbox=inbox,
+        name=name,
         tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
     )
 
 
-def _identity(options: argparse.Namespace) -> Identity:
-    found = resources.devices((resources.CpuSlots(options.node), resources.NvidiaSmi()))
+def _identity(options: argparse.Namespace, known: gpus.Gpus | None) -> Identity:
+    choice = settings.environment().get(resources.CHOICE, "")
+    found = resources.offered(options.node, choice, known)
     host, boot = identity.host_name(), identity.boot_id()
     return Identity(options.agent, host, boot, os.getpid(), found)

@@ -1,12 +1,14 @@
 """Who is at the other end of a unix socket: a process of this user, and of which job."""
 
 import os
+import re
 import socket
 import struct
 from pathlib import Path
 
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
 
+STRANGER = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{12}")  # ids of launches end otherwise
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _FURTHEST = 64  # ancestors that are looked at
 _VARIABLES = tuple(f"{name}=".encode() for name in (JOB_VARIABLE, AGENT_VARIABLE))
@@ -25,7 +27,8 @@ def peer_of(channel: socket.socket) -> tuple[int, int]:
 def may_speak_for(job: str, pid: int, proc: Path = Path("/proc")) -> bool:
     """Tell whether a process belongs to a job: its environment says so, or its parent's.
 
-    The nearest one that names a job decides. A process that nobody launched is a job of its own.
+    The nearest one that names a job decides. A process that nobody launched is a job of its own,
+    or belongs to one that no launch can have named.
     """
     if not proc.is_dir():
         return True  # such systems show no environments
@@ -37,7 +40,7 @@ def may_speak_for(job: str, pid: int, proc: Path = Path("/proc")) -> bool:
         process = _parent(proc / str(process))
         if process <= 0:
             break
-    return job == f"local-{pid}"
+    return job == f"local-{pid}" or STRANGER.fullmatch(job) is not None
 
 
 def start_time(pid: int, proc: Path = Path("/proc")) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 from torchloom.bus.messages import NO_RANK, Head, Message, Progress, Register
 from torchloom.bus.page import PageView
 
-Place = tuple[str, int]  # job, rank
+Place = tuple[str, str, int]  # job, role, rank
 
 
 class Line(Protocol):
@@ -54,13 +54,14 @@ class Ranks:
         if head.rank == NO_RANK:
             self._launches[head.job, head.incarnation] = Seat(register, line)
             return True
-        seat = self._seats.get((head.job, head.rank))
+        place = (head.job, head.role, head.rank)
+        seat = self._seats.get(place)
         if seat is not None and _is_older(register, seat.register):
             return False
         if seat is None or seat.register.head.incarnation != head.incarnation:
             if seat is not None:
                 seat.leave()
-            seat = self._seats[head.job, head.rank] = Seat(register, line)
+            seat = self._seats[place] = Seat(register, line)
         elif seat.register.page != register.page:
             seat.leave()
         seat.register, seat.line, seat.process = register, line, (line.pid, line.started)
@@ -75,7 +76,7 @@ class Ranks:
         """Tell whether this life, in this generation, may act for its rank."""
         if head.generation < self._generations.get(head.job, 0):
             return False
-        seat = self._seats.get((head.job, head.rank))
+        seat = self._seats.get((head.job, head.role, head.rank))
         return seat is None or seat.register.head.incarnation == head.incarnation
 
     def hung_up(self, line: Line) -> None:
@@ -86,6 +87,11 @@ class Ranks:
         launches = self._launches.items()
         self._launches = {key: seat for key, seat in launches if seat.line is not line}
 
+    @property
+    def are_there(self) -> bool:
+        """Tell whether any rank may still say something."""
+        return any(seat.line is not None for seat in self._seats.values())
+
     def line_to(self, head: Head) -> Line | None:
         """Return the way to a rank; with an incarnation, to that life of it alone."""
         seat = self.seat_of(head)
@@ -93,10 +99,15 @@ class Ranks:
 
     def seat_of(self, head: Head) -> Seat | None:
         """Return who is this rank now; with an incarnation, if it is that life."""
-        seat = self._seats.get((head.job, head.rank))
+        seat = self._seats.get((head.job, head.role, head.rank))
         if seat is None or head.incarnation not in ("", seat.register.head.incarnation):
             return None
         return seat
+
+    def seats(self, lives: frozenset[str]) -> list[Seat]:
+        """Return which of these lives are the present ones of ranks here."""
+        found = self._seats.values()
+        return [seat for seat in found if seat.register.head.incarnation in lives]
 
     def launches(self, job: str) -> list[Line]:
         """Return the ways to the processes that start and end a job's ranks here."""
@@ -124,7 +135,7 @@ class Ranks:
         buried = [self._seats.pop(place) for place in gone]
         for seat in buried:
             seat.leave()
-        jobs = {job for job, _ in (*self._seats, *self._launches)}
+        jobs = {place[0] for place in (*self._seats, *self._launches)}
         self._generations = {job: g for job, g in self._generations.items() if job in jobs}
         return [seat.register for seat in buried]
 

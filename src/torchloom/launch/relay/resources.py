@@ -1,16 +1,21 @@
 """What a node has to offer: a slot for each CPU, and whatever accelerators its tools tell of."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torchloom.bus.messages import Device
+from torchloom.errors import UserError
+from torchloom.launch.relay.gpus import Gpus
 
 _PATIENCE = 10.0  # seconds; a driver that is stuck has no devices to offer
 _QUERY = ("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
 _MIB = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,127}")
+CHOICE = "LOOM_DEVICES"
 
 Run = Callable[[Sequence[str]], str]
 
@@ -43,6 +48,56 @@ class NvidiaSmi:
     def devices(self) -> tuple[Device, ...]:
         lines = self._run(("nvidia-smi", *_QUERY)).splitlines()
         return tuple(found for line in lines if (found := _gpu(line)) is not None)
+
+
+class Nvml:
+    """NVIDIA's GPUs as their library lists them."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+
+    def devices(self) -> tuple[Device, ...]:
+        return self._gpus.devices()
+
+
+class BadDevices(UserError):
+    """What an agent is to offer makes no sense."""
+
+    code = "bad_devices"
+
+    def __init__(self, word: str, known: Sequence[Device]) -> None:
+        offered = ", ".join(device.uuid for device in known) or "none"
+        wanted = "uuids, indices of GPUs, or cpu:N"
+        super().__init__(f"{CHOICE}={word!r} is no device; name {wanted}. GPUs here: {offered}")
+
+
+def offered(node: str, choice: str = "", gpus: Gpus | None = None) -> tuple[Device, ...]:
+    """Return what an agent registers: all there is, or what was chosen of it.
+
+    A choice has words, parted by commas: `cpu:N` for N slots, the index of a GPU, or a uuid. One
+    that no tool knows is taken at its word, so that devices of other makes can be named.
+    """
+    accelerators = (Nvml(gpus) if gpus else NvidiaSmi()).devices()
+    words = [word.strip() for word in choice.split(",") if word.strip()]
+    if not words:
+        return devices((CpuSlots(node),)) + accelerators
+    found = [device for word in words for device in _chosen(word, node, accelerators)]
+    return tuple({device.uuid: device for device in found}.values())
+
+
+def _chosen(word: str, node: str, known: Sequence[Device]) -> tuple[Device, ...]:
+    kind, _, count = word.partition(":")
+    if kind == "cpu" and count.isdecimal():
+        return CpuSlots(node, int(count)).devices()
+    if word.isdecimal():
+        if int(word) >= len(known):
+            raise BadDevices(word, known)
+        return (known[int(word)],)
+    if named := tuple(device for device in known if device.uuid == word):
+        return named
+    if not _NAME.fullmatch(word):
+        raise BadDevices(word, known)
+    return (Device(word, "cpu" if "/cpu/" in word else "cuda", 0),)
 
 
 def devices(probes: Sequence[Probe]) -> tuple[Device, ...]:

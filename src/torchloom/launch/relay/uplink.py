@@ -22,6 +22,7 @@ from torchloom.bus.messages import (
     Batch,
     Beat,
     Device,
+    Goodbye,
     Greeting,
     Head,
     Hello,
@@ -38,7 +39,8 @@ _HELLO = 2.0  # seconds a weaver has to answer
 _AGAIN = 0.5  # seconds between two hellos
 _LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
-_GATHER = 0.05  # seconds that metrics wait for others to go along
+_GATHER = 0.2  # seconds that records wait for others to go along
+_GOODBYE = 1.0  # seconds for a last word to leave
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
 
 _log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Uplink:
         self._on_down = on_down
         self._reader = Reader[Message](ToAgent, dropped)
         self._window = 1
+        self._held = False  # whether records wait for an answer to others
         self._unanswered = unanswered
         self._acts: deque[bytes] = deque(maxlen=_MOST_ACTS)
         self._wants = _Wants()
@@ -97,6 +100,7 @@ class Uplink:
         self._alone = asyncio.Event()  # nobody has greeted us
         self._alone.set()
         self._answered_at = time.monotonic()
+        self._is_leaving = False
 
     # What the intake calls.
 
@@ -112,6 +116,14 @@ class Uplink:
         self._wants.some.set()
         if urgent:
             self._wants.urgent.set()
+
+    async def say_goodbye(self) -> None:
+        """Tell the weaver that this agent leaves in order; its silence means nothing from now."""
+        self._is_leaving = True
+        with contextlib.suppress(BusLost):
+            goodbye = encode(Goodbye(self._me.head(), 0))
+            await self._bus.publish(subjects.acts(self._me.agent), goodbye)
+            await self._bus.flush(_GOODBYE)
 
     # What runs.
 
@@ -131,7 +143,8 @@ class Uplink:
         tries = 0
         while True:
             await self._alone.wait()
-            greeted = self._bus.connected and await self._hello()
+            can_speak = self._bus.connected and not self._is_leaving
+            greeted = can_speak and await self._hello()
             tries = 0 if greeted or not self._bus.connected else tries + 1
             if not greeted:  # many agents may have lost one weaver: they do not come all at once
                 most = min(_AGAIN * 2**tries, _LATEST)
@@ -180,7 +193,7 @@ class Uplink:
         """Say once that the agent lives, and how far its ranks are."""
         self._look_for_answers()
         self._acting.set()
-        if not self._bus.connected:
+        if not self._bus.connected or self._is_leaving:
             return
         beat = Beat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
         try:
@@ -217,6 +230,7 @@ class Uplink:
             self._wants.urgent.clear()
             if self.greeted:
                 await self._send_batches()
+                self._held = self._spool.under_way >= self._window
 
     async def _send_batches(self) -> None:
         for batch in self._spool.batches(self._window):
@@ -239,7 +253,8 @@ class Uplink:
         if isinstance(message, Stored):
             self._answered_at = time.monotonic()
             self._spool.stored(message.head, message.upto)
-            self.more(urgent=True)
+            if self._held:
+                self.more(urgent=True)
         elif isinstance(message, Greeting):
             self._lose()  # a weaver that does not know us asks who we are
         else:

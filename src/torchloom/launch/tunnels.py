@@ -1,0 +1,197 @@
+"""Let the agents of a job's other nodes speak to the plane of this host.
+
+An agent that has shown that it knows the job's token is vouched for by the plane, which signs a
+token for the key that the agent has made: nothing secret is sent. Where the plane's NATS listens on
+this host alone, the agent's connection is then joined to it.
+"""
+
+import contextlib
+import re
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchloom import settings
+from torchloom.launch import link, sockets
+from torchloom.launch.frames import Connection, Message
+from torchloom.launch.identity import boot_id, host_name
+from torchloom.unix import same_user, say
+
+if TYPE_CHECKING:  # a launch on one host has nobody to let through, and must not wait for imports
+    from torchloom.launch.splice import Splice
+
+CONTROL = "plane.sock"  # among the plane's sockets: the process that keeps it alive
+UNREACHED = 20.0  # seconds without a plane after which that is worth a word
+_VERSION = 1  # of what the plane is asked
+_MOMENT = 1.0  # seconds for what a host's own kernel answers
+_LONGEST_NAME = 64  # letters that a subject of the bus has for an agent
+
+
+def agent_name(app_id: str, node: str) -> str:
+    """Return the name of a job's agent on a node: no other job's, no other node's."""
+    from hashlib import blake2b
+
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{node}-{app_id}")
+    tag = blake2b(f"{node}\0{app_id}".encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{name[: _LONGEST_NAME - len(tag) - 1]}-{tag}"
+
+
+class Tunnels:
+    """The launch process' part: who is let through, and what goes through."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        app_id: str,
+        token: str,
+        on_unwatched: Callable[[str], None],
+        unreached: float = UNREACHED,
+    ) -> None:
+        self._selector = selector
+        self._app_id = app_id
+        self._token = token
+        self._on_unwatched = on_unwatched
+        self._limit = unreached
+        self._calls: list[Call] = []
+        self._splices: list[Splice] = []
+        self._unreached_since: float | None = None
+        self._told = False
+
+    def uplink(self, hello: Message) -> str:
+        """Return where ranks of a node find the plane's own agent; nothing: it brings its own."""
+        process = hello["process"]
+        is_here = (process["host"], process["boot"]) == (host_name(), boot_id())
+        if is_here or not settings.wants_plane():
+            return str(settings.plane_dir() / sockets.UPLINK)
+        return ""
+
+    def take(self, connection: Connection, asked: Message) -> None:
+        """Deal with an agent that has shown who it is, and wants to the plane."""
+        channel = connection.channel.dup()
+        connection.close()
+        name = agent_name(self._app_id, str(asked.get("node")))
+        proof = link.proof(self._token, "launcher", str(asked.get("challenge")))
+        call = Call(self, self._selector, channel, proof)
+        self._calls.append(call)
+        call.ask({"agent": name, "key": str(asked.get("key"))})
+
+    def close(self) -> None:
+        """Hang up on all."""
+        for call in self._calls:
+            call.close()
+        for splice in self._splices:
+            splice.close()
+
+    # What a call makes of its answer.
+
+    def refused(self, call: "Call", why: str) -> None:
+        self._calls.remove(call)
+        now = time.monotonic()
+        self._unreached_since = self._unreached_since or now
+        if now - self._unreached_since >= self._limit and not self._told:
+            self._told = True
+            self._on_unwatched(why)
+
+    def admitted(self, call: "Call", nats: socket.socket | None) -> None:
+        self._calls.remove(call)
+        self._unreached_since = None
+        if nats is not None:
+            from torchloom.launch.splice import Splice
+
+            splice = Splice(self._selector, call.channel, nats, self._splices.remove)
+            self._splices.append(splice)
+
+
+class Call:
+    """One agent that waits for the plane to vouch for it."""
+
+    def __init__(
+        self,
+        tunnels: Tunnels,
+        selector: selectors.BaseSelector,
+        channel: socket.socket,
+        proof: str,
+    ) -> None:
+        self.channel = channel
+        self._tunnels = tunnels
+        self._selector = selector
+        self._proof = proof
+        self._plane: Connection | None = None
+        self._is_watched = True
+        channel.settimeout(_MOMENT)
+        selector.register(channel, selectors.EVENT_READ, self._on_agent)
+
+    def ask(self, facts: Mapping[str, Any]) -> None:
+        """Ask the plane; what it answers is dealt with when it does."""
+        try:
+            plane = sockets.connect(settings.plane_dir() / CONTROL)
+        except OSError:
+            self._refuse(f"no plane runs on {host_name()}")
+            return
+        if not same_user(plane):
+            plane.close()
+            self._refuse("the plane here is another user's")
+            return
+        self._plane = Connection(plane, self._selector, self._hear, self._lost)
+        self._plane.send({**facts, "ask": "admit", "version": _VERSION})
+
+    def close(self) -> None:
+        """Hang up on both."""
+        self._let_go()
+        self.channel.close()
+
+    def _on_agent(self, _ready: int) -> None:
+        """It has nothing to say before it is answered: it is gone."""
+        if self._is_watched:  # and was not answered in this very moment
+            self.close()
+            self._tunnels.refused(self, f"the plane on {host_name()} does not answer")
+
+    def _lost(self) -> None:
+        self._refuse(f"the plane on {host_name()} went away")
+
+    def _hear(self, answer: Message, _fds: list[int]) -> None:
+        if "error" in answer:
+            self._refuse(str(answer["error"]))
+            return
+        from urllib.parse import urlsplit
+
+        given = answer["ok"]
+        where = urlsplit(given["nats"])
+        told = {"proof": self._proof, "token": given["token"]}
+        try:
+            if where.hostname not in settings.LOOPBACK_NAMES:
+                told |= {"nats": given["nats"], "authority": given["authority"]}
+                self._admit({"do": "go", **told}, None)
+            else:
+                nats = socket.create_connection((where.hostname, where.port or 0), _MOMENT)
+                self._admit({"do": "pass", **told}, nats)
+        except OSError as error:
+            self._refuse(f"the plane's NATS does not answer: {error}")
+
+    def _admit(self, message: Message, nats: socket.socket | None) -> None:
+        try:
+            say(self.channel, message)
+        except OSError:
+            if nats is not None:
+                nats.close()
+            raise
+        self._let_go()
+        self._tunnels.admitted(self, nats)
+        if nats is None:
+            self.channel.close()
+
+    def _refuse(self, why: str) -> None:
+        with contextlib.suppress(OSError):  # it is gone
+            say(self.channel, {"do": "refuse", "proof": self._proof, "why": why})
+        self.close()
+        self._tunnels.refused(self, why)
+
+    def _let_go(self) -> None:
+        if self._plane is not None:
+            self._plane.close()
+            self._plane = None
+        if self._is_watched:
+            self._is_watched = False
+            self._selector.unregister(self.channel)
