@@ -20,6 +20,7 @@ from torchloom.bus.messages import (
     Kind,
     Message,
     Outcome,
+    Planned,
     Prepare,
     Ready,
     Refused,
@@ -39,7 +40,7 @@ class FakeAgent:
     def __init__(
         self,
         path: Path,
-        desired: dict[str, Any] | None = None,
+        changes: tuple[Planned, ...] = (),
         kept: Counter[str] | None = None,
         most: int = sys.maxsize,
     ) -> None:
@@ -50,7 +51,7 @@ class FakeAgent:
         self.lines: dict[int, socket.socket] = {}
         self.heads: dict[int, Head] = {}
         self.connections = 0
-        self._desired = desired or {}
+        self.changes = changes
         self._numbers = itertools.count()
         self._speaking = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -174,7 +175,7 @@ class FakeAgent:
         rank = message.head.rank
         if isinstance(message, Register) and self.lines.get(rank) is not line:
             self.lines[rank], self.heads[rank] = line, message.head
-            self.say(rank, Welcome, 1, self._desired)
+            self.say(rank, Welcome, 1, self.changes)
         life = message.head.incarnation
         if not isinstance(message, Register):
             if self.kept[life] == self._most:

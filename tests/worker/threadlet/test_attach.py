@@ -12,7 +12,17 @@ import pytest
 
 import torchloom.worker.start
 from torchloom.bus.codec import frame
-from torchloom.bus.messages import Applied, Event, Goodbye, Head, Metrics, Outcome, Ready, Register
+from torchloom.bus.messages import (
+    Applied,
+    Event,
+    Goodbye,
+    Head,
+    Metrics,
+    Outcome,
+    Planned,
+    Ready,
+    Register,
+)
 from torchloom.bus.page import PageView, Phase
 from torchloom.worker.threadlet import attach
 
@@ -89,7 +99,7 @@ def test_the_page_says_how_far_the_rank_is(ranks: Ranks) -> None:
     ranks.printed(running)
     late = view.read()
 
-    assert (early.phase, late.step, late.applied, late.boundaries) == (Phase.STEP, 60, 60, 60)
+    assert (early.phase, late.step, late.applied) == (Phase.STEP, 60, 60)
     assert 0.005e9 < early.lasted_ns < 0.2e9
     assert early.moved_ns < late.moved_ns < time.monotonic_ns()
     assert late.pid == ranks.agent.of(Register)[0].pid
@@ -104,7 +114,7 @@ def test_children_do_not_speak_for_the_rank(ranks: Ranks) -> None:
     page = view.read()
     assert {one.pid for one in ranks.agent.of(Register)} == {told["pid"]}
     assert ranks.agent.connections == 1
-    assert (page.step, page.boundaries, page.pid) == (5, 5, told["pid"])
+    assert (page.step, page.applied, page.pid) == (5, 5, told["pid"])
     assert ranks.agent.of(Goodbye)[0].step == 5
 
 
@@ -248,13 +258,48 @@ def test_steps_that_are_not_aligned_are_refused_with_the_reason(
     assert refused == why
 
 
-def test_a_later_life_begins_with_the_values_of_the_former_one(ranks: Ranks) -> None:
+def test_a_later_life_goes_through_the_changes_of_the_former_one_at_their_steps(
+    ranks: Ranks,
+) -> None:
     ranks.agent.close()
-    with listening(ranks.agent.path, {"lr": 0.25, "unknown": 3}) as agent:
+    changes = (
+        Planned("a/1", 0, {"name": "lr", "value": 0.25}, True),
+        Planned("b/2", 7, {"values": {"lr": 0.5, "unknown": 3}, "hold": True}, True),
+        Planned("c/1", 12, {"name": "momentum", "value": 0.5}),
+    )
+    with listening(ranks.agent.path, changes) as agent:
         text = ranks.run("schedules.py", KIND="constant", WATCH="1", LOOM_ATTEMPT="1", STEPS="20")
 
-    assert json.loads(text[0])["used"] == [0.25] * 20
+    assert json.loads(text[0])["used"] == [0.25] * 7 + [0.5] * 13
     assert {one.head.generation for one in agent.heard} == {1}
+    assert [(a.command, a.step, a.before, a.after) for a in agent.of(Applied)] == [
+        ("a/1", 0, 0.05, 0.25),
+        ("c/1", 12, 0.9, 0.5),
+    ]
+
+
+def test_a_change_that_somebody_wants_now_holds_against_what_a_former_life_did_later(
+    ranks: Ranks,
+) -> None:
+    ranks.agent.close()
+    changes = (
+        Planned("past/1", 400, {"name": "lr", "value": 0.25}, True),
+        Planned("plan/1", 500, {"name": "lr", "value": 0.75}),
+    )
+    with listening(ranks.agent.path, changes) as agent:
+        running = ranks.start(
+            "schedules.py", KIND="constant", WATCH="1", LOOM_ATTEMPT="1", STEPS="600", PAUSE="0.002"
+        )
+        agent.wait_for_boundaries(1, "lr")
+        new = agent.set(1, "lr", 0.5)[0].step
+        agent.prepare(range(1), "knob", {"name": "lr", "value": 0.75}, "plan/1")
+        agent.tell(range(1), "plan/1", 500)  # what it knows it is told again
+        text = ranks.printed(running)
+
+    expected = [0.05] * new + [0.5] * (500 - new) + [0.75] * 100
+    assert json.loads(text[0])["used"] == expected
+    assert new < 400
+    assert {(a.command, a.step) for a in agent.of(Applied)} >= {("past/1", 400), ("plan/1", 500)}
 
 
 def test_what_breaks_in_the_threadlet_is_noted_once_and_training_goes_on(ranks: Ranks) -> None:

@@ -151,3 +151,13 @@ def test_no_step_begins_that_a_promise_has_excluded() -> None:
 
     assert acted == expected
     assert len(expected) > 250
+
+
+def test_a_hair_less_than_a_step_that_fits_costs_no_whole_step() -> None:
+    boundary, _ = made()
+    boundary._recent.extend([4_980_000] * 31)
+
+    order = boundary.promise("a", "knob", {})
+
+    assert isinstance(order, Order)
+    assert order.ahead == 2  # steps of 4.98 ms: two of them are the ten milliseconds

@@ -1,6 +1,16 @@
 """The queue between a rank and its agent, which both sides must count alike."""
 
-from torchloom.worker.threadlet.link import Queue
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchloom.bus.messages import VERSION, Goodbye, Head, Message, Register
+from torchloom.worker.threadlet.link import TICK, Link, Queue
+
+from ...living import until
+
+HEAD = Head(VERSION, "job-1", 0, 0, "life")
 
 
 def sent_all(queue: Queue) -> list[bytes]:
@@ -66,3 +76,28 @@ def test_a_full_queue_lets_unsent_numbers_go_and_counts_them() -> None:
 
     assert sent_all(queue) == [b"n1", b"ev", b"n3"]
     assert queue.lost == 3
+
+
+def test_what_was_logged_is_looked_at_in_each_tick_and_not_at_each_waking(tmp_path: Path) -> None:
+    looks: list[float] = []
+
+    def collect() -> Iterator[Message]:
+        looks.append(time.monotonic())
+        return iter(())
+
+    errors: list[BaseException] = []
+    register = Register(HEAD, "trainer", 0, "here", 1, 1, "trainer/0", (), "none", (), 1, "")
+    nobody = str(tmp_path / "agent")
+    link = Link(nobody, lambda: register, lambda message: None, collect, errors.append)
+    link.start()
+
+    def woken() -> bool:
+        link.wake()
+        return len(looks) >= 4
+
+    until(woken)
+    link.close(Goodbye(HEAD, 0))
+
+    ticks = [later - sooner for sooner, later in itertools.pairwise(looks[:4])]
+    assert min(ticks) > 0.9 * TICK
+    assert errors == []

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from torchloom.bus.messages import Applied
+from torchloom.bus.messages import Applied, Planned
 
 from .conftest import Ranks
+from .fake_agent import listening
 
 KINDS = [
     *("constant", "hand", "lambda", "cosine", "exponential", "onecycle"),
@@ -87,3 +88,40 @@ def test_a_program_that_nobody_steers_is_the_same_to_the_last_bit(ranks: Ranks) 
     plain = ranks.run("schedules.py", attach=False, KIND="onecycle")
 
     assert watched == plain
+
+
+@pytest.mark.parametrize("kind", ["cosine", "groups", "tensor"])
+@pytest.mark.parametrize("hold", [False, True])
+def test_an_undone_change_leaves_the_schedule_as_it_would_be_without(
+    ranks: Ranks, kind: str, hold: bool
+) -> None:
+    agent = ranks.agent
+    running = ranks.start("schedules.py", KIND=kind, PAUSE="0.005", WATCH="1", STEPS="300")
+    agent.wait_for_boundaries(1, "lr")
+
+    wish = {"name": "lr", "value": 0.02, "hold": hold}
+    first, second = (agent.insist(1, "knob", wish)[0] for _ in range(2))
+    for command in (second, first):
+        agent.insist(1, "knob", {"name": "lr", "value": 0.05, "undo": command})
+    printed = json.loads(ranks.printed(running)[0])
+
+    plain = json.loads(ranks.run("schedules.py", attach=False, KIND=kind, STEPS="300")[0])
+    (a, b, c, d) = (one.step for one in agent.wait(Applied, 4))
+    same = [n for n in range(300) if printed["used"][n] == plain["used"][n]]
+    assert a <= b <= c <= d
+    assert same == [*range(a), *range(d, 300)]
+    assert agent.of(Applied)[-1].after == plain["used"][d]
+
+
+def test_what_is_undone_before_it_was_done_again_changes_nothing(ranks: Ranks) -> None:
+    ranks.agent.close()
+    changes = (
+        Planned("bad/1", 100, {"name": "lr", "value": 0.25}, True),
+        Planned("undo/1", 2, {"name": "lr", "value": 0.05, "undo": "bad"}),
+    )
+    with listening(ranks.agent.path, changes) as agent:
+        used = ranks.run("schedules.py", KIND="cosine", WATCH="1", LOOM_ATTEMPT="1")
+        plain = ranks.run("schedules.py", attach=False, KIND="cosine")
+
+    assert agent.of(Applied)[0].command == "undo/1"
+    assert json.loads(used[0])["used"][:100] == json.loads(plain[0])["used"][:100]

@@ -2,7 +2,8 @@
 
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 
 from torchloom.bus.messages import Applied, Head, Kind, Message, Refused, Value
 from torchloom.errors import Failure
@@ -37,7 +38,9 @@ class Acts:
         self._knobs = knobs
         self._optimizers = watched
         self._say = say
-        self._desired: dict[str, Value] = {}
+        self._done: set[str] = set()  # changes that acted in this process
+        self._newer: set[str] = set()  # knobs that commands have changed in this generation
+        self._missing: list[tuple[Change, str]] = []
 
     def check(self, kind: Kind, payload: dict[str, Value]) -> None:
         """Raise why this rank cannot do a command, if so."""
@@ -56,34 +59,36 @@ class Acts:
         try:
             self._act(order)
         except Exception as error:  # a handler is the program's own code; training goes on
-            traceback.print_exc(file=sys.stderr)
-            why = f"failed in step {self._boundary.step}: {type(error).__name__}: {error}"
-            self._say(Refused(self._head, order.command, why))
+            self._failed(order.command, error)
 
     def resumed(self, order: Order, step: int) -> None:
         """Say that a pause is over."""
         self._applied(order.command, step)
 
-    def desire(self, values: Mapping[str, Value]) -> None:
-        """Take over values that the job's knobs had before this process was there."""
-        self._desired.update(values)
-        self.take_desired()
-
-    def take_desired(self) -> None:
-        """Set those desired values whose knobs are there by now."""
-        for name, wanted in list(self._desired.items()):
-            if name in self._knobs or self._optimizers.find(name):
-                del self._desired[name]
-                wish = Wish.of(wanted if isinstance(wanted, dict) else {"value": wanted})
-                value = self._check(name, next(iter(wish.values.values())))
-                self._change(Change("", Wish({name: value}, wish.hold), _untold))
+    def make_up(self) -> None:
+        """Do what was due before a knob was there, now that it may be."""
+        missing, self._missing = self._missing, []
+        for change, name in missing:
+            if not self._has(name):
+                self._missing.append((change, name))
+                continue
+            try:
+                self._change(change, name)
+            except Exception as error:  # as above
+                self._failed(change.command, error)
 
     def _act(self, order: Order) -> None:
         match order.kind:
-            case "knob":
+            case "knob" if order.origin == "here":
                 wish = Wish.of(order.payload)
                 values = {name: self._check(name, value) for name, value in wish.values.items()}
-                self._change(Change(order.command, Wish(values, wish.hold), self._applied))
+                change = Change(order.command, replace(wish, values=values), self._applied)
+                self._newer.update(values)
+                for name in values:
+                    self._change(change, name)
+                self._done.add(change.id)
+            case "knob":
+                self._again(order)
             case "pause":
                 self._applied(order.command, self._boundary.step)
                 self._boundary.pause(order)
@@ -95,13 +100,34 @@ class Acts:
                     save(self._boundary.step)
                 self._applied(order.command, self._boundary.step)
 
-    def _change(self, change: Change) -> None:
-        for name, value in change.wish.values.items():
-            if name in self._knobs:
-                before = self._knobs.change(name, value)
-                change.done(name, self._boundary.step, before, value)
+    def _again(self, order: Order) -> None:
+        """Do what was decided before this process was there, at the same step.
+
+        A knob that is not there yet gets its value when it is. What an earlier generation did
+        gives way to what somebody wants in this one.
+        """
+        change = Change(order.command, Wish.of(order.payload), self._applied)
+        for name in change.wish.values:
+            if order.origin == "past" and name in self._newer:
+                change.done(name, self._boundary.step, None, None)
+            elif self._has(name):
+                self._change(change, name)
             else:
-                self._optimizers.arm(change, name)
+                self._missing.append((change, name))
+        self._done.add(change.id)
+
+    def _change(self, change: Change, name: str) -> None:
+        value, undo = change.wish.values[name], change.wish.undo
+        if undo and undo not in self._done:  # nothing of it is in force here
+            change.done(name, self._boundary.step, None, None)
+        elif name in self._knobs:
+            before = self._knobs.change(name, value)
+            change.done(name, self._boundary.step, before, value)
+        else:
+            self._optimizers.arm(change, name)
+
+    def _has(self, name: str) -> bool:
+        return name in self._knobs or self._optimizers.find(name) is not None
 
     def _check(self, name: str, value: Value) -> Value:
         if name in self._knobs:
@@ -110,9 +136,10 @@ class Acts:
             raise UnknownKnob(name, self._knobs.names() + self._optimizers.names())
         return optimizers.check(name, value)
 
+    def _failed(self, command: str, error: Exception) -> None:
+        traceback.print_exc(file=sys.stderr)
+        why = f"failed in step {self._boundary.step}: {type(error).__name__}: {error}"
+        self._say(Refused(self._head, command, why))
+
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
         self._say(Applied(self._head, command, step, before, after))
-
-
-def _untold(command: str, step: int, before: Value, after: Value) -> None:
-    """A desired value is nobody's command."""

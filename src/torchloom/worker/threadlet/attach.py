@@ -7,7 +7,14 @@ import os
 import sys
 
 from torchloom.worker.threadlet.arrival import when_imported
-from torchloom.worker.threadlet.owner import AGENT_VARIABLE, ATTACH_VARIABLE, PAGE_VARIABLE, take
+from torchloom.worker.threadlet.owner import (
+    AGENT_VARIABLE,
+    ATTACH_VARIABLE,
+    OWNER_VARIABLE,
+    PAGE_VARIABLE,
+    claim,
+    take,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +35,28 @@ def attach() -> None:
         note(error)
 
 
+def attach_the_first() -> None:
+    """Do the same in an interpreter that may be any helper of a rank which is no Python program.
+
+    The first of them that has torch's optimizers is the one that trains, and speaks.
+    """
+    env = os.environ
+    if env.get(ATTACH_VARIABLE) != "0" and OWNER_VARIABLE not in env:
+        when_imported(_MODULE, _begin_if_first)
+
+
 def note(error: BaseException) -> None:
     """Say in the rank's own log that it is not watched, and why."""
     what = f"{type(error).__name__}: {error}"
     sys.stderr.write(f"loom: not attached to this process, training goes on: {what}\n")
+
+
+def _begin_if_first(module: "ModuleType") -> None:
+    try:
+        if claim(os.environ):
+            _begin(module)
+    except Exception as error:  # training goes on without being watched
+        note(error)
 
 
 def _begin(module: "ModuleType") -> None:

@@ -13,15 +13,19 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from time import monotonic_ns
+from typing import Literal, Protocol
 
 from torchloom.bus import messages
 from torchloom.bus.messages import Kind, Value
-from torchloom.bus.page import Page, Phase
+from torchloom.bus.page import APPLIED, LASTED, MOVED, STEP, Page, Phase
 
 AHEAD_NS = 10_000_000  # how long an answer may take without anybody waiting for it
 PATIENCE = 0.25  # seconds a rank waits at its limit before it decides itself
 NEVER = 1 << 62
+
+# Whether this rank promised it, it was decided before the rank was there, or even done before.
+Origin = Literal["here", "plan", "past"]
 
 _REMEMBERED = 1024  # commands whose outcome is still known when somebody asks again
 _RECENT = 31  # steps whose median says how long one takes
@@ -44,6 +48,7 @@ class Order:
     ahead: int
     decided: bool = False
     effective: int = NEVER
+    origin: Origin = "here"
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,7 @@ class Boundary:
         self.step = 0  # the one that the rank is in, or about to begin
         self.applied = 0
         self._page = page
+        self._words = page.words
         self._judge = judge
         self._resumed = resumed
         self._lock = threading.Lock()
@@ -79,12 +85,17 @@ class Boundary:
     # The training thread.
 
     def reach(self, step: int, applied: int) -> bool:
-        """Pass to the beginning of a step; tell whether something is to be attended to there."""
-        now = time.monotonic_ns()
-        lasted = now - self._since
-        self._since = now
+        """Pass to the beginning of a step; tell whether something is to be attended to there.
+
+        All that an idle step costs is here, so the page's words are written without a call.
+        """
+        words = self._words
+        now = monotonic_ns()
+        words[STEP] = step
+        words[APPLIED] = applied
+        words[LASTED] = lasted = now - self._since
+        words[MOVED] = self._since = now
         self._recent.append(lasted)
-        self._page.boundary(step, applied, lasted, now)
         self.step = step
         return step >= self._look
 
@@ -132,6 +143,7 @@ class Boundary:
         self._orders.clear()
         self._look = NEVER
         self._page = page
+        self._words = page.words
 
     def _undecided(self) -> Order | None:
         with self._lock:
@@ -145,6 +157,16 @@ class Boundary:
                 del self._orders[order.command]
             self._look_again()
         return sorted(orders, key=lambda order: order.effective)
+
+    def plan(self, order: Order) -> None:
+        """Take over what was decided before this process was there, ahead of its first boundary.
+
+        That one is looked at in any case, and all later ones are found there.
+        """
+        with self._lock:
+            if order.command not in self._known:
+                self._remember(order.command, order.effective)
+                self._orders[order.command] = order
 
     # Anybody.
 
@@ -190,8 +212,9 @@ class Boundary:
         return recent[len(recent) // 2] / 1e9 if recent else 0.0
 
     def _ahead(self) -> int:
+        """Return how many steps an answer may take; a twentieth of one more is none more."""
         nanoseconds = round(self.seconds() * 1e9)
-        return max(1, -(-AHEAD_NS // nanoseconds)) if nanoseconds else 1
+        return max(1, -(-(AHEAD_NS - nanoseconds // 20) // nanoseconds)) if nanoseconds else 1
 
     def _arrange(self, order: Order) -> None:
         """Settle what pause, resume and stop mean for each other.

@@ -15,6 +15,7 @@ class Wish:
 
     values: Mapping[str, Value]
     hold: bool = False  # pin the values instead of scaling what a schedule says
+    undo: str = ""  # the command that is taken back
 
     @classmethod
     def of(cls, payload: Mapping[str, Value]) -> "Wish":
@@ -24,7 +25,7 @@ class Wish:
             values = {str(payload.get("name", "")): payload.get("value")}
         if not values:
             raise BadValue("the command names no knob")
-        return cls(dict(values), bool(payload.get("hold", False)))
+        return cls(dict(values), bool(payload.get("hold", False)), str(payload.get("undo") or ""))
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +37,11 @@ class Change:
     report: Report
     before: dict[str, Value] = field(default_factory=dict)
     after: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Return the command's own name: each offer of it has another."""
+        return self.command.rpartition("/")[0] or self.command
 
     def done(self, name: str, step: int, before: Value, after: Value) -> None:
         """Note that one knob has its new value, from this step on."""

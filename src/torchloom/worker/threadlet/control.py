@@ -1,16 +1,18 @@
 """What the weaver says to a rank, heard in the link's thread: promises, outcomes, welcome."""
 
-import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+import msgspec
 
 from torchloom.bus.messages import (
     Decided,
     Kind,
     Message,
     Outcome,
+    Planned,
     Prepare,
     Ready,
     Refused,
@@ -58,14 +60,15 @@ class Judge:
             sys.stderr.write(f"loom: no outcome for a command, it is dropped here: {error}\n")
             return None
 
-    def agree(self, key: str, value: dict[str, Value]) -> dict[str, Value]:
-        """Return what the first rank that came here had; nothing where they cannot ask."""
+    def agree(self, changes: tuple[Planned, ...]) -> tuple[Planned, ...]:
+        """Return what the first rank that came here was told; nothing where they cannot ask."""
         try:
-            found = self.open().first(key, json.dumps(value))
-            return dict(json.loads(found))
-        except (*_UNREACHABLE, TypeError, ValueError) as error:
+            mine = msgspec.json.encode(changes).decode()
+            found = self.open().first("changes", mine)
+            return msgspec.json.decode(found, type=tuple[Planned, ...])
+        except (*_UNREACHABLE, msgspec.MsgspecError, TypeError, ValueError) as error:
             sys.stderr.write(f"loom: knobs begin as the program has them: {error}\n")
-            return {}
+            return ()
 
 
 class Control:
@@ -80,7 +83,7 @@ class Control:
         say: Say,
     ) -> None:
         self.dropped: Counter[str] = Counter()
-        self.desired: Mapping[str, Value] = {}
+        self.changes: tuple[Planned, ...] = ()
         self.welcomed = threading.Event()
         self._seat = seat
         self._head = seat.head()
@@ -102,7 +105,7 @@ class Control:
             case Outcome():
                 self._boundary.settle(message.command, message.effective)
             case Welcome() if not self.welcomed.is_set():
-                self.desired = dict(message.desired)
+                self.changes = message.changes
                 self.welcomed.set()
 
     def _prepare(self, message: Prepare) -> None:

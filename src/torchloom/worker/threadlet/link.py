@@ -19,10 +19,20 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.codec import LONGEST_FRAME, Frames, Reader, frame
-from torchloom.bus.messages import Event, Kept, Message, Metrics, Register, ToRank, Value
+from torchloom.bus.messages import (
+    Event,
+    Kept,
+    Message,
+    Metrics,
+    Register,
+    ShowStacks,
+    ToRank,
+    Value,
+)
 from torchloom.unix import reachable
+from torchloom.worker.threadlet.stacks import own_stacks
 
-TICK = 0.2  # seconds between looks at what was logged
+TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
 _RETRY = 0.25
 _CONNECT = 1.0
 _FAREWELL = 1.0  # for what is left at the end
@@ -83,7 +93,10 @@ class Queue:
 
 
 class Link:
-    """The thread. `collect` is asked at every tick for what has been logged meanwhile."""
+    """The thread. `collect` is asked at every tick for what has been logged meanwhile.
+
+    Between ticks it wakes for what is said and heard alone, and does nothing else then.
+    """
 
     def __init__(
         self,
@@ -106,11 +119,13 @@ class Link:
         self._welcome = False  # whether the agent has said what it has of this life
         self._told = 0  # lost points that the agent knows of
         self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
+        self._stacks: bytes | None = None  # asked for; they are no record either
         self._introduced = True  # whether the agent has the latest Register
         self._reader: Reader[Any] = Reader(ToRank, self.dropped)
         self._frames = Frames(self.dropped)
         self._socket: socket.socket | None = None
         self._next_try = 0.0
+        self._next_look = 0.0
         self._closing = False
         self._last: Message
         self._wake_in, self._wake_out = socket.socketpair()
@@ -122,9 +137,10 @@ class Link:
         self._thread.start()
 
     def say(self, message: Message) -> None:
-        """Queue a message and wake the thread; never waits."""
+        """Queue a message and wake the thread, unless it is the one that speaks; never waits."""
         self._said.append(message)
-        self.wake()
+        if threading.get_ident() != self._thread.ident:
+            self.wake()
 
     def introduce(self) -> None:
         """Have the rank registered anew: something about it has changed."""
@@ -141,6 +157,9 @@ class Link:
         self._closing = True
         self.wake()
         self._thread.join(_FAREWELL)
+        if not self._thread.is_alive():
+            self._wake_in.close()
+            self._wake_out.close()
 
     def abandon(self) -> None:
         """Let go of everything in a fork, where the thread does not exist; send nothing."""
@@ -173,12 +192,19 @@ class Link:
         poll.register(self._wake_out, select.POLLIN)
         if agent is not None:
             poll.register(agent, select.POLLIN | (select.POLLOUT if self._next() else 0))
-        ready = dict(poll.poll(TICK * 1000))
+        ready = dict(poll.poll(self._patience() * 1000))
         if self._wake_out.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._wake_out.recv(_CHUNK)
         if agent is not None and ready.get(agent.fileno(), 0) & ~select.POLLOUT:
             self._receive()
+
+    def _patience(self) -> float:
+        """Return how many seconds may pass without anything to do."""
+        if self._closing:
+            return TICK
+        due = self._next_try if self._socket is None else self._next_look
+        return max(0.0, due - time.monotonic())
 
     def _connect(self) -> None:
         if time.monotonic() < self._next_try:
@@ -204,8 +230,10 @@ class Link:
             self._hello = frame(self._register())
         while self._said:  # answers before numbers
             self._put(self._said.popleft())
-        for message in self._collect():
-            self._put(message)
+        if self._closing or time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + TICK
+            for message in self._collect():
+                self._put(message)
         if self._socket is not None and self._queue.lost > self._told:
             self._told = self._queue.lost
             facts: dict[str, Value] = {"points": self._told}
@@ -227,6 +255,8 @@ class Link:
         """Return what is to be sent now: until the agent has said how far it is, no record."""
         if self._sending is None and self._hello is not None:
             self._sending, self._hello = self._hello, None
+        elif self._sending is None and self._stacks is not None:
+            self._sending, self._stacks = self._stacks, None
         elif self._sending is None and self._welcome:
             self._sending = self._queue.next
         return self._sending
@@ -261,6 +291,8 @@ class Link:
             if isinstance(message, Kept):
                 self._queue.kept(message.upto)
                 self._welcome = True
+            elif isinstance(message, ShowStacks):
+                self._stacks = frame(own_stacks(self._register().head, message.request))
             elif message is not None:
                 self._hear(message)
 
@@ -268,7 +300,7 @@ class Link:
         if self._socket is not None:
             self._socket.close()
         self._socket, self._sending, self._sent = None, None, 0
-        self._welcome, self._hello = False, None
+        self._welcome, self._hello, self._stacks = False, None, None
         self._queue.again()
 
     def _finish(self) -> None:

@@ -1,20 +1,23 @@
 """What was logged, on its way to the agent: rows of numbers, tensors read when they are ready."""
 
+import itertools
 import math
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from torchloom.bus.messages import Event, Head, Message, Metrics, Value
 
 MOST = 1 << 16  # rows between two looks
-_PLAIN = frozenset((float, int, bool, str, type(None)))
+_NUMBERS = frozenset((float, int, bool, type(None)))
+_PLAIN = _NUMBERS | {str}
 _VALUES = 20_000  # in one message, which must not be too long to be sent
 _LONGEST = 1000  # characters of a text
 
-Row = tuple[int, float, dict[str, Any]]
+Row = tuple[int, float, dict[str, Any], bool]  # the last: whether all of it is numbers
 
 
 class Notes:
@@ -23,54 +26,61 @@ class Notes:
     def __init__(self, head: Head) -> None:
         self.rows: deque[Row] = deque(maxlen=MOST)
         self._head = head
-        self._waiting: deque[Row] = deque()  # in order, the first one not ready
+        self._held: Row | None = None  # the oldest one, while its tensors are not ready
         self._bad: set[str] = set()  # names of losses that are not finite now
 
     def add(self, step: int, values: dict[str, Any]) -> None:
         """Keep numbers as they are and tensors as they are now; nothing is read here."""
-        if not _PLAIN.issuperset(map(type, values.values())):
-            values = {name: keep(value) for name, value in values.items()}
-        self.rows.append((step, time.time(), values))
+        if _NUMBERS.issuperset(map(type, values.values())):
+            self.rows.append((step, time.time(), values, True))
+        else:
+            kept = {name: keep(value) for name, value in values.items()}
+            self.rows.append((step, time.time(), kept, False))
 
     def collect(self) -> Iterator[Message]:
         """Yield messages with all rows that can be read by now, and what is wrong with them."""
-        while self.rows:
-            self._waiting.append(self.rows.popleft())
-        done = []
-        while self._waiting and all(map(is_ready, self._waiting[0][2].values())):
-            step, when, values = self._waiting.popleft()
-            numbers = {name: read(value) for name, value in values.items()}
-            done.append((step, when, numbers))
-            yield from self._alarms(step, when, numbers)
-        yield from self._batches(done)
+        for names, group in itertools.groupby(self._read(), lambda row: tuple(row[2])):
+            rows = list(group)
+            yield from self._alarms(names, rows)
+            most = max(1, _VALUES // max(1, len(names)))
+            for at in range(0, len(rows), most):
+                part = rows[at : at + most]
+                numbers = tuple([(step, when, *values.values()) for step, when, values in part])
+                yield Metrics(self._head, names, numbers)
 
     def close(self) -> None:
         """Keep nothing from now on."""
+        self._left = self.rows, self._held  # a fork must not free what lies on a device
         self.rows = deque(maxlen=0)
 
-    def _batches(self, rows: list[tuple[int, float, dict[str, Value]]]) -> Iterator[Metrics]:
-        names: tuple[str, ...] = ()
-        batch: list[tuple[Value, ...]] = []
-        for step, when, values in rows:
-            if tuple(values) != names or len(batch) * len(names) >= _VALUES:
-                if batch:
-                    yield Metrics(self._head, names, tuple(batch))
-                names, batch = tuple(values), []
-            batch.append((step, when, *values.values()))
-        if batch:
-            yield Metrics(self._head, names, tuple(batch))
+    def _read(self) -> Iterator[tuple[int, float, dict[str, Value]]]:
+        """Yield rows in the order of their logging, up to the first that is not ready."""
+        for _ in range(len(self.rows) + (self._held is not None)):  # more may come meanwhile
+            row = self._held or self.rows.popleft()
+            step, when, values, is_read = row
+            if not is_read:
+                if not all(map(is_ready, values.values())):
+                    self._held = row
+                    return
+                values = {name: read(value) for name, value in values.items()}
+            self._held = None
+            yield step, when, values
 
-    def _alarms(self, step: int, when: float, values: dict[str, Value]) -> Iterator[Event]:
+    def _alarms(
+        self, names: tuple[str, ...], rows: list[tuple[int, float, dict[str, Value]]]
+    ) -> Iterator[Event]:
         """Yield an event when a loss stops being finite; once, until it is finite again."""
-        for name, value in values.items():
-            if "loss" not in name.lower() or not isinstance(value, float):
-                continue
-            if math.isfinite(value):
-                self._bad.discard(name)
-            elif name not in self._bad:
-                self._bad.add(name)
-                facts: dict[str, Value] = {"name": name, "value": str(value)}
-                yield Event(self._head, "nan", step, when, facts)
+        for name in _losses(names):
+            for step, when, values in rows:
+                value = values[name]
+                if not isinstance(value, float):
+                    continue
+                if math.isfinite(value):
+                    self._bad.discard(name)
+                elif name not in self._bad:
+                    self._bad.add(name)
+                    facts: dict[str, Value] = {"name": name, "value": str(value)}
+                    yield Event(self._head, "nan", step, when, facts)
 
 
 class Unread:
@@ -118,3 +128,8 @@ def read(value: Any) -> Value:
     if isinstance(found, str):
         return found[:_LONGEST]
     return found if type(found) in _PLAIN else None
+
+
+@lru_cache(64)
+def _losses(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if "loss" in str(name).lower())

@@ -8,8 +8,10 @@ import re
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 from torchloom.bus import messages
@@ -23,23 +25,45 @@ MOST = 8  # optimizers whose steps can be told apart by a count
 
 _FIELDS = ("lr", "weight_decay", "momentum", "betas")
 _HIGHEST = {"momentum": 1.0}
+_REMEMBERED = 256  # changes that can be undone to the very rule that was before
 _NAME = re.compile(rf"(?:opt([1-9]\d?)\.)?({'|'.join(_FIELDS)})(?:\[(\d+)\])?")
+
+Key = tuple[int, str]  # group and field
+Turn = tuple[Key, Rule | None, Rule | None]  # what it followed before, and what after
 
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """An optimizer that has taken a step, what is asked of it, and what is in force."""
+    """An optimizer that has taken a step, what is asked of it, and what its steps used."""
 
     number: int
     optimizer: "weakref.ref[Any]"
     rules: dict[tuple[int, str], Rule] = field(default_factory=dict)
     armed: list[tuple[Change, str]] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
     used: dict[tuple[int, str], Value] = field(default_factory=dict)
+    past: OrderedDict[tuple[str, str], list[Turn]] = field(default_factory=OrderedDict)
 
     def groups(self) -> list[dict[str, Any]]:
         optimizer = self.optimizer()
         return list(optimizer.param_groups) if optimizer is not None else []
+
+    def turn(self, command: str, name: str, turns: list[Turn]) -> None:
+        """Follow other rules from now on, and know for a while which were before."""
+        self.past[command, name] = turns
+        while len(self.past) > _REMEMBERED:
+            self.past.popitem(last=False)
+        for key, _, rule in turns:
+            if rule is not None:
+                self.rules[key] = rule
+            elif self.rules.pop(key, None) is not None:
+                self.used.pop(key, None)
+
+    def before(self, command: str, name: str) -> list[Rule | None] | None:
+        """Return the rules before a change that is still in force; nothing if it is not."""
+        turns = self.past.get((command, name), [])
+        if not turns or any(self.rules.get(key) != new for key, _, new in turns):
+            return None
+        return [old for _, old, _ in turns]
 
     def names(self) -> Iterator[tuple[str, int, str]]:
         """Yield each knob with its group and field; group -1 stands for all."""
@@ -60,13 +84,15 @@ class Optimizers:
         self, boundary: Boundary, attend: Callable[[], None], learned: Callable[[], None]
     ) -> None:
         self.counts = True  # whether a return is a boundary; not where the program says its steps
-        self.stopping = False
         self._boundary = boundary
         self._attend = attend
         self._learned = learned
         self._main: int | None = threading.main_thread().ident
-        self._inside: Known | None = None
+        self._inside = False
         self._depth = 0
+        self._asked = False  # whether steps differ from what the program wrote
+        self._stopping = False
+        self._kept: list[Kept] = []  # values of the program's own, while a step is under way
         self._elsewhere = False
         self._known: dict[int, Known] = {}
         self._numbers = 0
@@ -89,38 +115,39 @@ class Optimizers:
         self._main = None
         for handle in self._handles:
             handle.remove()
-        if self._inside is not None:
-            self._put_back(self._inside)
+        self._put_back()
+
+    def stop(self) -> None:
+        """Have the program end where its next step would begin."""
+        self._stopping = self._asked = True
 
     def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Begin an optimizer's step: put in the values it is to use."""
-        if threading.get_ident() != self._main:
+        if get_ident() != self._main:
             self._elsewhere = True
             return
         try:
-            if self._inside is not None and self._is_nested():
+            if self._inside and self._is_nested():
                 return
-            known = self._known.get(id(optimizer)) or self._learn(optimizer)
-            self._inside = known
-            if self.stopping:
-                raise SystemExit(0)
-            if known.rules or known.armed:
-                self._replace(known)
+            self._inside = True
+            if id(optimizer) not in self._known:
+                self._learn(optimizer)
+            if self._asked:
+                self._differ(self._known[id(optimizer)])
         except Exception as error:  # training goes on, whatever breaks here
             self._broken(error)
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """End an optimizer's step: put the program's values back, and pass the boundary."""
-        known = self._inside
-        if known is None or threading.get_ident() != self._main:
+        if not self._inside or get_ident() != self._main:
             return
         if self._depth:
             self._depth -= 1
             return
-        self._inside = None
+        self._inside = False
         try:
-            if known.kept:
-                self._put_back(known)
+            if self._kept:
+                self._put_back()
             if self.counts:
                 boundary = self._boundary
                 step = boundary.step + 1
@@ -142,18 +169,22 @@ class Optimizers:
                 return True
             caller = caller.f_back
         self._depth = 0
-        if self._inside is not None:
-            self._put_back(self._inside)
+        self._put_back()
         return False
 
-    def _learn(self, optimizer: Any) -> Known:
+    def _learn(self, optimizer: Any) -> None:
         key = id(optimizer)
         self._numbers += 1
         forget = weakref.ref(optimizer, lambda _: self._known.pop(key, None))
-        known = Known(self._numbers, forget)
-        self._known[key] = known
+        self._known[key] = Known(self._numbers, forget)
         self._learned()
-        return known
+
+    def _differ(self, known: Known) -> None:
+        """Take the step as it was asked for."""
+        if self._stopping:
+            raise SystemExit(0)
+        if known.rules or known.armed:
+            self._replace(known)
 
     def _replace(self, known: Known) -> None:
         armed, known.armed = known.armed, []
@@ -161,13 +192,16 @@ class Optimizers:
         groups = known.groups()
         for (at, name), rule in known.rules.items():
             if at < len(groups):
-                known.kept.append(Kept.replace(groups[at], name, rule))
+                self._kept.append(Kept.replace(groups[at], name, rule))
                 known.used[at, name] = plain(groups[at][name])
-        for (change, name), was in zip(armed, before, strict=True):
-            change.done(name, self._boundary.step, was, change.wish.values[name])
+        for (change, name), (keys, was) in zip(armed, before, strict=True):
+            after = change.wish.values[name]
+            if change.wish.undo:
+                after = next((v for v in (_value(groups, key) for key in keys) if v), after)
+            change.done(name, self._boundary.step, was, after)
 
-    def _plan(self, known: Known, change: Change, name: str) -> Value:
-        """Have the groups follow a change from now on; return the value that was used before."""
+    def _plan(self, known: Known, change: Change, name: str) -> tuple[list[Key], Value]:
+        """Have the groups follow a change from now on; return which, and the value before."""
         value = change.wish.values[name]
         at, what = next((at, what) for own, at, what in known.names() if own == name)
         groups = known.groups()
@@ -176,15 +210,16 @@ class Optimizers:
             for index, group in enumerate(groups)
             if at in (-1, index) and is_number(group.get(what), what)
         ]
-        rules = [known.rules.get((index, what)) for index in covered]
+        keys = [(index, what) for index in covered]
+        rules = [known.rules.get(key) for key in keys]
         new, before = plan(what, [groups[i] for i in covered], rules, value, change.wish.hold)
-        for index, rule in zip(covered, new, strict=True):
-            if rule is not None:
-                known.rules[index, what] = rule
-        return before
+        if (past := known.before(change.wish.undo, name)) is not None:
+            new = past
+        known.turn(change.id, name, list(zip(keys, rules, new, strict=True)))
+        return keys, before
 
-    def _put_back(self, known: Known) -> None:
-        kept, known.kept = known.kept, []
+    def _put_back(self) -> None:
+        kept, self._kept = self._kept, []
         for one in kept:
             one.put_back()
 
@@ -212,6 +247,7 @@ class Optimizers:
         if known is None:
             raise BadValue(f"the optimizer of {name} is gone")
         known.armed.append((change, name))
+        self._asked = True
 
     def shown(self) -> tuple[messages.Knob, ...]:
         """Return all knobs as the weaver is told of them."""
@@ -244,6 +280,10 @@ def check(name: str, value: Value) -> Value:
     if not all(isinstance(beta, float) and beta < 1.0 for beta in betas):
         raise BadValue(f"{name} must be below 1, not {value!r}")
     return betas
+
+
+def _value(groups: list[dict[str, Any]], key: Key) -> Value:
+    return plain(groups[key[0]].get(key[1]))
 
 
 def is_number(value: Any, what: str) -> bool:

@@ -14,6 +14,7 @@ AGENT_VARIABLE = "LOOM_AGENT"  # the agent's socket; without it nobody is told a
 PAGE_VARIABLE = "LOOM_PAGE"
 OWNER_VARIABLE = "LOOM_THREADLET_OWNER"  # who speaks for the rank; set here, for children
 
+_TRIES = 3
 _STARTED = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 
@@ -26,11 +27,55 @@ def take(env: "MutableMapping[str, str]") -> bool:
     return True
 
 
-def started() -> int:
-    """Return the process' start time in the kernel's ticks; 0 where it does not tell."""
+def claim(env: "MutableMapping[str, str]") -> bool:
+    """Do the same among processes that are not each other's children: the first one gets it.
+
+    Whoever it was has written itself beside the rank's page; one that is gone has no right left.
+    """
+    if not take(env):
+        return False
+    page = env.get(PAGE_VARIABLE)
+    if not page:
+        return True
+    ours, path = env[OWNER_VARIABLE], f"{page}.owner"
+    for _ in range(_TRIES):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if _lives(path, ours):
+                del env[OWNER_VARIABLE]
+                return False
+        else:
+            with open(fd, "w") as file:
+                file.write(ours)
+            return True
+    return False
+
+
+def started(pid: "int | str" = "self") -> int:
+    """Return a process' start time in the kernel's ticks; 0 where it does not tell."""
     try:
-        with open("/proc/self/stat") as file:
+        with open(f"/proc/{pid}/stat") as file:
             text = file.read()
     except OSError:
         return 0
     return int(text.rpartition(")")[2].split()[_STARTED])
+
+
+def _lives(path: str, ours: str) -> bool:
+    """Tell whether another process has the right and lives; if not, let the right go."""
+    try:
+        with open(path) as file:
+            theirs = file.read()
+    except OSError:
+        return False  # it was let go just now
+    pid, _, ticks = theirs.partition(":")
+    if theirs == ours or not pid:  # half written: it is being taken
+        return theirs != ours
+    if str(started(pid)) == ticks:
+        return True
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False  # another one did
+    return False

@@ -1,5 +1,6 @@
 """What a training program writes: `loom.init()`, and a run with steps, numbers and knobs."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -12,19 +13,37 @@ from torchloom.worker.threadlet.threadlet import Threadlet, current
 _run: "Run | None" = None
 
 
+def seat_of_a_stranger(env: Mapping[str, str]) -> dict[str, str]:
+    """Return where a rank belongs that nobody of ours started; looked for only then."""
+    from torchloom.worker.threadlet import stranger
+
+    return stranger.seat(env)
+
+
+def names_of_a_stranger() -> dict[str, Value]:
+    """Return what such a rank's job is called, and whose it is."""
+    from torchloom.settings import user_name
+    from torchloom.worker.threadlet.stranger import script_name
+
+    return {"name": script_name(), "owner": user_name()}
+
+
 def init(
     project: str = "", config: Mapping[str, Any] | None = None, replica: str | int = ""
 ) -> "Run":
     """Return the run this process belongs to; its config's values are knobs.
 
-    Without a launcher the run is this process' own and nobody is told of it.
+    A rank that nobody of ours started is known to this user's plane all the same, as one of a job
+    that has the script's name: a notebook, a script under torchrun, mpirun or srun.
     """
     global _run
     if _run is None:
-        threadlet = current()
+        threadlet = current(seat_of_a_stranger)
         when_imported("torch.optim.optimizer", threadlet.watch)
         _run = Run(threadlet, project)
         threadlet.event("init", {"project": project})
+        if threadlet.seat.agent and "LOOM_JOB" not in os.environ:
+            threadlet.event("job", names_of_a_stranger())
     if replica != "":
         current().join(str(replica))
     for name, value in (config or {}).items():
@@ -89,6 +108,7 @@ class Run:
     ) -> Value:
         """Offer a value of the config that may be changed from outside, within a range."""
         knob = self._threadlet.knobs.declare(name, value, min, max)
+        self._threadlet.acts.make_up()
         self._threadlet.introduce()
         return knob.value
 

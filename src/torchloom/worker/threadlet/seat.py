@@ -3,10 +3,11 @@
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from torchloom.bus.messages import VERSION, Boundary, Head, Knob, Register
+from torchloom.bus.messages import VERSION, Boundary, Head, Knob, Register, Value
 from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+from torchloom.worker.threadlet.wishes import hang_wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Seat:
     pid: int
     started: int
     incarnation: str
+    hang: dict[str, Value] = field(default_factory=dict)
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> "Seat":
@@ -50,11 +52,12 @@ class Seat:
             pid=os.getpid(),
             started=started(),
             incarnation=uuid.uuid4().hex,
+            hang=hang_wishes(env),
         )
 
     def head(self) -> Head:
         """Return what stands at the head of each message."""
-        return Head(VERSION, self.job, self.generation, self.rank, self.incarnation)
+        return Head(VERSION, self.job, self.generation, self.rank, self.incarnation, self.role)
 
     def is_meant(self, head: Head) -> bool:
         """Tell whether a message is for this very life; an empty incarnation means whichever."""
@@ -78,6 +81,7 @@ class Seat:
             knobs=knobs,
             world_size=self.world_size,
             page=self.page,
+            hang=self.hang,
         )
 
 

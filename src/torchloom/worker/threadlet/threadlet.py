@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchloom.bus.messages import Event, Goodbye, Message, Register, Value
+from torchloom.bus.messages import Event, Goodbye, Message, Planned, Register, Value
 from torchloom.bus.page import Page, Phase
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.acts import Acts
-from torchloom.worker.threadlet.boundary import Boundary
+from torchloom.worker.threadlet.boundary import Boundary, Order, Origin
 from torchloom.worker.threadlet.control import Control, Judge
 from torchloom.worker.threadlet.knobs import Knobs
 from torchloom.worker.threadlet.link import Link
@@ -89,10 +89,9 @@ class Threadlet:
 
     def _collect(self) -> Iterator[Message]:
         boundary = self.boundary
-        if boundary.kind != "none":
+        if boundary.kind != "none" and self._vitals.is_due:
             row = self._vitals.sample(boundary.seconds(), self.optimizers.values())
-            if row is not None:
-                self.notes.add(boundary.step, row | self._dropped())
+            self.notes.add(boundary.step, row | self._dropped())
         return self.notes.collect()
 
     def _dropped(self) -> dict[str, int]:
@@ -119,17 +118,28 @@ class Threadlet:
         self.begin()
 
     def begin(self) -> None:
-        """Before the first step: take over what the knobs of this job are to be by now.
+        """Before the first step: take over the changes that this job's knobs have seen so far.
 
         Of a first generation nobody wants anything yet. In later ones the ranks agree on what
-        the first of them was told: a value that only some of them took would part them.
+        the first of them was told: a change that only some of them took would part them.
         """
         if self._begun:
             return
         self._begun = True
         if self._link is not None and self.seat.generation > 0:
             self.control.welcomed.wait(_WELCOME)
-            self.acts.desire(self._judge.agree("desired", dict(self.control.desired)))
+            for change in self._judge.agree(self.control.changes):
+                self._plan(change)
+
+    def _plan(self, change: Planned) -> None:
+        """Have a change act at its step; one whose step is here acts at once."""
+        here = self.boundary.step
+        origin: Origin = "past" if change.done else "plan"
+        order = Order(change.command, "knob", change.payload, here, 0, True, change.step, origin)
+        if change.step <= here:
+            self.acts.act(order)
+        else:
+            self.boundary.plan(order)
 
     def attend(self) -> None:
         """Do what is to be done at this boundary."""
@@ -140,11 +150,11 @@ class Threadlet:
             for order in due:
                 self.acts.act(order)
         if self.acts.stopping and self.optimizers.counts:
-            self.optimizers.stopping = True
+            self.optimizers.stop()
 
     def _learned(self) -> None:
         self.begin()
-        self.acts.take_desired()
+        self.acts.make_up()
         self.introduce()
 
     # The end.
@@ -188,16 +198,19 @@ class Threadlet:
 _current: Threadlet | None = None
 
 
-def current() -> Threadlet:
+def current(seated: Callable[[Mapping[str, str]], dict[str, str]] | None = None) -> Threadlet:
     """Return this process' threadlet, started when it is first asked for.
 
-    A process that does not speak for its rank has one too, which speaks to nobody.
+    A process that does not speak for its rank has one too, which speaks to nobody. `seated` says
+    what to add to the environment of one that nobody of ours started.
     """
     global _current
     if _current is None:
         env = dict(os.environ)
         if not owner.take(os.environ):
             env[owner.AGENT_VARIABLE] = env[owner.PAGE_VARIABLE] = ""
+        elif seated is not None:
+            env |= seated(env)
         _current = Threadlet(env)
         _current.start()
     return _current

@@ -16,12 +16,14 @@ class Vitals:
         self._at = 0.0
         self._cpu = 0.0
 
-    def sample(self, step_seconds: float, knobs: dict[str, float]) -> dict[str, Any] | None:
-        """Return a row of numbers; nothing while the last one is young."""
-        now = time.monotonic()
-        if now - self._at < _PERIOD:
-            return None
-        cpu = time.process_time()
+    @property
+    def is_due(self) -> bool:
+        """Tell whether the last sample is old enough for another one."""
+        return time.monotonic() - self._at >= _PERIOD
+
+    def sample(self, step_seconds: float, knobs: dict[str, float]) -> dict[str, Any]:
+        """Return a row of numbers."""
+        now, cpu = time.monotonic(), time.process_time()
         share = (cpu - self._cpu) / (now - self._at) if self._at else None
         self._at, self._cpu = now, cpu
         row: dict[str, Any] = {

@@ -12,11 +12,11 @@ from importlib.machinery import PathFinder
 def _attach() -> None:
     try:
         from torchloom.worker.threadlet import attach
-    except ImportError as error:
-        if "LOOM_THREADLET_OWNER" not in os.environ:
+
+        attach.attach_the_first()
+    except Exception as error:  # whatever it is, the program runs
+        if PathFinder.find_spec("torch", sys.path) is not None:
             sys.stderr.write(f"loom: this program is run without a threadlet: {error}\n")
-    else:
-        attach.attach()
 
 
 def _hand_on() -> None:
@@ -35,6 +35,6 @@ def _leave_path() -> None:
 
 
 _leave_path()
-if os.environ.get("LOOM_AGENT") or os.environ.get("LOOM_PAGE"):
+if os.environ.get("LOOM_AGENT") and os.environ.get("LOOM_ATTACH") != "0":
     _attach()
 _hand_on()

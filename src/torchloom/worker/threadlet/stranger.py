@@ -1,0 +1,123 @@
+"""A rank that nobody of ours started, in a notebook or under another launcher: find it a seat.
+
+The plane of this user is found, or started beside it. All ranks of one launch agree on one job.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.launch.environments import World, find_world
+from torchloom.launch.identity import host_name
+from torchloom.launch.sockets import UPLINK
+from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+
+NO_ID = "none"  # torchrun's, where nobody gave one
+_SHARED_MEMORY = Path("/dev/shm")
+_PAGE_SIZE = 4096
+
+Env = Mapping[str, str]
+
+
+def seat(env: Env) -> dict[str, str]:
+    """Return what a launch of ours would have put into the environment; nothing for one of ours.
+
+    Whatever is wrong here, the program runs on: that nobody watches it is said in one line.
+    """
+    if env.get(AGENT_VARIABLE) or env.get("LOOM_JOB") or not settings.wants_plane():
+        return {}
+    try:
+        return _seat(env)
+    except Exception as error:  # training goes on without being watched
+        sys.stderr.write(f"loom: nobody watches this run: {type(error).__name__}: {error}\n")
+        return {}
+
+
+def _seat(env: Env) -> dict[str, str]:
+    from torchloom.client import places, plane
+
+    world = find_world(env, host_name())
+    job = job_id(env, world)
+    rank = world.rank or 0
+    size = (world.world_size or 1) if world.is_rank else 1
+    plane.find_or_start(wait=False)
+    folder = _folder(job)
+    found = {
+        "LOOM_JOB": job,
+        AGENT_VARIABLE: str(places.folder() / UPLINK),
+        PAGE_VARIABLE: _page(folder, rank),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(world.local_rank or 0),
+    }
+    if generation := env.get("TORCHELASTIC_RESTART_COUNT") or env.get("SLURM_RESTART_COUNT"):
+        found["LOOM_GENERATION"] = generation
+    if size > 1 and world.nhosts == 1:
+        found["LOOM_STORE"] = f"file://{folder}/store-{generation or 0}"
+    return found
+
+
+def job_id(env: Env, world: World) -> str:
+    """Return under which name all ranks of one launch are known."""
+    digest = hashlib.blake2b(f"{settings.user_name()}\0{_launch(env, world)}".encode())
+    return f"{script_name()}-{digest.hexdigest()[:12]}"
+
+
+def script_name() -> str:
+    """Return what is run here, as a job may be called."""
+    if "ipykernel" in sys.modules:
+        return "notebook"
+    words = getattr(sys, "argv", None) or [""]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(words[0]).stem).strip("-.")
+    return name[:40] if name and name != "c" else "python"
+
+
+def _launch(env: Env, world: World) -> str:
+    """Return what tells one launch from another, the same for all of its ranks."""
+    if not world.is_rank:
+        return f"alone {host_name()} {os.getpid()} {started()}"
+    if (run := env.get("TORCHELASTIC_RUN_ID", NO_ID)) != NO_ID:
+        return f"torchrun {run}"
+    if world.flavour == "slurm":
+        return f"slurm {world.job_id} {env.get('SLURM_STEP_ID') or env.get('SLURM_STEPID')}"
+    for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID"):
+        if env.get(name):
+            return f"{name} {env[name]}"
+    if env.get("MASTER_ADDR"):
+        return f"meet {env['MASTER_ADDR']}:{env.get('MASTER_PORT', '')}"
+    return f"parent {host_name()} {os.getppid()}"
+
+
+def _folder(job: str) -> Path:
+    """Return the job's folder in memory; the last rank that leaves removes it."""
+    base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    folder = base / f"loom_{job}-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+        raise PermissionError(f"{folder} is not ours")
+    return folder
+
+
+def _page(folder: Path, rank: int) -> str:
+    page = folder / f"page-{rank}"
+    page.write_bytes(bytes(_PAGE_SIZE))
+    page.chmod(0o600)
+    atexit.register(_leave, page, os.getpid())
+    return str(page)
+
+
+def _leave(page: Path, pid: int) -> None:
+    if pid != os.getpid():
+        return  # a fork of the rank
+    with contextlib.suppress(OSError):
+        page.unlink()
+        if not any(page.parent.glob("page-*")):
+            shutil.rmtree(page.parent, ignore_errors=True)
