@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from torchloom.bus.messages import Event
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.ledger import Ledger, Started, rank_records
@@ -14,13 +15,15 @@ from torchloom.launch.poke import poke
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.rules.recovery import Verdict
+from torchloom.rules.response import Policy, Recovery
 from torchloom.settings import plane_dir
 from torchloom.specs.api import AppState
 from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.pokes import Pokes
+from torchloom.weaver.responses import policy_of
 from torchloom.weaver.service import Weaver
 
-from .fakes import Exchange, crowd, rows, until, weaver_at
+from .fakes import Exchange, crowd, register, rows, until, weaver_at
 
 JOB = "SELECT id, name, owner, state, reason, attempt FROM jobs"
 RANKS = "SELECT rank, state, reason FROM ranks ORDER BY rank"
@@ -105,6 +108,37 @@ def test_what_happened_while_no_weaver_was_up_is_known_to_the_next_and_only_once
     assert rows(tmp_path, RANKS) == [(0, "up", ""), (1, "gone", "exit_signal_9_rank_1")]
     noted = rows(tmp_path, "SELECT kind, rank FROM events WHERE kind IN ('exit', 'restart')")
     assert noted == [("exit", 1), ("restart", -1)]
+
+
+def policies(weaver: Weaver) -> list[Policy]:
+    return [policy_of(weaver.jobs.get(name).facts) for name in ("job-1", "job-2")]
+
+
+def test_what_the_command_line_says_of_failures_counts_and_no_rank_changes_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        launched(policy={"recovery": "shrink", "min_groups": 2})
+        launched("job-2")
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, (rank,) = await crowd(exchange, 1)
+            other = agent.rank(register(0, job="job-2"))
+            await agent.hello()
+            adoption(weaver).look_at_all()
+            wish = {"policy": {"recovery": "fail"}, "name": "mine", "scheduler": "theirs"}
+            for head in (rank.head, other.head):
+                await agent.act(Event(head, "job", 0, 1.0, wish))
+            await until(lambda: "policy" in weaver.jobs.get("job-2").facts)
+            found = [policies(weaver)]
+            adoption(weaver).look_at_all()
+            found.append(policies(weaver))
+
+            jobs = [weaver.jobs.get(name) for name in ("job-1", "job-2")]
+            assert found == [[Policy(Recovery.SHRINK, min_groups=2), Policy(Recovery.FAIL)]] * 2
+            assert {(job.name, job.scheduler) for job in jobs} == {("train", "local")}
+
+    asyncio.run(scenario())
 
 
 def test_an_exit_read_late_is_not_that_of_the_next_life(tmp_path: Path) -> None:

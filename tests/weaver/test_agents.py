@@ -7,7 +7,17 @@ from pathlib import Path
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import VERSION, Device, Greeting, Head, Hello, Progress, Welcome
+from torchloom.bus.messages import (
+    NO_RANK,
+    VERSION,
+    Device,
+    Goodbye,
+    Greeting,
+    Head,
+    Hello,
+    Progress,
+    Welcome,
+)
 
 from .fakes import FakeAgent, crowd, register, rows, until, weaver_at
 
@@ -185,6 +195,24 @@ def test_many_agents_that_come_at_once_are_all_taken_in(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT count(*) FROM ranks") == [(300,)]
 
 
+def test_an_agent_that_says_goodbye_is_not_missed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, _ = await crowd(exchange, 0)
+            await agent.hello()
+            goodbye = Goodbye(Head(VERSION, "", 0, NO_RANK, "boot/42"), 0)
+
+            await agent.bus.publish(subjects.acts("node-1"), encode(goodbye))
+
+            await until(lambda: not weaver.agents.present)
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, "SELECT id, state FROM agents") == [("node-1", "left")]
+    assert rows(tmp_path, HEARTBEATS) == [("agent_up", NO_RANK), ("agent_left", NO_RANK)]
+
+
 def test_an_agent_that_obeys_a_later_weaver_is_not_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
         exchange = Exchange()
@@ -200,3 +228,44 @@ def test_an_agent_that_obeys_a_later_weaver_is_not_answered(tmp_path: Path) -> N
             assert agent.of(Greeting) == []
 
     asyncio.run(scenario())
+
+
+def test_who_says_hello_again_is_greeted_and_its_ranks_welcomed_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange):
+            agent, _ = await crowd(exchange, 2)
+            await agent.hello()
+            await until(lambda: len(agent.of(Welcome)) == 2)
+
+            greeting = await agent.hello()
+
+            assert (greeting.agent, greeting.epoch) == ("node-1", 1)
+            await until(lambda: len(agent.of(Welcome)) == 4)
+            agent.rank(register(2, world=3))
+            await agent.hello()
+            await until(lambda: len(agent.of(Welcome)) == 7)
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, "SELECT rank FROM ranks ORDER BY rank") == [(0,), (1,), (2,)]
+
+
+def test_an_agent_that_was_lost_is_up_again_by_the_same_words(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, _ = await crowd(exchange, 2)
+            await agent.hello()
+            await agent.hello()
+            weaver.roster.agents_lost({"node-1": "silent for 2.0 s"})
+            assert {row.state for row in weaver.roster.ranks("job-1")} == {"lost"}
+
+            await agent.beat()  # it is called, and says hello
+
+            await until(lambda: {row.state for row in weaver.roster.ranks("job-1")} == {"up"})
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, "SELECT state FROM agents") == [("up",)]
+    assert rows(tmp_path, "SELECT DISTINCT state FROM ranks") == [("up",)]

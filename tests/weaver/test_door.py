@@ -13,7 +13,7 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Event, Knob, Metrics, Progress
+from torchloom.bus.messages import Event, Goodbye, Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
 from ..living import TIMEOUT
@@ -94,8 +94,9 @@ def test_jobs_and_ranks_have_the_shape_that_every_door_shows(tmp_path: Path) -> 
         assert set(job) == {
             *("id", "name", "state", "reason", "step", "run_id", "attempt", "generation"),
             *("handle", "scheduler", "owner", "created_at", "started_at", "ended_at"),
-            *("job_id", "status"),
+            *("job_id", "status", "world_size"),
         }
+        assert job["world_size"] == 2
         assert (job["id"], job["name"], job["state"], job["step"]) == (
             "job-1",
             "gpt",
@@ -274,6 +275,45 @@ def test_a_job_that_has_ended_cannot_be_changed(tmp_path: Path) -> None:
     scenario(tmp_path, act)
 
 
+def test_a_job_that_has_ended_keeps_how_far_it_came_and_how_many_it_was(tmp_path: Path) -> None:
+    async def act(exchange: Exchange, weaver: Weaver, caller: Caller) -> None:
+        agent = await with_job(exchange)
+        first, second = (rank.head for rank in agent.ranks.values())
+        await agent.beat(Progress(first, 10, 1, 0.1, 0.01), Progress(second, 11, 1, 0.1, 0.01))
+        await until(lambda: weaver.agents.present["node-1"].progress)
+        await agent.act(Goodbye(first, 14))
+
+        await agent.act(job_event("job_ended", state="FAILED", reason="x"))
+        await until(lambda: not weaver.jobs.active())
+
+        (job,) = await caller.ask("jobs", ids=["job-1", "other"])
+        assert (job["state"], job["step"], job["world_size"]) == ("FAILED", 11, 2)
+        assert await caller.ask("jobs", ids=["other"]) == []
+        assert (await caller.ask("jobs", ids="job-1"))["code"] == "bad_question"
+
+    scenario(tmp_path, act)
+
+    assert rows(tmp_path / "db", "SELECT step FROM jobs") == [(11,)]
+
+
+def test_a_device_that_nobody_knows_is_refused_unless_it_is_made_known(tmp_path: Path) -> None:
+    async def act(exchange: Exchange, weaver: Weaver, caller: Caller) -> None:
+        await with_job(exchange)
+        facts = {"state": "failed", "reason": "x"}
+
+        refused = await caller.ask("device_event", device="node1/cpu/7", **facts)
+        several = await caller.ask("device_event", device="node1", **facts)
+        made = await caller.ask("device_event", device="GPU-1", new=True, **facts)
+        begun = await caller.ask("device_event", device="GPU", **facts)
+
+        assert "no device 'node1/cpu/7'; did you mean 'node1/cpu/" in refused["error"]
+        assert "loom devices register" in refused["error"]
+        assert several["code"] == "ambiguous"
+        assert (made["uuid"], begun["uuid"]) == ("GPU-1", "GPU-1")
+
+    scenario(tmp_path, act)
+
+
 def test_metrics_and_events_are_read_from_where_one_was(tmp_path: Path) -> None:
     async def act(exchange: Exchange, weaver: Weaver, caller: Caller) -> None:
         agent = await with_job(exchange)
@@ -289,7 +329,9 @@ def test_metrics_and_events_are_read_from_where_one_was(tmp_path: Path) -> None:
         assert found == {
             "job": "job-1",
             "names": ["loss"],
-            "series": [{"name": "loss", "rank": 0, "points": [[3, 3.0, 0.3], [4, 4.0, 0.4]]}],
+            "series": [
+                {"name": "loss", "role": "", "rank": 0, "points": [[3, 3.0, 0.3], [4, 4.0, 0.4]]}
+            ],
         }
         kinds = [item["kind"] for item in first["items"]]
         assert kinds == ["first_step", "job_started", "rank_up", "rank_up"]

@@ -48,6 +48,10 @@ class WeaverProcess:
         self._process.send_signal(signum)
         return self._process.wait(TIMEOUT)
 
+    def signal(self, signum: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(signum)
+
     async def answers(self) -> None:
         async def asked() -> bool:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):

@@ -15,6 +15,7 @@ from torchloom.bus.messages import (
     NO_RANK,
     VERSION,
     Beat,
+    Device,
     DeviceEvent,
     Event,
     Head,
@@ -182,7 +183,7 @@ def test_a_rank_that_stands_still_is_suspect_until_it_moves(tmp_path: Path) -> N
             await agent.beat(waiting)
 
             await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) == waiting)
-            assert weaver.watching.suspects == {}
+            assert weaver.hangs.suspects == {}
             assert killed(agent) == []
 
     asyncio.run(scenario())
@@ -234,6 +235,31 @@ def test_an_alert_on_the_bus_acts_like_any_device_event(tmp_path: Path) -> None:
             assert weaver.dropped == {"malformed": 1}
 
     asyncio.run(scenario())
+
+
+def test_an_agent_speaks_for_the_devices_of_its_own_node_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent = await two_groups(exchange, recovery="live")
+            agent.devices = (Device("GPU-2", "cuda", 2),)
+            await agent.hello()
+            other = FakeAgent(agent.bus, "node-2", "node2")
+            await other.hello()
+            said = DeviceEvent(NOBODY, "GPU-2", "failed", "nvml", "xid_79")
+
+            await other.bus.publish(subjects.devices("node-2"), encode(said))
+            await until(lambda: weaver.dropped["foreign_device"] == 1)
+            assert killed(agent) == []
+            await agent.bus.publish(subjects.devices("node-1"), encode(said))
+            await until(lambda: len(killed(agent)) == 2)
+
+            assert killed(agent) == [("job-1", 2), ("job-1", 3)]
+
+    asyncio.run(scenario())
+
+    device = rows(tmp_path, "SELECT state, source, reason FROM devices WHERE uuid = 'GPU-2'")
+    assert device == [("failed", "nvml", "xid_79")]
 
 
 def test_a_policy_that_makes_no_sense_is_the_usual_one() -> None:

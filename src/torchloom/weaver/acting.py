@@ -4,9 +4,11 @@ import uuid
 from typing import Any
 
 from torchloom import settings
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Ambiguous, Failure, NotFound, UserError, shorten
 from torchloom.rules.command import Command, Entry, Kind, Status
 from torchloom.rules.drmap import DeviceState
+from torchloom.rules.guard import condition_of
+from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
 from torchloom.weaver.jobs import is_over
 from torchloom.weaver.knobs import checked
@@ -16,6 +18,7 @@ from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Job
 from torchloom.weaver.wire import ID, wrapped
 
+SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
 
 
@@ -34,6 +37,12 @@ class CommandRefused(UserError):
     code = "refused"
 
 
+class NothingToUndo(UserError):
+    """No change can be taken back, or not this one."""
+
+    code = "nothing_to_undo"
+
+
 class CommandAborted(Failure):
     """The ranks did not come to an agreement."""
 
@@ -47,11 +56,28 @@ class Acting:
         self._weaver = weaver
 
     async def set(self, asked: Question) -> dict[str, Any]:
-        """Change knobs, all in one step."""
+        """Change knobs, all in one step; with a guard the change is taken back if it fires."""
         job = self._living(asked)
         ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
         values = checked(job, ranks, asked.mapping("values"))
-        return await self._command(asked, job, Kind.KNOB, wrapped(values, asked.flag("hold")))
+        payload = wrapped(values, asked.flag("hold"), asked.text("undo"))
+        if not asked.text("guard"):
+            return await self._command(asked, job, Kind.KNOB, payload)
+        words, span = asked.text("guard"), asked.count("span", SPAN, _LONGEST_SPAN)
+        await self._check_guard(job, words, span)
+        asked = asked.named(self._name(asked, job))
+        self._weaver.guards.add(job.id, asked.text("id"), words, span)
+        return await self._command(asked, job, Kind.KNOB, payload)
+
+    async def undo(self, asked: Question) -> dict[str, Any]:
+        """Take back a change of knobs: the one that is named, or the last that is in force."""
+        job = self._living(asked)
+        found = undo(self._weaver.commands.state(job.id).audit, asked.text("command"))
+        if isinstance(found, NoUndo):
+            raise NothingToUndo(f"nothing to undo in job {job.id}: {found.why}")
+        asked = asked.because(asked.text("reason") or f"undo of {found.command}")
+        payload = wrapped(found.values, False, found.command)
+        return await self._command(asked, job, Kind.KNOB, payload)
 
     async def pause(self, asked: Question) -> dict[str, Any]:
         return await self._command(asked, self._living(asked), Kind.PAUSE)
@@ -68,18 +94,43 @@ class Acting:
         return await self._command(asked, self._living(asked), Kind.CHECKPOINT)
 
     async def device_event(self, asked: Question) -> dict[str, Any]:
-        """Take in what somebody says of a device."""
+        """Take in what somebody says of a device; only `new` makes one known that is not."""
         device, said = asked.needed("device"), asked.needed("state")
         try:
             state = DeviceState(said)
         except ValueError:
             known = ", ".join(DeviceState)
             raise BadQuestion(f"a device is {known}, not {said!r}") from None
+        if not asked.flag("new"):
+            device = self._device(device)
         source = asked.text("source") or self._author(asked)
         self._weaver.responses.device(device, state, source, asked.text("reason"))
         found = self._weaver.devices.get(device)
         assert found is not None
         return shapes.device_shape(found, self._weaver.devices.processes(device))
+
+    def _device(self, name: str) -> str:
+        """Return the device that is meant, by its uuid or the beginning of it."""
+        known = [device.uuid for device in self._weaver.devices.all()]
+        found = [name] if name in known else [uuid for uuid in known if uuid.startswith(name)]
+        if len(found) > 1:
+            raise Ambiguous("device", name, found)
+        if not found:
+            remedy = "`loom devices` lists them, `loom devices register` makes one known"
+            raise NotFound("device", name, known, remedy)
+        return found[0]
+
+    async def _check_guard(self, job: Job, words: str, span: int) -> None:
+        condition = condition_of(words)
+        if condition is None:
+            form = "write 'loss>2.0', 'loss>1.5x' (of what it was before) or 'loss is nan'"
+            raise BadQuestion(f"{shorten(words)!r} is no condition of a guard; {form}")
+        if span < 1:
+            raise BadQuestion("a guard watches over one step at least")
+        known = await self._weaver.aside(self._weaver.store.records.names, job.id)
+        if condition.metric not in known:
+            there = f"the job has logged {', '.join(known)}" if known else "it has logged nothing"
+            raise NotFound("metric", condition.metric, known, there)
 
     def _living(self, asked: Question) -> Job:
         job = job_named(self._weaver.jobs, asked.text("job"))
@@ -90,13 +141,8 @@ class Acting:
     async def _command(
         self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        name = asked.text("id") or uuid.uuid4().hex[:16]
-        if not ID.fullmatch(name):
-            raise BadQuestion(f"{name!r} is no id of a command: letters, digits, _ . - only")
-        if self._weaver.ledger.job_of(name) not in (None, job.id):
-            raise BadQuestion(f"a command of another job has the id {name!r}; choose another")
         command = Command(
-            name,
+            self._name(asked, job),
             kind,
             payload or {},
             self._author(asked),
@@ -105,15 +151,27 @@ class Acting:
         )
         patience = asked.seconds("wait", _PATIENCE, _MOST)
         entry = await self._weaver.commands.ask(job.id, command, patience)
-        return self._answer(job, entry)
+        return self._answer(asked, job, entry)
 
-    def _answer(self, job: Job, entry: Entry) -> dict[str, Any]:
+    def _name(self, asked: Question, job: Job) -> str:
+        """Return the id of a command: the one that was given, if it can be, or a new one."""
+        name = asked.text("id")
+        if not name:
+            return uuid.uuid4().hex[:16]
+        if not ID.fullmatch(name):
+            raise BadQuestion(f"{name!r} is no id of a command: letters, digits, _ . - only")
+        if self._weaver.ledger.job_of(name) not in (None, job.id):
+            raise BadQuestion(f"a command of another job has the id {name!r}; choose another")
+        return name
+
+    def _answer(self, asked: Question, job: Job, entry: Entry) -> dict[str, Any]:
         if entry.status is Status.REFUSED:
             raise CommandRefused(f"{entry.command.kind} refused: {entry.why}")
         if entry.status is Status.ABORTED:
             raise CommandAborted(f"{entry.command.kind} came to nothing: {entry.why}")
         row = next(r for r in self._weaver.ledger.audit(job.id) if r.id == entry.id)
-        return shapes.command_shape(row, self._weaver.ledger.acks([entry.id]))
+        guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
+        return shapes.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
 
     def _author(self, asked: Question) -> str:
         return asked.text("author") or settings.user_name()

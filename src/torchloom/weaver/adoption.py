@@ -17,7 +17,7 @@ from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import Record
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.job import JobState
-from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.jobs import POLICY, WORLD_SIZE, Jobs, is_over
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.roster import Roster
@@ -29,7 +29,7 @@ _ENDS = {
     AppState.FAILED: JobState.FAILED,
     AppState.CANCELLED: JobState.CANCELLED,
 }
-_NOTED = ("exit", "restart", "node_joined", "node_lost", "node_replaced")
+_NOTED = ("exit", "restart", "node_joined", "node_lost", "node_replaced", "unwatched")
 
 
 class Adoption:
@@ -112,6 +112,8 @@ def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
         "attempt": record.restarts + 1,
         "host": record.host,
         "log_dir": record.log_dir,
+        WORLD_SIZE: len(record.ranks),
+        **({POLICY: dict(record.policy)} if record.policy else {}),
         **(more or {}),
     }
     head = Head(VERSION, record.id, record.restarts, NO_RANK, "")
@@ -144,6 +146,7 @@ def _rank(record: Record, facts: Mapping[str, Any]) -> int:
 
 
 def _last_cause(roster: Roster, job: str) -> str:
-    """Return why a job recovers: the end of the rank that was the last to go first."""
-    gone = [row for row in roster.ranks(job) if row.state != "up" and row.reason]
+    """Return why a job recovers: the first end that a keeper has seen, else the first of all."""
+    ended = [row for row in roster.ranks(job) if row.state != "up" and row.reason]
+    gone = [row for row in ended if row.state == "gone"] or ended
     return min(gone, key=lambda row: row.ended_at or 0.0).reason if gone else "restart"

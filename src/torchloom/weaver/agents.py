@@ -11,58 +11,46 @@ from itertools import islice
 import msgspec
 
 from torchloom.bus import messages, subjects
-from torchloom.bus.codec import Garbled, Reader, decode
+from torchloom.bus.api import Said
+from torchloom.bus.codec import Garbled, Reader, decode, encode
 from torchloom.bus.messages import (
     NO_RANK,
     Beat,
+    Goodbye,
     Greeting,
     Hello,
+    Planned,
     Progress,
     Register,
     Welcome,
 )
+from torchloom.rules.command import schedule
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.devices import Devices
-from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.glance import glance
+from torchloom.weaver.hangs import Hangs
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender, head_of, own_head
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Rank
-from torchloom.weaver.watching import ECHO, STANDS, Watching
+from torchloom.weaver.watching import ECHO, Watching
+from torchloom.weaver.wire import planned
 
 NUDGE = 2.0  # seconds between two reminders to an agent that has not said hello to this weaver
-_TOGETHER = 200  # arrivals of one transaction
+_TOGETHER = 50  # arrivals of one transaction
+_SHARE = 0.25  # of the time that arrivals take, for whatever else is said meanwhile
 _log = logging.getLogger(__name__)
-
-
-class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A rank's progress, of which only one thing is read."""
-
-    head: msgspec.Raw
-    step: int
-    phase: int
-    moved: float
-
-
-class Glance(messages.Message, frozen=True, tag="Beat", gc=False):
-    """A beat, read as far as most are: ten thousand come in a second, and all is well."""
-
-    agent: str
-    sent: float
-    progress: tuple[Moved, ...] = ()
-
-    @property
-    def stands(self) -> bool:
-        return any(each.moved > STANDS for each in self.progress)
 
 
 @dataclass(slots=True)
 class Presence:
     """What is only in memory of an agent: that it is there, and its last beat, as it came."""
 
-    seen: float
+    agent: str
+    hello: int = 0  # what it said when it came but for the epoch, as a hash
     beat: bytes = b""
+    stood: bool = False  # one of its ranks did not move
 
     @property
     def progress(self) -> tuple[Progress, ...]:
@@ -84,7 +72,7 @@ class Agents:
         commands: Commands,
         reports: Reports,
         watching: Watching,
-        ledger: Ledger,
+        hangs: Hangs,
         sender: Sender,
         dropped: Counter[str],
         clock: Callable[[], float] = time.monotonic,
@@ -95,19 +83,20 @@ class Agents:
         self._commands = commands
         self._reports = reports
         self._watching = watching
-        self._ledger = ledger
+        self._hangs = hangs
         self._sender = sender
         self._dropped = dropped
         self._clock = clock
         self._hellos: Reader[Hello] = Reader(Hello, dropped)
         self._beats: Reader[Beat] = Reader(Beat, dropped)
-        self._glances: Reader[Glance] = Reader(Glance, dropped)
         self._acts: Reader[messages.Message] = Reader(messages.FromRank, dropped)
         self._nudged: dict[str, float] = {}
-        self._waiting: dict[tuple[str, str], tuple[Hello | Register, str]] = {}
+        self._waiting: dict[tuple[str, str], tuple[Hello | Register, str, int]] = {}
         self._working: asyncio.Task[None] | None = None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
         self.present: dict[str, Presence] = {}
+        self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
+        roster.on_lost = self._lost
 
     def progress(self, rank: Rank) -> Progress | None:
         """Return how far a rank was at its agent's last beat."""
@@ -115,8 +104,14 @@ class Agents:
         found = there.progress if there else ()
         return next((each for each in found if each.head.incarnation == rank.incarnation), None)
 
+    def step(self, rank: Rank) -> int | None:
+        """Return in which step a rank was at its agent's last beat."""
+        found = self.progress(rank)
+        return found.step if found else None
+
     def call_all(self) -> None:
-        """Remind every agent that was there of a weaver that has just begun."""
+        """Remind every agent that was there of a weaver that has just begun, or is back."""
+        self._nudged.clear()  # what was said before was said to nobody
         for agent in self._roster.agents():
             if agent.state == "up":
                 self._nudge(agent.id)
@@ -126,27 +121,27 @@ class Agents:
         said = self._hellos.read(data)
         if said is None or not self._is_own(subject, said.agent):
             return
-        self._later(said.agent, said, reply)
+        words = hash(encode(msgspec.structs.replace(said, epoch=0)))
+        if not self._greet_again(said, reply, words):
+            self._later(said.agent, said, reply, words)
 
-    async def beat(self, subject: str, data: bytes, reply: str) -> None:
-        """An agent lives, and so far are its ranks."""
-        if subject == ECHO:
-            self._watching.echo()
-            return
-        said = self._glances.read(data)
-        if said is None or not self._is_own(subject, said.agent):
-            return
-        there = self.present.get(said.agent)
-        known = self._roster.agent(said.agent)
-        if there is None or known is None or known.state != "up":
-            self._nudge(said.agent)
-            return
-        there.seen, there.beat = self._clock(), data
-        self._watching.heard(said.agent)
-        if said.stands or self._watching.suspects:
-            whole = self._beats.read(data)
-            if whole is not None:
-                self._watching.beat(whole)
+    def beats(self, said: list[Said]) -> None:
+        """Agents live, and so far are their ranks; what is not as always is looked at after."""
+        standing: list[bytes] = []
+        for subject, data, _ in said:
+            there = self._speaking.get(subject)
+            seen = glance(data)
+            if seen is None or there is None or seen[0] != there.agent:
+                self._stranger(subject, data)
+                continue
+            there.beat = data
+            self._watching.heard(there.agent)
+            if seen[1] or there.stood:
+                standing.append(data)
+                there.stood = seen[1]
+        for data in standing:
+            if (whole := self._beats.read(data)) is not None:
+                self._hangs.beat(whole)
 
     async def act(self, subject: str, data: bytes, reply: str) -> None:
         """A rank says something that cannot wait."""
@@ -154,18 +149,28 @@ class Agents:
         if said is None or agent is None:
             return
         if isinstance(said, Register):
-            self._later(agent, said, "")
+            self._later(agent, said)
+        elif isinstance(said, Goodbye) and said.head.rank == NO_RANK:
+            self._leave(agent)
         else:
             self._take_in()  # it may be of a rank that has just come
             self._reports.take(agent, said)
 
-    def _later(self, agent: str, said: Hello | Register, reply: str) -> None:
+    def _leave(self, agent: str) -> None:
+        """An agent has done its work, and its silence means nothing."""
+        self._take_in()
+        self.present.pop(agent, None)
+        self._speaking.pop(subjects.beat(agent), None)
+        self._roster.agent_left(agent)
+        self._watching.left(agent)
+
+    def _later(self, agent: str, said: Hello | Register, reply: str = "", words: int = 0) -> None:
         """Take somebody in soon: many that come at once are stored together.
 
         Who says the same again before it is his turn, because that takes long, is heard once.
         """
         whose = "" if isinstance(said, Hello) else f"{said.head.job}/{said.head.incarnation}"
-        self._waiting[agent, whose] = (said, reply)
+        self._waiting[agent, whose] = (said, reply, words)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._take_in_soon(), name="arrivals")
             self._working.add_done_callback(self.on_task)
@@ -173,8 +178,9 @@ class Agents:
     async def _take_in_soon(self) -> None:
         await asyncio.sleep(0)  # whoever else has come by now is taken in too
         while self._waiting:
+            began = self._clock()
             self._take_in()
-            await asyncio.sleep(0)
+            await asyncio.sleep(_SHARE * (self._clock() - began))
 
     def _take_in(self) -> None:
         group = [(key, self._waiting.pop(key)) for key in list(islice(self._waiting, _TOGETHER))]
@@ -182,25 +188,52 @@ class Agents:
             return
         with self._state.together():
             rows: list[Rank] = []
-            for (agent, _), (said, reply) in group:
-                ranks = self._greet(said, reply) if isinstance(said, Hello) else (said,)
+            for (agent, _), (said, reply, words) in group:
+                ranks = self._greet(said, reply, words) if isinstance(said, Hello) else (said,)
                 rows += (row for row in (self._rank(agent, each) for each in ranks) if row)
             self._devices.use(*(row for row in rows if row.state == "up"))
-            desired = {job: self._ledger.desired(job) for job in {row.job for row in rows}}
-        for row in rows:
-            welcome = Welcome(head_of(row), self._state.epoch, desired[row.job])
-            self._sender.soon(row.agent, welcome)
+        self._welcome(rows)
         for row in rows:
             self._commands.registered(row)
 
-    def _greet(self, said: Hello, reply: str) -> tuple[Register, ...]:
+    def _welcome(self, rows: list[Rank]) -> None:
+        later = {row.job for row in rows if row.generation}  # before the first nothing was
+        changes = {job: self._changes(job) for job in later}
+        for row in rows:
+            welcome = Welcome(head_of(row), self._state.epoch, changes.get(row.job, ()))
+            self._sender.soon(row.agent, welcome)
+
+    def _changes(self, job: str) -> tuple[Planned, ...]:
+        """Return what has been decided about a job's knobs, for whoever comes now."""
+        return tuple(map(planned, schedule(self._commands.state(job).audit)))
+
+    def _greet_again(self, said: Hello, reply: str, words: int) -> bool:
+        """Greet one that is up with all of its ranks and says what it said when it came: there is
+        nothing to store. Tell whether it was such a one."""
+        there = self._speaking.get(subjects.beat(said.agent))
+        if there is None or there.hello != words or said.epoch > self._state.epoch:
+            return False
+        found = [self._roster.of_life(each.head.incarnation) for each in said.ranks]
+        rows = [row for row in found if row and (row.agent, row.state) == (said.agent, "up")]
+        if len(rows) < len(found):
+            return False
+        self._watching.heard(said.agent)
+        self._sender.answer(reply, Greeting(own_head(), said.agent, self._state.epoch))
+        self._welcome(rows)
+        for row in rows:
+            self._commands.registered(row)
+        return True
+
+    def _greet(self, said: Hello, reply: str, words: int) -> tuple[Register, ...]:
         """Take an agent in and return the ranks that it speaks for."""
         if said.epoch > self._state.epoch:
             _log.error("agent %s obeys epoch %d, a later one", said.agent, said.epoch)
             self._dropped["newer_epoch"] += 1
             return ()
         agent = self._roster.greet(said)
-        self.present[agent.id] = Presence(self._clock())
+        there = self.present.setdefault(agent.id, Presence(agent.id))
+        there.hello = words
+        self._speaking[subjects.beat(agent.id)] = there
         self._watching.heard(agent.id)
         self._devices.seen(agent.host, said.devices)
         self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
@@ -208,9 +241,22 @@ class Agents:
 
     def _rank(self, agent: str, said: Register) -> Rank | None:
         if said.head.rank != NO_RANK:
+            self._hangs.registered(said)
             return self._roster.register(agent, said)
         self._reports.launched(said.head)
         return None
+
+    def _lost(self, agent: str) -> None:
+        """Take an agent for a stranger until it says hello again."""
+        self._speaking.pop(subjects.beat(agent), None)
+
+    def _stranger(self, subject: str, data: bytes) -> None:
+        """Hear what is no beat of an agent that is up: one that has not said hello, our own word,
+        or what has to be counted."""
+        if subject == ECHO:
+            self._watching.echo()
+        elif (beat := self._beats.read(data)) is not None and self._is_own(subject, beat.agent):
+            self._nudge(beat.agent)
 
     def _nudge(self, agent: str) -> None:
         """Have an agent say hello: a greeting with an epoch that is new to it."""

@@ -7,13 +7,14 @@ from typing import Any
 from torchloom.errors import LoomError, NotFound
 from torchloom.weaver.acting import Acting
 from torchloom.weaver.asking import Asking
+from torchloom.weaver.inspecting import Inspecting
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import StateLost
 
 VERSION = 1
 _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
-_CHANGING = ("set", "pause", "resume", "stop", "checkpoint", "device_event")
+_CHANGING = ("set", "undo", "pause", "resume", "stop", "checkpoint", "device_event")
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[Question], Awaitable[Any]]
@@ -29,6 +30,7 @@ class Answering:
         self._answers: Mapping[str, Answer] = {
             **{name: getattr(self.looking, name) for name in _LOOKING},
             **{name: getattr(changing, name) for name in _CHANGING},
+            "stacks": Inspecting(weaver).stacks,
         }
 
     @property

@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 from torchloom.weaver import shapes
-from torchloom.weaver.jobs import is_over
-from torchloom.weaver.knobs import knobs_of
+from torchloom.weaver.jobs import WORLD_SIZE, is_launched, is_over
+from torchloom.weaver.knobs import in_force, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.service import Weaver
@@ -40,8 +40,12 @@ class Asking:
 
     async def jobs(self, asked: Question) -> list[dict[str, Any]]:
         """Jobs, newest first."""
-        limit = asked.count("limit", _MOST, _MOST)
+        limit, wanted = asked.count("limit", _MOST, _MOST), asked.texts("ids")
         jobs = self._weaver.jobs.active() if asked.flag("active") else self._weaver.jobs.all()
+        if wanted is not None:
+            jobs = [job for job in jobs if job.id in wanted]
+        if asked.flag("strangers"):  # those that no launch of ours knows of
+            jobs = [job for job in jobs if not is_launched(job)]
         return [self._job(job) for job in jobs[:limit]]
 
     async def job(self, asked: Question) -> dict[str, Any]:
@@ -53,11 +57,12 @@ class Asking:
         return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
 
     async def knobs(self, asked: Question) -> list[dict[str, Any]]:
-        """The knobs of a job, each with the value that it is to have."""
+        """The knobs of a job, each with the value that is in force."""
         job = job_named(self._weaver.jobs, asked.text("job"))
-        desired = self._weaver.ledger.desired(job.id)
+        changes = self._weaver.ledger.schedule(job.id)
+        values = in_force(changes, job.generation, self._step(job.id))
         found = knobs_of(self._weaver.roster.ranks(job.id))
-        return [{**knob, "value": desired.get(name, knob["value"])} for name, knob in found.items()]
+        return [{**knob, "value": values.get(name, knob["value"])} for name, knob in found.items()]
 
     async def metrics(self, asked: Question) -> dict[str, Any]:
         """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
@@ -114,13 +119,18 @@ class Asking:
         job = job_named(self._weaver.jobs, asked.text("job"))
         rows = self._weaver.ledger.audit(job.id)
         acks = self._weaver.ledger.acks(row.id for row in rows)
+        guards = self._weaver.guards.of(job.id)
         return [
-            shapes.command_shape(row, [ack for ack in acks if ack.command == row.id])
+            shapes.command_shape(row, [a for a in acks if a.command == row.id], guards.get(row.id))
             for row in rows
         ]
 
     def _job(self, job: Job) -> dict[str, Any]:
-        return shapes.job_shape(job, None if is_over(job) else self._step(job.id))
+        told = job.facts.get(WORLD_SIZE)
+        if is_over(job):
+            return shapes.job_shape(job, job.step, told)
+        ranks = len(self._weaver.roster.ranks(job.id))
+        return shapes.job_shape(job, self._step(job.id), ranks or told)
 
     def _ranks(self, job: Job) -> list[dict[str, Any]]:
         ranks = self._weaver.roster.ranks(job.id)
@@ -128,7 +138,7 @@ class Asking:
 
     def _rank(self, rank: Rank) -> dict[str, Any]:
         shape = shapes.rank_shape(rank, self._weaver.agents.progress(rank))
-        why = self._weaver.watching.suspects.get(rank.incarnation)
+        why = self._weaver.hangs.suspects.get(rank.incarnation)
         return {**shape, "state": "suspect", "reason": why} if why else shape
 
     def _step(self, job: str) -> int | None:

@@ -1,4 +1,8 @@
-"""Carry out what `rules/control` decides: store first, then speak; restarts go on from the rows."""
+"""Carry out what `rules/control` decides: store first, then speak; restarts go on from the rows.
+
+What others keep until it is stored here may be stored a moment later: an outcome stands in the
+store in which the ranks of its generation met, a rank's word in its agent's spool.
+"""
 
 import asyncio
 import time
@@ -11,7 +15,6 @@ from torchloom.rules import command as rules
 from torchloom.rules import control, exchange
 from torchloom.specs.job import JobState
 from torchloom.weaver.jobs import Jobs
-from torchloom.weaver.journal import Journal
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender, head_of
@@ -30,14 +33,12 @@ class Commands:
         ledger: Ledger,
         jobs: Jobs,
         roster: Roster,
-        journal: Journal,
         sender: Sender,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._jobs = jobs
         self._roster = roster
-        self._journal = journal
         self._sender = sender
         self._clock = clock
         self._states: dict[str, control.State] = {}
@@ -64,6 +65,10 @@ class Commands:
             self._waiting[command.id].remove(done)
             if not self._waiting[command.id]:
                 del self._waiting[command.id]
+
+    def order(self, job: str, command: rules.Command) -> None:
+        """Have a command done that nobody waits for."""
+        self._feed(job, exchange.Asked(command))
 
     def registered(self, rank: Rank) -> None:
         """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
@@ -101,8 +106,13 @@ class Commands:
         if event is not None:
             self._feed(rank.job, event)
 
+    def settle(self) -> None:
+        """Store what waits, before those who keep it forget it."""
+        self._ledger.settle()
+
     def tick(self) -> None:
         """Let time pass: what had no answer is said again."""
+        self.settle()
         for job in list(self._states):
             state = self._states[job]
             if state.queue or state.standing:
@@ -142,12 +152,13 @@ class Commands:
         self._members.pop(job, None)
 
     def _feed(self, job: str, event: exchange.Event) -> None:
-        """Take one event in: everything that it decides is stored before a word is said."""
+        """Take one event in: what it decides is stored before a word is said, or may wait."""
         state, effects = control.step(self._state(job), event)
         stored = [effect.entry for effect in effects if isinstance(effect, exchange.Persist)]
-        if stored:
+        if _may_wait(event, effects):
+            self._ledger.keep(job, stored)
+        elif stored:
             self._ledger.store(job, stored)
-            self._journal.wake()
         self._states[job] = state
         for entry in stored:
             self._turn(job, entry)
@@ -201,6 +212,12 @@ class Commands:
     def _rows(self, job: str, ranks: Iterable[int]) -> list[Rank]:
         members = self._members.get(job, {})
         return [members[rank] for rank in sorted(ranks) if rank in members]
+
+
+def _may_wait(event: exchange.Event, effects: Iterable[exchange.Effect]) -> bool:
+    """Tell whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
+    said = isinstance(event, exchange.Decided | exchange.Applied)
+    return said and all(isinstance(each, exchange.Persist | exchange.Tell) for each in effects)
 
 
 def _event(rank: int, message: Said) -> exchange.Event | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import Reader
@@ -40,6 +40,7 @@ class Ingest:
         self._agents: dict[tuple[str, int, str], str] = {}
         self.writer: RecordWriter = store.writer(self._stored)
         self.stored = 0
+        self.on_metrics: Callable[[Metrics], None] = lambda metrics: None
         self._reported = {
             (row.job, row.rank, row.incarnation): row.upto for row in store.records.received()
         }
@@ -57,6 +58,7 @@ class Ingest:
             return
         records = [self._record(said.head, data) for data in said.records]
         self._report(said, records)
+        self._reports.settle()
         dropped = max(0, min(said.dropped, _MOST))
         numbered = Numbered(said.head, said.first, records, dropped, said.follows)
         self._agents[numbered.life] = said.agent
@@ -80,7 +82,11 @@ class Ingest:
         life = (batch.head.job, batch.head.rank, batch.head.incarnation)
         heard = self._reported.get(life, 0)
         for number, record in enumerate(records, batch.first):
-            if number > heard and not isinstance(record, Metrics | Register | None):
+            if number <= heard or isinstance(record, Register | None):
+                continue
+            if isinstance(record, Metrics):
+                self.on_metrics(record)
+            else:
                 self._reports.take(batch.agent, record)
         last = batch.first + len(records) - 1
         if batch.follows <= heard:

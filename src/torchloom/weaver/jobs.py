@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from torchloom.bus.messages import Event
+from torchloom.bus.messages import NO_RANK, Event
 from torchloom.rules import lifecycle
 from torchloom.rules.lifecycle import IllegalTransition, Move, Resume
 from torchloom.specs.job import JobState
@@ -14,6 +14,9 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Job, Run
 
+WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
+POLICY = "policy"  # what it wants when something fails
+_GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
 
 
@@ -63,9 +66,17 @@ class Jobs:
         return self._jobs[job]
 
     def told(self, event: Event) -> Job:
-        """Take in what a launch process tells of its job: once when it begins, or as it changes."""
+        """Take in what a launch process tells of its job: once when it begins, or as it changes.
+
+        A rank may name its job's policy too, unless its launch has; of a launched job it names
+        nothing else.
+        """
         facts, job = event.facts, event.head.job
         known = self._jobs.get(job)
+        if event.head.rank != NO_RANK:
+            facts = _from_a_rank(facts, known)
+        elif POLICY in facts:
+            facts = {**facts, _GIVEN: True}
         base = known or Job(job, name=job, run_id=job, generation=event.head.generation)
         words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
         if type(facts.get("attempt")) is int:
@@ -78,11 +89,15 @@ class Jobs:
             self._put(changed)
         return changed
 
-    def end(self, job: str, state: JobState, reason: str) -> bool:
-        """End a job; false when it is unknown or over."""
+    def end(
+        self, job: str, state: JobState, reason: str, step: int | None = None, ranks: int = 0
+    ) -> bool:
+        """End a job that came so far, with so many ranks; false when it is unknown or over."""
         known = self._jobs.get(job)
         if known is None or is_over(known) or not state.is_final:
             return False
+        facts = {**known.facts, WORLD_SIZE: ranks} if ranks else known.facts
+        self._jobs[job] = replace(known, facts=facts, step=known.step if step is None else step)
         if state is JobState.COMPLETED:
             self.turn(job, JobState.RUNNING, reason)  # the only state that completes
         return self.turn(job, state, reason)
@@ -130,6 +145,14 @@ class Jobs:
             if kind:
                 self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
         self._jobs[job.id] = job
+
+
+def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
+    is_given = job is not None and job.facts.get(_GIVEN)
+    names = {POLICY} if not is_given else set()
+    if job is None or not is_launched(job):
+        names |= {"name", "owner"}
+    return {name: value for name, value in facts.items() if name in names}
 
 
 def is_over(job: Job) -> bool:

@@ -1,9 +1,11 @@
 """Which knobs a job has, by what its ranks registered, and which values they take."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from torchloom.errors import NotFound, UserError, shorten
+from torchloom.rules.command import Entry, Status
 from torchloom.weaver.store.rows import Job, Rank
 
 _NAMES = {"float": "a finite number", "int": "a whole number", "bool": "true or false"}
@@ -29,6 +31,16 @@ def knobs_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
             known = found.setdefault(knob["name"], {**knob, "ranks": []})
             known["ranks"].append(rank.rank)
     return dict(sorted(found.items()))
+
+
+def in_force(changes: Iterable[Entry], generation: int, step: int | None) -> dict[str, Any]:
+    """Return the values that changes gave to knobs, as far as ranks have come to their steps."""
+    values: dict[str, Any] = {}
+    for entry in changes:
+        is_done = entry.status is Status.APPLIED and entry.generation == generation
+        if is_done or (step is not None and (entry.step or 0) <= step):
+            values.update((name, wish["value"]) for name, wish in entry.command.payload.items())
+    return values
 
 
 def checked(job: Job, ranks: list[Rank], values: dict[str, Any]) -> dict[str, Any]:

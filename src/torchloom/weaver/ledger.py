@@ -1,12 +1,38 @@
-"""The commands of every job, as rows: stored whole, read back whole."""
+"""The commands of every job, as rows: stored whole, read back whole.
+
+Only the weaver writes them, so what it has read or written once it knows by heart: an answer at the
+door and a rank's word are not to wait for queries.
+"""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
-from torchloom.rules.command import Ack, Command, Entry, Kind, Status
+from torchloom.rules.command import Ack, Command, Entry, Kind, Status, schedule
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore, rows
+
+_BY_HEART = 256  # jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The commands of one job as the database has them, in order, and what ranks said to each."""
+
+    commands: dict[str, rows.Command] = field(default_factory=dict)
+    acks: dict[str, dict[tuple[int, int], rows.CommandAck]] = field(default_factory=dict)
+
+    def take(self, row: rows.Row) -> None:
+        """Take in a row."""
+        if isinstance(row, rows.Command):
+            self.commands[row.id] = row
+        elif isinstance(row, rows.CommandAck):
+            self.acks.setdefault(row.command, {})[row.generation, row.rank] = row
+
+    def said(self, command: str) -> list[rows.CommandAck]:
+        """Return what ranks said to a command."""
+        return [ack for _, ack in sorted(self.acks.get(command, {}).items())]
 
 
 class Ledger:
@@ -18,62 +44,100 @@ class Ledger:
         self._state = state
         self._journal = journal
         self._now = now
-
-    def entries(self, job: str) -> list[Entry]:
-        """Return the commands of a job as the rules know them, in order."""
-        found = sorted(self._state.find(rows.Command, job=job), key=lambda row: row.number)
-        acks: dict[str, list[rows.CommandAck]] = {}
-        for ack in self._state.find(rows.CommandAck, command=[row.id for row in found]):
-            acks.setdefault(ack.command, []).append(ack)
-        return [_entry(row, acks.get(row.id, [])) for row in found]
+        self._books: OrderedDict[str, Book] = OrderedDict()
+        self._waiting: list[tuple[str, Entry]] = []
 
     def store(self, job: str, entries: Iterable[Entry]) -> None:
         """Store commands, what ranks said to them, and that each is where it is now."""
-        with self._state.together():
-            for entry in entries:
-                self._store(job, entry)
+        self.keep(job, entries)
+        self.settle()
+
+    def keep(self, job: str, entries: Iterable[Entry]) -> None:
+        """Have the same stored together with what is stored next, or when somebody looks."""
+        self._waiting += ((job, entry) for entry in entries)
+
+    def settle(self) -> None:
+        """Store what waits."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            with self._state.together():
+                for job, entry in waiting:
+                    self._store(job, entry)
+        except BaseException:
+            self._books.clear()  # they say what is not stored
+            raise
+        self._journal.wake()
+
+    def entries(self, job: str) -> list[Entry]:
+        """Return the commands of a job as the rules know them, in order."""
+        self.settle()
+        book = self._book(job)
+        return [_entry(row, book.said(row.id)) for row in book.commands.values()]
 
     def audit(self, job: str) -> list[rows.Command]:
         """Return the audit log of a job."""
-        return sorted(self._state.find(rows.Command, job=job), key=lambda row: row.number)
+        self.settle()
+        return list(self._book(job).commands.values())
 
     def job_of(self, command: str) -> str | None:
         """Return whose command this is; nothing when there is none of this id."""
+        self.settle()
+        for job, book in self._books.items():
+            if command in book.commands:
+                return job
         found = self._state.one(rows.Command, id=command)
         return found.job if found else None
 
     def acks(self, commands: Iterable[str]) -> list[rows.CommandAck]:
         """Return what ranks said to these commands."""
-        return self._state.find(rows.CommandAck, command=list(commands))
+        jobs = [(command, self.job_of(command)) for command in commands]
+        return [ack for command, job in jobs if job for ack in self._book(job).said(command)]
 
-    def desired(self, job: str) -> dict[str, Any]:
-        """Return the values that a job's knobs are to have."""
-        return {row.name: row.value for row in self._state.find(rows.Desired, job=job)}
+    def schedule(self, job: str) -> tuple[Entry, ...]:
+        """Return the changes of a job's knobs that whoever joins must know of."""
+        return schedule(self.entries(job))
+
+    def _book(self, job: str) -> Book:
+        if job not in self._books:
+            self._books[job] = self._read(job)
+            while len(self._books) > _BY_HEART:
+                self._books.popitem(last=False)
+        self._books.move_to_end(job)
+        return self._books[job]
+
+    def _read(self, job: str) -> Book:
+        book = Book()
+        for row in sorted(self._state.find(rows.Command, job=job), key=lambda row: row.number):
+            book.take(row)
+        for ack in self._state.find(rows.CommandAck, command=list(book.commands)):
+            book.take(ack)
+        return book
 
     def _store(self, job: str, entry: Entry) -> None:
-        known = self._state.one(rows.Command, id=entry.id)
-        row = _row(job, entry, known.asked_at if known else self._now(), self._now())
-        self._state.put(row, *_acks(entry, self._now()))
+        """Store what is new about a command."""
+        book, now = self._book(job), self._now()
+        known, said = book.commands.get(entry.id), book.acks.get(entry.id, {})
+        row = _row(job, entry, known.asked_at if known else now, now)
         if known is None or known.state != row.state:
-            facts = {"command": row.id, "kind": row.kind, "payload": row.payload}
-            facts |= {"before": row.before, "after": row.after}
-            self._journal.note(
-                f"command_{row.state}",
-                job,
-                step=row.effective,
-                author=row.author,
-                reason=row.outcome or row.reason,
-                facts=facts,
-            )
-        if entry.status in (Status.COMMITTED, Status.APPLIED) and entry.command.kind is Kind.KNOB:
-            self._state.put(*_desired(job, entry))
+            self._note(row)
+        new = [ack for ack in _acks(entry, now) if (ack.generation, ack.rank) not in said]
+        for each in (row, *new):
+            self._state.put(each)
+            book.take(each)
 
-
-def _desired(job: str, entry: Entry) -> list[rows.Row]:
-    return [
-        rows.Desired(job, name, wish["value"], wish["hold"], entry.id, entry.step)
-        for name, wish in entry.command.payload.items()
-    ]
+    def _note(self, row: rows.Command) -> None:
+        facts = {"command": row.id, "kind": row.kind, "payload": row.payload}
+        facts |= {"before": row.before, "after": row.after}
+        self._journal.note(
+            f"command_{row.state}",
+            row.job,
+            step=row.effective,
+            author=row.author,
+            reason=row.outcome or row.reason,
+            facts=facts,
+        )
 
 
 def _row(job: str, entry: Entry, asked_at: float, now: float) -> rows.Command:

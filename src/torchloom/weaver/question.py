@@ -30,6 +30,14 @@ class Question:
             raise BadQuestion(f"{name} must be a text, not {_shown(value)}")
         return value
 
+    def named(self, name: str) -> "Question":
+        """Return the same for a command of this id."""
+        return Question({**self.facts, "id": name})
+
+    def because(self, reason: str) -> "Question":
+        """Return the same with this reason."""
+        return Question({**self.facts, "reason": reason})
+
     def needed(self, name: str) -> str:
         """Return a text that must be there."""
         value = self.text(name)
@@ -67,6 +75,15 @@ class Question:
         if not isinstance(value, bool):
             raise BadQuestion(f"{name} must be true or false, not {_shown(value)}")
         return value
+
+    def texts(self, name: str) -> frozenset[str] | None:
+        """Return some texts; nothing when they are not said."""
+        value = self.facts.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise BadQuestion(f"{name} must be a list of texts, not {_shown(value)}")
+        return frozenset(value)
 
     def mapping(self, name: str) -> dict[str, Any]:
         """Return values by name."""

@@ -42,6 +42,8 @@ class Reports:
         self._dropped = dropped
         self._listeners: list[Listener] = []
         self._ended: list[Callable[[Rank], None]] = []
+        self._last: dict[str, int] = {}  # the steps in which lives ended
+        self.step_of: Callable[[Rank], int | None] = lambda rank: None
 
     def listen(self, listener: Listener) -> None:
         """Have somebody told of every event of a living rank."""
@@ -65,6 +67,10 @@ class Reports:
             case Event():
                 self._of_rank(agent, said)
 
+    def settle(self) -> None:
+        """Have all that reports have changed stored: the reports themselves are to be."""
+        self._commands.settle()
+
     def launched(self, head: Head) -> None:
         """Take in that the process which starts a job's ranks is there."""
         job = self._jobs.appear(head.job, head.generation)
@@ -75,9 +81,9 @@ class Reports:
 
     def job_ended(self, job: str, state: JobState, reason: str) -> None:
         """End a job, its ranks and its commands."""
-        if not self._jobs.end(job, state, reason):
-            return
         ranks = self._roster.ranks(job)
+        if not self._jobs.end(job, state, reason, self._reached(ranks), len(ranks)):
+            return
         for rank in ranks:
             self._roster.gone(rank, reason)
         self._devices.forget(*ranks)
@@ -86,6 +92,7 @@ class Reports:
     def rank_gone(self, rank: Rank, reason: str, state: str = "gone") -> None:
         """Note the end of a rank's life."""
         if self._roster.gone(rank, reason, state):
+            self._keep_step(rank, self.step_of(rank))
             self._commands.gone(rank)
             for ended in self._ended:
                 ended(rank)
@@ -132,7 +139,19 @@ class Reports:
     def _goodbye(self, agent: str, said: Goodbye) -> None:
         rank = self._roster.speaker(said.head, agent)
         if rank is not None:
+            self._keep_step(rank, said.step)
             self.rank_gone(rank, "ended", "ended")
+
+    def _keep_step(self, rank: Rank, step: int | None) -> None:
+        if step is not None:
+            self._last.setdefault(rank.incarnation, step)
+
+    def _reached(self, ranks: list[Rank]) -> int | None:
+        """Return the step that all ranks of a job had reached at its end."""
+        for rank in ranks:
+            self._keep_step(rank, self.step_of(rank))
+        found = [self._last.pop(rank.incarnation, None) for rank in ranks]
+        return min((step for step in found if step is not None), default=None)
 
 
 _OF_JOB = ("job", "job_ended")

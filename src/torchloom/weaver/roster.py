@@ -42,6 +42,7 @@ class Roster:
         self._of_agent: dict[str, set[Key]] = {}
         self._up: Counter[tuple[str, str, int]] = Counter()  # by job, role and generation
         self._bound: Counter[tuple[str, str, int]] = Counter()
+        self.on_lost: Callable[[str], None] = lambda agent: None
         for row in state.find(Rank, job=active):
             self._keep(row)
 
@@ -115,16 +116,21 @@ class Roster:
             for agent, reason in reasons.items():
                 self.agent_lost(agent, reason)
 
-    def agent_lost(self, agent: str, reason: str) -> None:
+    def agent_left(self, agent: str) -> None:
+        """Note that the agent of a job's node has left in order: the job is over there."""
+        self.agent_lost(agent, "its job is over there", "left")
+
+    def agent_lost(self, agent: str, reason: str, state: str = "lost") -> None:
         """Note that an agent is silent for too long: its ranks are out of sight, which is all."""
         known = self._agents.get(agent)
         if known is None or known.state != "up":
             return
-        lost = replace(known, state="lost", reason=reason)
+        lost = replace(known, state=state, reason=reason)
         with self._state.together():
             self._state.put(lost)
-            self._journal.note("agent_lost", reason=reason, facts={"agent": agent})
+            self._journal.note(f"agent_{state}", reason=reason, facts={"agent": agent})
             self._agents[agent] = lost
+            self.on_lost(agent)
             for rank in [self._ranks[key] for key in self._of_agent.get(agent, ())]:
                 if rank.state == "up":
                     self._put(replace(rank, state="lost", reason=f"agent_lost_{agent}"), "")

@@ -48,7 +48,7 @@ class Sender:
 
 def head_of(rank: Rank) -> Head:
     """Return how a message to one life of a rank begins."""
-    return Head(VERSION, rank.job, rank.generation, rank.rank, rank.incarnation)
+    return Head(VERSION, rank.job, rank.generation, rank.rank, rank.incarnation, rank.role)
 
 
 def own_head(job: str = "") -> Head:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, Handler, Subscription
+from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
 from torchloom.bus.codec import Reader
 from torchloom.bus.messages import DeviceEvent
 from torchloom.rules.drmap import DeviceState
@@ -20,6 +20,8 @@ from torchloom.weaver.agents import Agents
 from torchloom.weaver.alerts import NoAlerts, read_alerts
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.devices import Devices
+from torchloom.weaver.guards import Guards
+from torchloom.weaver.hangs import Hangs
 from torchloom.weaver.ingest import Ingest
 from torchloom.weaver.jobs import Jobs
 from torchloom.weaver.journal import Journal
@@ -28,6 +30,7 @@ from torchloom.weaver.reports import Reports
 from torchloom.weaver.responses import Responses
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender
+from torchloom.weaver.stacks import StackDesk
 from torchloom.weaver.store import StateLost, Store
 from torchloom.weaver.watching import LOOK, Watching
 
@@ -57,12 +60,14 @@ class Weaver:
         self.devices = Devices(state, self.roster.everyone(), self.journal)
         self.sender = Sender(bus, self.dropped)
         self.ledger = Ledger(state, self.journal)
-        self.commands = Commands(self.ledger, self.jobs, self.roster, self.journal, self.sender)
+        self.commands = Commands(self.ledger, self.jobs, self.roster, self.sender)
         self.reports = Reports(self.jobs, self.roster, self.devices, self.commands, self.dropped)
         self.responses = Responses(
             state, self.jobs, self.roster, self.devices, self.journal, self.sender
         )
-        self.watching = Watching(bus, self.roster, self.responses, self.journal)
+        self.desk = StackDesk(self.roster, self.sender, self.epoch, self.dropped)
+        self.hangs = Hangs(self.jobs, self.roster, self.responses, self.journal, self.desk)
+        self.watching = Watching(bus, self.roster)
         self.agents = Agents(
             state,
             self.roster,
@@ -70,19 +75,25 @@ class Weaver:
             self.commands,
             self.reports,
             self.watching,
-            self.ledger,
+            self.hangs,
             self.sender,
             self.dropped,
         )
         self.reports.listen(self.responses.told)
-        self.reports.on_end(self.watching.forget)
+        self.reports.step_of = self.agents.step
+        self.reports.on_end(self.hangs.forget)
         self.ingest = Ingest(store, self.reports, self.journal, self.sender, self.dropped)
+        self.guards = Guards(
+            store, self.jobs, self.roster, self.ledger, self.commands, self.journal
+        )
+        self.ingest.on_metrics = self.guards.saw
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
         self._tasks: list[asyncio.Task[None]] = []
         self._readers = ThreadPoolExecutor(_READERS, "reader")
-        self.agents.on_task = self._watch
+        self.agents.on_task = self.hangs.on_task = self._watch
+        self.hangs.progress = self.agents.progress
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -90,15 +101,21 @@ class Weaver:
         self.ingest.writer.start()
         for subject, handler in (
             (subjects.HELLOS, self.agents.hello),
-            (subjects.BEATS, self.agents.beat),
             (subjects.RECORDS, self.ingest.batch),
             (subjects.ACTS, self.agents.act),
+            (subjects.STACKS, self.desk.hear),
             (subjects.DEVICE_EVENTS, self.device_event),
+            (subjects.AGENT_DEVICES, self.agent_device),
             (subjects.DEVICE_ALERTS, self.device_alerts),
         ):
             heard = await self.bus.subscribe(subject, self._guarded(handler))
             self._subscriptions.append(heard)
+        heard = await self.bus.collect(subjects.BEATS, self._guarded_taker(self.agents.beats))
+        self._subscriptions.append(heard)
         self._tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
+        losing = asyncio.create_task(self.watching.run(), name="losses")
+        losing.add_done_callback(self._watch)
+        self._tasks.append(losing)
         self.bus.on_back(self.agents.call_all)
         self.bus.on_back(self.watching.interrupted)
         self.bus.on_lost(self.watching.interrupted)
@@ -117,6 +134,7 @@ class Weaver:
         """Stop listening, store what has come, answer it, and let go."""
         for heard in self._subscriptions:
             await heard.end()
+        await self.hangs.close()
         await asyncio.to_thread(self.ingest.writer.stop)
         await asyncio.to_thread(self._readers.shutdown)  # the database is closed after this
         await asyncio.sleep(0)  # what the writer answered last is to be said
@@ -131,6 +149,18 @@ class Weaver:
         if said is not None:
             state = DeviceState(said.state)
             self.responses.device(said.device, state, said.source, said.reason)
+
+    async def agent_device(self, subject: str, data: bytes, reply: str) -> None:
+        """An agent says something of a device, which must be of its own node."""
+        said = self._device_events.read(data)
+        if said is None:
+            return
+        agent = self.roster.agent(subjects.agent_of(subject) or "")
+        device = self.devices.get(said.device)
+        if agent is None or device is None or device.node != agent.host:
+            self.dropped["foreign_device"] += 1
+            return
+        self.responses.device(said.device, DeviceState(said.state), said.source, said.reason)
 
     async def device_alerts(self, subject: str, data: bytes, reply: str) -> None:
         """Alertmanager says something over the bus."""
@@ -155,6 +185,7 @@ class Weaver:
         """One look at everything that waits for time to pass."""
         self.commands.tick()
         self.responses.tick()
+        self.guards.tick()
 
     async def _ticks(self) -> None:
         looked = time.monotonic()
@@ -191,6 +222,17 @@ class Weaver:
         """Have what a task fails with end the weaver: it is superseded, or its database is gone."""
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
+
+    def _guarded_taker(self, taker: Taker) -> Taker:
+        """The same for what is taken in together."""
+
+        def guarded(said: list[Said]) -> None:
+            try:
+                taker(said)
+            except StateLost as error:
+                self.fail(error)
+
+        return guarded
 
     def _guarded(self, handler: Handler) -> Callable[[str, bytes, str], Awaitable[None]]:
         """Have a handler that finds a later weaver in charge end this one."""

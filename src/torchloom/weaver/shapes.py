@@ -11,6 +11,7 @@ from torchloom.weaver.store.rows import (
     Command,
     CommandAck,
     Device,
+    Guard,
     Happening,
     Job,
     Point,
@@ -27,7 +28,7 @@ def when(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def job_shape(job: Job, step: int | None) -> dict[str, Any]:
+def job_shape(job: Job, step: int | None, ranks: int | None) -> dict[str, Any]:
     return {
         "id": job.id,
         "job_id": job.id,
@@ -37,6 +38,7 @@ def job_shape(job: Job, step: int | None) -> dict[str, Any]:
         "status": job.state,
         "reason": job.reason,
         "step": step,
+        "world_size": ranks,
         "attempt": job.attempt,
         "generation": job.generation,
         "handle": job.handle,
@@ -69,7 +71,9 @@ def rank_shape(rank: Rank, progress: Progress | None) -> dict[str, Any]:
     }
 
 
-def command_shape(row: Command, acks: Iterable[CommandAck]) -> dict[str, Any]:
+def command_shape(
+    row: Command, acks: Iterable[CommandAck], guard: Guard | None = None
+) -> dict[str, Any]:
     payload = knob_payload(row.payload) if row.kind == "knob" else row.payload
     return {
         "id": row.id,
@@ -89,6 +93,17 @@ def command_shape(row: Command, acks: Iterable[CommandAck]) -> dict[str, Any]:
         "outcome": row.outcome,
         "ended_at": when(row.ended_at),
         "ranks": [_ack(ack) for ack in acks if ack.generation == row.generation],
+        "guard": guard_shape(guard) if guard else None,
+    }
+
+
+def guard_shape(row: Guard) -> dict[str, Any]:
+    return {
+        "condition": row.words,
+        "steps": row.span,
+        "base": row.base,
+        "state": row.state,
+        "reason": row.why,
     }
 
 
@@ -116,12 +131,15 @@ def told_shape(row: Told) -> dict[str, Any]:
 
 
 def series_shape(points: Iterable[Point]) -> list[dict[str, Any]]:
-    """Return curves: one a name and rank, its points as (step, unix seconds, value)."""
-    curves: dict[tuple[str, int], list[list[float]]] = {}
+    """Return curves: one a name, role and rank, its points as (step, unix seconds, value)."""
+    curves: dict[tuple[str, str, int], list[list[float]]] = {}
     for point in points:
-        curve = curves.setdefault((point.name, point.rank), [])
+        curve = curves.setdefault((point.name, point.role, point.rank), [])
         curve.append([point.step, point.time, point.value])
-    return [{"name": n, "rank": rank, "points": curve} for (n, rank), curve in curves.items()]
+    return [
+        {"name": name, "role": role, "rank": rank, "points": curve}
+        for (name, role, rank), curve in curves.items()
+    ]
 
 
 def _ack(ack: CommandAck) -> dict[str, Any]:

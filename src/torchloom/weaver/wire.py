@@ -1,10 +1,11 @@
 """How a command of the rules travels: each offer of it has a name of its own, and plain values."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
 from torchloom.bus import messages
-from torchloom.rules.command import Abort, Entry, Kind, Outcome
+from torchloom.rules.command import Abort, Entry, Kind, Outcome, Status
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 AT_ONCE = 0  # the step of an outcome that waits for none
@@ -40,6 +41,12 @@ def prepare(head: messages.Head, entry: Entry) -> messages.Prepare:
     return messages.Prepare(head, wire_id(entry), kind, dict(payload), command.at_step)
 
 
+def planned(entry: Entry) -> messages.Planned:
+    """Return a decided change of knobs for ranks that come later."""
+    payload, is_done = knob_payload(entry.command.payload), entry.status is Status.APPLIED
+    return messages.Planned(wire_id(entry), entry.step or 0, payload, is_done)
+
+
 def outcome_of(outcome: Outcome) -> tuple[int | None, str]:
     """Return the step of an outcome, and why there is none."""
     if isinstance(outcome, Abort):
@@ -47,16 +54,19 @@ def outcome_of(outcome: Outcome) -> tuple[int | None, str]:
     return (AT_ONCE if outcome.step is None else outcome.step), ""
 
 
-def wrapped(values: dict[str, Any], hold: bool) -> dict[str, Any]:
+def wrapped(values: Mapping[str, Any], hold: bool, undo: str = "") -> dict[str, Any]:
     """Return a change of knobs as the rules keep it: by name, so that a later one replaces it."""
-    return {name: {"value": value, "hold": hold} for name, value in values.items()}
+    more = {"hold": hold, "undo": undo} if undo else {"hold": hold}
+    return {name: {"value": value, **more} for name, value in values.items()}
 
 
 def knob_payload(payload: Any) -> dict[str, messages.Value]:
     """Return a change of knobs as ranks take it."""
     values = {name: wish["value"] for name, wish in payload.items()}
-    hold = any(wish["hold"] for wish in payload.values())
+    more: dict[str, Any] = {"hold": any(wish["hold"] for wish in payload.values())}
+    if undo := next((wish["undo"] for wish in payload.values() if "undo" in wish), ""):
+        more["undo"] = undo
     if len(values) == 1:
         ((name, value),) = values.items()
-        return {"name": name, "value": cast(messages.Value, value), "hold": hold}
-    return {"values": values, "hold": hold}
+        return {"name": name, "value": cast(messages.Value, value), **more}
+    return {"values": values, **more}

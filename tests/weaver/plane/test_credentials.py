@@ -14,6 +14,10 @@ import nats.errors
 import pytest
 
 from torchloom.bus import subjects
+from torchloom.bus.api import BusLost
+from torchloom.bus.credentials import read
+from torchloom.bus.nats import NatsBus
+from torchloom.bus.way import new_key
 from torchloom.weaver.plane.credentials import (
     Credentials,
     KeysUnusable,
@@ -161,6 +165,55 @@ def test_an_agent_speaks_and_hears_on_its_own_subjects_alone(
     assert heard == [subjects.hello("n1"), subjects.beat("n1")]
     assert len(complaints) == len(FORBIDDEN) + 4
     assert all("permissions violation" in complaint for complaint in complaints)
+
+
+@pytest.mark.process
+def test_an_agent_that_made_its_own_key_speaks_for_itself_and_for_no_other_node(
+    tmp_path: Path, server: Callable[..., Server]
+) -> None:
+    keys = credentials(tmp_path)
+    url = server("-c", str(keys.folder / "account.conf")).url
+    seed, key = new_key()
+    signed, late = (keys.vouch_for_agent("n2", key, life) for life in (60, -1))
+
+    async def run() -> tuple[list[str], str]:
+        heard: list[str] = []
+        weaver = await NatsBus.connect(url, credentials=read(keys.user("weaver")), inbox="w")
+        agent = await NatsBus.connect(
+            url, credentials=(signed, seed), inbox=subjects.inbox("n2"), name="n2"
+        )
+
+        async def take(subject: str, data: bytes, reply: str) -> None:
+            heard.append(subject)
+
+        await weaver.subscribe(subjects.EVERYTHING, take)
+        await weaver.flush()
+        for node in ("n1", "n3", "n2"):
+            await agent.publish(subjects.beat(node), b"x")
+        await agent.flush()
+        async with asyncio.timeout(10):
+            while not heard:  # noqa: ASYNC110 - what was said before that is heard before it
+                await asyncio.sleep(0.01)
+        words = agent.last_error
+        await agent.close()
+        await weaver.close()
+        return heard, words
+
+    async def refused() -> None:
+        await NatsBus.connect(url, credentials=(late, seed), inbox="x", patience=2.0)
+
+    heard, complaint = asyncio.run(run())
+
+    assert heard == [subjects.beat("n2")]
+    assert "permissions violation" in complaint.lower()
+    with pytest.raises(BusLost):
+        asyncio.run(refused())
+
+
+@pytest.mark.parametrize("key", ["", "U" * 56, "not a key", "A" * 55, "É" * 56])
+def test_nobody_is_vouched_for_without_a_key_of_a_user(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no public key of a user"):
+        credentials(tmp_path).vouch_for_agent("n2", key, 60)
 
 
 FORBIDDEN = (

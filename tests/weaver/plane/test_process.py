@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from torchloom.bus.way import new_key
 from torchloom.client import places
 from torchloom.client import plane as client
+from torchloom.errors import LoomError
 from torchloom.launch import sockets
 from torchloom.weaver.plane.credentials import credentials
 
@@ -47,6 +49,21 @@ def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
     }
     assert set(of_home(home)) == {found["pid"], *pids().values()}
     assert json.loads((places.folder() / "plane.json").read_text())["pid"] == found["pid"]
+
+
+def test_a_plane_vouches_for_agents_of_other_nodes_and_for_no_second_one_of_its_own(
+    planes: Planes,
+) -> None:
+    found = planes.up()
+    _, key = new_key()
+
+    told = client.tell("admit", agent="n2-train-1", key=key)
+
+    assert (told["nats"], told["authority"]) == (found["nats"], "")
+    assert told["token"].count(".") == 2
+    for agent, made in ((os.uname().nodename, key), ("weaver", key), ("a.b", key), ("n2", "x")):
+        with pytest.raises(LoomError):
+            client.tell("admit", agent=agent, key=made)
 
 
 @pytest.mark.parametrize("killed", PARTS)

@@ -56,6 +56,18 @@ def test_metrics_and_events_come_back(store: Store) -> None:
     assert store.records.received() == [Received("j", 0, "i", 3, 0)]
 
 
+def test_ranks_of_two_roles_with_one_number_have_curves_of_their_own(store: Store) -> None:
+    heads = [Head(VERSION, "j", 0, 0, f"life-{role}", role) for role in ("actor", "critic")]
+    curves = [Metrics(one, ("loss",), ((1, 10.0, n),)) for n, one in enumerate(heads)]
+
+    write(store, *(Numbered(one, 1, [curve]) for one, curve in zip(heads, curves, strict=True)))
+
+    assert store.records.points("j") == [
+        Point("loss", 0, 1, 0, 10.0, 0.0, "actor"),
+        Point("loss", 0, 1, 0, 10.0, 1.0, "critic"),
+    ]
+
+
 def test_what_is_sent_twice_is_stored_once(store: Store) -> None:
     first = Numbered(head(), 1, [event(1), event(2)])
     overlapping = Numbered(head(), 2, [event(2), event(3)])

@@ -12,9 +12,9 @@ from torchloom.weaver.store.rows import (
     Agent,
     Command,
     CommandAck,
-    Desired,
     Device,
     Fact,
+    Guard,
     Happening,
     Job,
     MapEntry,
@@ -25,7 +25,23 @@ from torchloom.weaver.store.rows import (
 from torchloom.weaver.store.state_tables import TABLE_OF
 
 ROWS: list[Row] = [
-    Job("j1", "gpt", "ann", "local", "local://x/j1", "RUNNING", "", "r1", 2, 3, 1.5, 2.5, None),
+    Job(
+        "j1",
+        "gpt",
+        "ann",
+        "local",
+        "local://x/j1",
+        "RUNNING",
+        "",
+        "r1",
+        2,
+        3,
+        1.5,
+        2.5,
+        None,
+        {},
+        7,
+    ),
     Run("r1", "j1", "gpt", {"lr": 0.1, "nested": {"a": [1, None]}}, 1.0),
     Agent("a1", "host", "boot", 12, "up", "", 1.0, 2.0),
     Device("GPU-1", "host", "cuda", 0, 2**40, "failed", "dcgm", "XID 79", 3.0),
@@ -34,7 +50,7 @@ ROWS: list[Row] = [
     Fact("drmap_version", 4),
     Command("c1", 1, "j1", "knob", {"lr": 0.1}, None, "ann", "too high", 5.0, "applied", 3, 2, 412),
     CommandAck("c1", 3, 1, "inc", "applied", 412, 1, "", 0.1, float("inf"), 6.0),
-    Desired("j1", "lr", 0.03, True, "c1", 412),
+    Guard("c1", "j1", "loss>1.5x", 200, 2.25, "kept", "all went well"),
 ]
 
 

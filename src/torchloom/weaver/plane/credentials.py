@@ -10,10 +10,11 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torchloom import settings
 from torchloom.bus import subjects
-from torchloom.errors import Failure
+from torchloom.errors import Failure, shorten
 from torchloom.unix import make_private
 from torchloom.weaver.plane import tokens
 
@@ -67,11 +68,15 @@ class Credentials:
 
     def sign_agent(self, agent_id: str, lifetime: float | None = None) -> str:
         """Return credentials of an agent, which may speak and hear on its own subjects alone."""
-        if agent_id in _RIGHTS:
-            raise ValueError(f"no agent can be called {agent_id!r}: that user exists")
-        rights = tokens.rights(subjects.may_publish(agent_id), subjects.may_subscribe(agent_id))
-        account = self._read("account.nk")
+        rights, account = _agent_rights(agent_id), self._read("account.nk")
         return tokens.user_credentials(account, f"agent-{agent_id}", rights, lifetime)
+
+    def vouch_for_agent(self, agent_id: str, key: str, lifetime: float) -> str:
+        """Return the token of an agent that has made its own key; the public half is given."""
+        if not tokens.is_user(key):
+            raise ValueError(f"{shorten(key)!r} is no public key of a user")
+        rights, account = _agent_rights(agent_id), self._read("account.nk")
+        return tokens.user_token(account, key, f"agent-{agent_id}", rights, lifetime)
 
     def _read(self, name: str) -> str:
         try:
@@ -91,6 +96,12 @@ def credentials(home: Path | None = None) -> Credentials:
     except OSError as error:
         raise KeysUnusable(folder, error.strerror or str(error)) from error
     return Credentials(folder)
+
+
+def _agent_rights(agent_id: str) -> dict[str, Any]:
+    if agent_id in _RIGHTS:
+        raise ValueError(f"no agent can be called {agent_id!r}: that user exists")
+    return tokens.rights(subjects.may_publish(agent_id), subjects.may_subscribe(agent_id))
 
 
 def strangers_credentials() -> str:

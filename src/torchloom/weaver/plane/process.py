@@ -30,6 +30,7 @@ Report = Callable[[Mapping[str, Any]], None]
 _MOST_ENDS = 3  # of a part that never answered: it will not
 _UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
+_VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
 _OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 
 
@@ -173,10 +174,25 @@ class Plane:
             self._waiting.append(answer)
             if self._ready:
                 self._answer_all({"ok": "up"})
+        elif asked == "admit":
+            answer({"ok": self._admit(str(message.get("agent")), str(message.get("key")))})
         elif asked == "leave":
             self._leaving = True  # its caller hears that we are gone by our hanging up
         else:
-            raise UserError(f"the plane is asked status, ready or leave, not {shorten(str(asked))}")
+            known = "status, ready, admit or leave"
+            raise UserError(f"the plane is asked {known}, not {shorten(str(asked))}")
+
+    def _admit(self, agent: str, key: str) -> dict[str, str]:
+        """Vouch for the agent of another node; return where it may speak, and by which token."""
+        if agent == parts.agent_id():
+            raise UserError(f"{agent} is the agent of the plane's own node")
+        try:
+            token = self._keys.vouch_for_agent(agent, key, _VOUCHED)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        authority = self._broker.authority
+        known_by = authority.read_text() if authority else ""
+        return {"nats": self._broker.address.url, "token": token, "authority": known_by}
 
     def _agree(self, wishes: Wishes) -> None:
         """Do for one more caller what this plane does not do yet."""

@@ -17,6 +17,7 @@ import nkeys
 _UNLIMITED = -1
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _VERSION = 2  # of the claims
+_PUBLIC = 56  # letters of a public key
 
 
 def operator_seed() -> str:
@@ -60,13 +61,29 @@ def user_credentials(
 ) -> str:
     """Return the text of a file by which a new user connects: the account's token and a key."""
     seed = _seed(nkeys.PREFIX_BYTE_USER)
-    limits = dict.fromkeys(("subs", "data", "payload"), _UNLIMITED)
-    facts = {"type": "user", "allowed_connection_types": ["STANDARD"], **limits, **rights}
-    token = _token(account, public(seed), name, facts, lifetime)
+    token = user_token(account, public(seed), name, rights, lifetime)
     return (
         f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
     )
+
+
+def user_token(
+    account: str, key: str, name: str, rights: Mapping[str, Any], lifetime: float | None = None
+) -> str:
+    """Return the token by which an account vouches for a user, known by its public key."""
+    limits = dict.fromkeys(("subs", "data", "payload"), _UNLIMITED)
+    facts = {"type": "user", "allowed_connection_types": ["STANDARD"], **limits, **rights}
+    return _token(account, key, name, facts, lifetime)
+
+
+def is_user(key: str) -> bool:
+    """Tell whether this is the public half of a user's key."""
+    try:
+        prefix = base64.b32decode(f"{key}{'=' * (-len(key) % 8)}")[0]
+    except (ValueError, IndexError):
+        return False
+    return prefix == nkeys.PREFIX_BYTE_USER and len(key) == _PUBLIC
 
 
 def rights(publish: Sequence[str], subscribe: Sequence[str]) -> dict[str, Any]:

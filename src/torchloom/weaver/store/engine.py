@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import sqlalchemy as sa
 
 from torchloom.weaver.store.place import Place, prepare
+from torchloom.weaver.store.room import PAGES
 
 Part: TypeAlias = Literal["state", "records"]
 
@@ -43,6 +44,7 @@ def connect_sqlite(path: Path, part: Part) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[part]}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={PAGES}")
     return connection
 
 

@@ -11,8 +11,10 @@ _STAGING = (
 )
 _CLAIM = "INSERT INTO received VALUES (%s, %s, %s, 0, 0) ON CONFLICT DO NOTHING"
 _UPTO = "SELECT upto FROM received WHERE job = %s AND rank = %s AND incarnation = %s FOR UPDATE"
-_NEW_SERIES = "INSERT INTO series (job, name, rank) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
-_SERIES = "SELECT id FROM series WHERE job = %s AND name = %s AND rank = %s"
+_NEW_SERIES = (
+    "INSERT INTO series (job, name, rank, role) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+)
+_SERIES = "SELECT id FROM series WHERE job = %s AND name = %s AND rank = %s AND role = %s"
 _COPY = "COPY staged (series, step, generation, time, value) FROM STDIN (FORMAT BINARY)"
 _TYPES = ("int8", "int8", "int8", "float8", "float8")
 _POINTS = (

@@ -6,8 +6,8 @@ from torchloom.weaver.store.engine import connect_sqlite
 from torchloom.weaver.store.sheet import Life, Numbered, SeriesName, Sheet
 
 _UPTO = "SELECT upto FROM received WHERE job = ? AND rank = ? AND incarnation = ?"
-_SERIES = "SELECT id FROM series WHERE job = ? AND name = ? AND rank = ?"
-_NEW_SERIES = "INSERT INTO series (job, name, rank) VALUES (?, ?, ?)"
+_SERIES = "SELECT id FROM series WHERE job = ? AND name = ? AND rank = ? AND role = ?"
+_NEW_SERIES = "INSERT INTO series (job, name, rank, role) VALUES (?, ?, ?, ?)"
 _POINTS = (
     "INSERT OR REPLACE INTO metrics (series, step, generation, time, value) VALUES (?,?,?,?,?)"
 )

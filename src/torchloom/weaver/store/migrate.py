@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from torchloom.errors import Failure
 from torchloom.weaver.store.engine import Part
 
-HEADS: dict[Part, str] = {"state": "state_1", "records": "records_1"}
+HEADS: dict[Part, str] = {"state": "state_2", "records": "records_2"}
 _FOLDER = Path(__file__).parent / "migrations"
 
 

@@ -13,7 +13,8 @@ series = sa.Table(
     sa.Column("job", Words, nullable=False),
     sa.Column("name", Words, nullable=False),
     sa.Column("rank", Number, nullable=False),
-    sa.Index("series_by_name", "job", "name", "rank", unique=True),
+    sa.Column("role", Words, nullable=False, server_default=""),
+    sa.Index("series_by_name", "job", "name", "rank", "role", unique=True),
 )
 metrics = sa.Table(
     "metrics",

@@ -34,13 +34,13 @@ class RecordStore:
         Where several generations did one step, the highest is shown.
         """
         found = []
-        for key, its_name, its_rank in self._series(job, name, rank):
+        for key, *its in self._series(job, name, rank):
             query = _shown(key)
             if after is not None:
                 query = query.where(metrics.c.step > after)
             query = query.order_by(metrics.c.step.desc())
             rows = self._read(query if limit is None else query.limit(limit))
-            found += [_point(its_name, its_rank, row) for row in reversed(rows)]
+            found += [_point(row, *its) for row in reversed(rows)]
         return found
 
     def latest(self, job: str) -> list[Point]:
@@ -68,12 +68,13 @@ class RecordStore:
         self._engine.dispose()
 
     def _series(self, job: str, name: str | None, rank: int | None) -> Sequence[Any]:
-        query = sa.select(series.c.id, series.c.name, series.c.rank).where(series.c.job == job)
+        columns = (series.c.id, series.c.name, series.c.rank, series.c.role)
+        query = sa.select(*columns).where(series.c.job == job)
         if name is not None:
             query = query.where(series.c.name == name)
         if rank is not None:
             query = query.where(series.c.rank == rank)
-        return self._read(query.order_by(series.c.name, series.c.rank))
+        return self._read(query.order_by(series.c.name, series.c.rank, series.c.role))
 
     def _read(self, query: sa.Select[Any]) -> Sequence[Any]:
         with self._engine.connect() as connection:
@@ -91,9 +92,9 @@ def _shown(key: int) -> sa.Select[Any]:
     return sa.select(*columns).where(metrics.c.series == key, metrics.c.generation == highest)
 
 
-def _point(name: str, rank: int, row: Any) -> Point:
+def _point(row: Any, name: str, rank: int, role: str) -> Point:
     value = math.nan if row.value is None else row.value
-    return Point(name, rank, row.step, row.generation, row.time, value)
+    return Point(name, rank, row.step, row.generation, row.time, value, role)
 
 
 def _of(query: sa.Select[Any], table: sa.Table, job: str | None) -> sa.Select[Any]:

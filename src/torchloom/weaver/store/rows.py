@@ -42,6 +42,7 @@ class Job(Row):
     started_at: float | None = None
     ended_at: float | None = None
     facts: Json = field(default_factory=dict)
+    step: int | None = None  # how far it came; known when it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +173,16 @@ class CommandAck(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Desired(Row):
-    """The value that a job's knob is to have, whoever joins."""
+class Guard(Row):
+    """What must not happen in the steps after a change, or it is taken back."""
 
+    command: str
     job: str
-    name: str
-    value: Json = None
-    hold: bool = False
-    command: str = ""
-    effective: int | None = None
+    words: str
+    span: int
+    base: float | None = None  # the metric before the change
+    state: str = "watching"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ class Point:
     generation: int
     time: float
     value: float
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torchloom.bus.messages import Event, Head, Message, Metrics
 from torchloom.weaver.store.columns import clean, pack
 
 Life: TypeAlias = tuple[str, int, str]  # job, rank, incarnation
-SeriesName: TypeAlias = tuple[str, str, int]  # job, name, rank
+SeriesName: TypeAlias = tuple[str, str, int, str]  # job, name, rank, role
 
 _LARGEST = 2**63  # what a column takes; a hostile step must not end the writer
 _LONGEST_NAME = 500
@@ -68,7 +68,8 @@ class Sheet:
 
     def _metrics(self, life: Life, record: Metrics) -> None:
         job, rank, _ = life
-        keys = [(job, clean(name[:_LONGEST_NAME]), rank) for name in record.names]
+        role = clean(record.head.role[:_LONGEST_NAME])
+        keys = [(job, clean(name[:_LONGEST_NAME]), rank, role) for name in record.names]
         generation = _fit(record.head.generation)
         for step, time, values in _rows(record):
             for key, value in zip(keys, values, strict=False):

@@ -14,6 +14,8 @@ from torchloom.weaver.store.transaction import Transaction
 
 R = TypeVar("R", bound=Row)
 
+_HIGHEST = "SELECT max(epoch) FROM epochs"  # asked in every transaction
+
 
 class StateLost(Failure):
     """What is in memory may not be in the database: whoever wrote must end and begin anew."""
@@ -44,8 +46,7 @@ class StateStore:
     def take_epoch(self, host: str, pid: int) -> int:
         """Become the weaver that may write; all before this one may not from now on."""
         with self.together() as transaction:
-            query = sa.select(sa.func.max(tables.epochs.c.epoch))
-            highest: int = transaction.connection.scalar(query) or 0
+            highest: int = transaction.connection.exec_driver_sql(_HIGHEST).scalar() or 0
             self.put(Epoch(highest + 1, host, pid, time.time()))
         self.epoch = highest + 1
         return self.epoch
@@ -139,7 +140,7 @@ class StateStore:
 
     def _compare(self, connection: sa.Connection) -> None:
         if self.epoch:
-            highest = connection.scalar(sa.select(sa.func.max(tables.epochs.c.epoch))) or 0
+            highest: int = connection.exec_driver_sql(_HIGHEST).scalar() or 0
             if highest > self.epoch:
                 raise Superseded(self.epoch, highest)
 

@@ -43,6 +43,7 @@ jobs = sa.Table(
     _time("started_at", nullable=True),
     _time("ended_at", nullable=True),
     _json("facts"),
+    _int("step", nullable=True),
 )
 runs = sa.Table(
     "runs",
@@ -146,15 +147,16 @@ command_acks = sa.Table(
     _json("after"),
     _time("at"),
 )
-desired = sa.Table(
-    "desired",
+guards = sa.Table(
+    "guards",
     METADATA,
-    _text("job", primary_key=True),
-    _text("name", primary_key=True),
-    _json("value"),
-    sa.Column("hold", sa.Boolean, nullable=False),
-    _text("command"),
-    _int("effective", nullable=True),
+    _text("command", primary_key=True),
+    _text("job"),
+    _text("words"),
+    _int("span"),
+    _time("base", nullable=True),
+    _text("state"),
+    _text("why"),
 )
 events = sa.Table(
     "events",
@@ -182,6 +184,6 @@ TABLE_OF: dict[type[rows.Row], sa.Table] = {
     rows.Fact: facts,
     rows.Command: commands,
     rows.CommandAck: command_acks,
-    rows.Desired: desired,
+    rows.Guard: guards,
     rows.Happening: events,
 }

@@ -9,6 +9,7 @@ from torchloom.weaver.store.ingest_sqlite import SqliteIngest
 from torchloom.weaver.store.migrate import upgrade
 from torchloom.weaver.store.place import Place
 from torchloom.weaver.store.records import RecordStore
+from torchloom.weaver.store.room import make_room
 from torchloom.weaver.store.state import StateStore
 from torchloom.weaver.store.writer import Answer, Ingest, RecordWriter
 
@@ -54,6 +55,7 @@ def open_store(place: Place) -> Store:
     try:
         upgrade(state, "state")
         upgrade(records, "records")
+        make_room(state)
     except sa.exc.DBAPIError as error:
         state.dispose()
         records.dispose()

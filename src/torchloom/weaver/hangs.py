@@ -1,0 +1,231 @@
+"""Find out why ranks stand still: mark them, have stacks taken, write the verdict, and act late."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus.messages import Beat, Progress, Register
+from torchloom.bus.page import Phase
+from torchloom.rules import hang
+from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.responses import Responses
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.stacks import StackDesk
+from torchloom.weaver.store.rows import Rank
+from torchloom.weaver.verdicts import Evidence, kept_shape, weigh
+
+STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
+_SLOW = 3.0  # steps, as long as its last one, that a rank may stand before it is worth one
+_OFF = "off"
+
+Key = tuple[str, str]  # job, role
+
+
+class Hangs:
+    """Feed `rules/hang` with progress and stacks, a state for each role of a job."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        roster: Roster,
+        responses: Responses,
+        journal: Journal,
+        desk: StackDesk,
+    ) -> None:
+        self._jobs = jobs
+        self._roster = roster
+        self._responses = responses
+        self._journal = journal
+        self._desk = desk
+        self._states: dict[Key, hang.State] = {}
+        self._lives: dict[Key, dict[int, str]] = {}
+        self._looks: dict[Key, asyncio.Task[None]] = {}
+        self._told: dict[Key, tuple[Any, ...]] = {}
+        self._wishes: dict[str, Mapping[str, Any]] = {}  # by job
+        self.progress: Callable[[Rank], Progress | None] = lambda rank: None
+        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+        self.suspects: dict[str, str] = {}  # why, by incarnation
+
+    def beat(self, beat: Beat) -> None:
+        """Look at the ranks that stand still, or did at the last beat."""
+        roles: dict[Key, dict[int, Progress]] = {}
+        for each in beat.progress:
+            if each.head.incarnation in self.suspects or _may_stand(each):
+                row = self._roster.of_life(each.head.incarnation)
+                if row is not None and row.state == "up":
+                    roles.setdefault((row.job, row.role), {})[row.rank] = each
+        for key, found in roles.items():
+            self._report(key, beat.sent, found)
+
+    def registered(self, said: Register) -> None:
+        """Take in what a rank's job wants; it is said with every registration, so not stored."""
+        if said.hang:
+            self._wishes[said.head.job] = said.hang
+
+    def forget(self, rank: Rank) -> None:
+        """A rank's life is over, and with it what was suspected."""
+        key = (rank.job, rank.role)
+        self.suspects.pop(rank.incarnation, None)
+        if self._lives.get(key, {}).get(rank.rank) != rank.incarnation:
+            return
+        del self._lives[key][rank.rank]
+        self._states[key], _ = hang.step(self._states[key], hang.Exited(rank.rank))
+        if not self._lives[key]:
+            self._drop(key)
+
+    async def look(self, key: Key) -> Evidence:
+        """Take the stacks of a role's ranks now, and judge them."""
+        ranks = self._ranks(key)
+        stacks = await self._desk.take(ranks)
+        seen = {rank.rank: self.progress(rank) for rank in ranks}
+        steps = {rank: each.step if each else None for rank, each in seen.items()}
+        return weigh(key[1], ranks, steps, stacks)
+
+    async def close(self) -> None:
+        """Leave the looks that are under way."""
+        looks = list(self._looks.values())
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+
+    def _report(self, key: Key, now: float, found: Mapping[int, Progress]) -> None:
+        wishes = self._wishes.get(key[0], {})
+        if wishes.get("action") == _OFF:
+            return
+        self._enter(key, found)
+        rows = (self._roster.of_life(each.head.incarnation) for each in found.values())
+        limits = limits_of(wishes, (row for row in rows if row))
+        state = replace(self._states[key], limits=limits)
+        state = self._hear_again(state, found)
+        told = {rank: _progress(each) for rank, each in found.items()}
+        self._states[key], effects = hang.step(state, hang.Report(now, told))
+        self._do(key, effects)
+
+    def _enter(self, key: Key, found: Mapping[int, Progress]) -> None:
+        """Have the rules know of every present life of the role, when one is not known."""
+        known = self._lives.get(key, {})
+        if all(known.get(rank) == each.head.incarnation for rank, each in found.items()):
+            return
+        for other in [other for other in self._states if self._is_over(other[0])]:
+            self._drop(other)
+        for job in [job for job in self._wishes if self._is_over(job)]:
+            del self._wishes[job]
+        state, lives = self._states.get(key, hang.State()), self._lives.setdefault(key, {})
+        for row in self._ranks(key):
+            if lives.get(row.rank) != row.incarnation:
+                self.suspects.pop(lives.get(row.rank, ""), None)
+                lives[row.rank] = row.incarnation
+                state, _ = hang.step(state, hang.Started(row.rank))
+        self._states[key] = state
+
+    def _hear_again(self, state: hang.State, found: Mapping[int, Progress]) -> hang.State:
+        """A rank that moves is not silent, whatever its threadlet did not answer."""
+        for rank, each in found.items():
+            was = state.ranks[rank]
+            if was.is_silent and (was.step, was.phase) != (each.step, _phase(each)):
+                state, _ = hang.step(state, hang.Heard(rank, False))
+        return state
+
+    def _do(self, key: Key, effects: Iterable[hang.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case hang.TakeStacks():
+                    self._look_soon(key)
+                case hang.Suspect():
+                    self.suspects[self._lives[key][effect.rank]] = effect.why
+                    self._note("rank_suspect", key, effect.rank, effect.why)
+                case hang.Cleared():
+                    self.suspects.pop(self._lives[key][effect.rank], None)
+                    self._told.pop(key, None)
+                    self._note("rank_cleared", key, effect.rank, "")
+                case hang.Notify():
+                    self._note("hang", key, effect.rank, effect.reason)
+                case hang.GiveUp():
+                    row = self._roster.of_life(self._lives[key][effect.rank])
+                    if row is not None:
+                        self._responses.given_up(row, effect.reason)
+
+    def _note(self, kind: str, key: Key, rank: int, reason: str) -> None:
+        step = self._states[key].ranks[rank].step
+        finding = self._states[key].finding
+        facts = {"words": finding.words} if kind == "hang" and finding else {}
+        self._journal.note(kind, key[0], rank=rank, step=step, reason=reason, facts=facts)
+
+    def _look_soon(self, key: Key) -> None:
+        """Look beside all else; a look that is under way saw others, and is dropped."""
+        if (before := self._looks.get(key)) is not None:
+            before.cancel()
+        self._looks[key] = task = asyncio.create_task(self._look(key), name="look")
+        task.add_done_callback(self.on_task)
+
+    async def _look(self, key: Key) -> None:
+        evidence = await self.look(key)
+        if key not in self._states:
+            return  # its ranks are gone
+        self._write_down(key, evidence)
+        state = self._states[key]
+        for rank in evidence.silent():
+            if rank in state.ranks and state.ranks[rank].is_suspect:
+                state, _ = hang.step(state, hang.Heard(rank, True))
+        self._states[key], effects = hang.step(state, hang.Looked(evidence.finding))
+        self._do(key, effects)
+
+    def _write_down(self, key: Key, evidence: Evidence) -> None:
+        """Keep a verdict with its stacks, unless it is the one that was written last."""
+        verdict, finding = evidence.verdict, evidence.finding
+        news = (verdict.culprits, verdict.kind, finding.stack, verdict.words)
+        if self._told.get(key) == news:
+            return
+        self._told[key] = news
+        rank = verdict.culprits[0] if verdict.culprits else -1
+        step = evidence.standings[rank].step if verdict.culprits else None
+        facts = kept_shape(evidence)
+        self._journal.note(
+            "verdict", key[0], rank=rank, step=step, reason=verdict.words, facts=facts
+        )
+
+    def _ranks(self, key: Key) -> list[Rank]:
+        ranks = self._roster.ranks(key[0])
+        return [row for row in ranks if row.role == key[1] and row.state == "up"]
+
+    def _is_over(self, job: str) -> bool:
+        known = self._jobs.get(job)
+        return known is None or is_over(known)
+
+    def _drop(self, key: Key) -> None:
+        for life in self._lives.pop(key, {}).values():
+            self.suspects.pop(life, None)
+        self._states.pop(key, None)
+        self._told.pop(key, None)
+        with contextlib.suppress(KeyError):
+            self._looks.pop(key).cancel()
+
+
+def limits_of(wishes: Mapping[str, Any], ranks: Iterable[Rank]) -> hang.Limits:
+    """Return what a job wants: scripts that know nothing of us are only told of, unless they do."""
+    limit, action = wishes.get("limit"), wishes.get("action")
+    is_limit = isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
+    by_default = all(rank.boundary == "api" for rank in ranks)
+    kills = action == "kill" if action in ("kill", "notify") else by_default
+    return hang.Limits(fixed=float(limit) if is_limit and limit else None, kills=kills)
+
+
+def _may_stand(seen: Progress) -> bool:
+    return seen.moved > max(STANDS, _SLOW * seen.step_seconds)
+
+
+def _progress(seen: Progress) -> hang.Progress:
+    """Return what the rules make of a page: before its first step a rank has no boundary, and one
+    that waits for an outcome or in a pause does not stand still by itself."""
+    if seen.phase == Phase.STARTING:
+        return hang.Progress(None)
+    return hang.Progress(
+        seen.step, _phase(seen), 0.0 if seen.phase == Phase.WAITING else seen.moved
+    )
+
+
+def _phase(seen: Progress) -> str:
+    return Phase(seen.phase).name.lower() if seen.phase in set(Phase) else str(seen.phase)
