@@ -15,7 +15,7 @@ from torch.optim import optimizer as module
 
 import torchloom
 
-TURNS, STEPS = 41, 2000  # the first turn warms up
+TURNS, STEPS = 161, 500  # the first turn warms up
 
 
 class Nothing(torch.optim.Optimizer):

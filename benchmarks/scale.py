@@ -6,34 +6,30 @@ the kernel's; what the weaver notices is what it tells a watcher at its door, ti
 heard; who died, and when, only the simulation knows.
 """
 
-import contextlib
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import plane
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
 from benchmarks.plane import Plane, cpu
+from benchmarks.scale_fleet import Fleet, fleet, note, until
 
 from torchloom.rules.liveness import Limits
 
 SAMPLES = 1
 LADDER = (100, 1_000, 3_000, 10_000)
-PROCESSES = 4  # that simulate
-TOGETHER = 500  # agents that come at once; the next ones when these have been greeted
 LOOKS = 10  # at the weaver's processor time, a second each
 DEATHS = 210  # one at a time; and as many ranks
 APART = 0.08  # seconds between two of them
 SHARE = 0.3  # of the agents, dying at once
 QUIET = 10  # seconds in which nobody may be wronged
-LIMIT = 180.0
+
+Told = list[tuple[float, dict[str, Any]]]
 
 
 def figures(lab: Lab) -> list[Figure]:
@@ -41,14 +37,19 @@ def figures(lab: Lab) -> list[Figure]:
 
     @once
     def seen() -> "Seen":
-        with plane.up(lab) as running, fleet(running) as agents:
-            return observe(running, agents)
+        shown = Seen()
+        with plane.up(lab) as running, fleet(running, LADDER[-1]) as agents:
+            try:
+                observe(running, agents, shown)
+            except CannotMeasure as error:  # what was seen until then is seen
+                note(f"not measured any further: {error}")
+        return shown
 
     def found(name: str) -> Subject:
         return series(f"{LADDER[-1]:,} agents", lambda: getattr(seen(), name))
 
     def share(agents: int) -> Subject:
-        return series(f"{agents:,} agents", lambda: seen().cpu[agents])
+        return series(f"{agents:,} agents", lambda: seen().cpu.get(agents, []))
 
     late = "ms after the silence limit until a watcher hears that an agent is lost"
     return [
@@ -56,6 +57,8 @@ def figures(lab: Lab) -> list[Figure]:
         Figure("weaver-cpu-1000", "% of a core, 1,000 agents", share(1_000)),
         Figure("weaver-cpu-3000", "% of a core, 3,000 agents", share(3_000)),
         Figure("weaver-cpu", "% of a core, 10,000 agents, 100,000 ranks", share(10_000)),
+        Figure("broker-cpu", "% of a core, NATS, 10,000 agents", found("broker")),
+        Figure("simulation-cpu", "% of a core, those who simulate", found("simulation")),
         Figure("detection", late, found("late")),
         Figure("detection-exit", "ms until a watcher hears of a rank's exit", found("exits")),
         Figure("death-to-lost", "ms from an agent's death, limit included", found("lost")),
@@ -73,6 +76,8 @@ class Seen:
     """What one run showed."""
 
     cpu: dict[int, list[float]] = field(default_factory=dict)
+    broker: list[float] = field(default_factory=list)
+    simulation: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     exits: list[float] = field(default_factory=list)
     lost: list[float] = field(default_factory=list)
@@ -84,33 +89,36 @@ class Seen:
     memory: list[float] = field(default_factory=list)
 
 
-def observe(running: Plane, agents: "Fleet") -> Seen:
+def observe(running: Plane, agents: Fleet, seen: Seen) -> None:
     """Let agents come, beat, die alone, die together, and lose their broker."""
-    seen = Seen()
     for count in LADDER:
         took = agents.grow_to(count)
         note(f"{count} agents are there after {took:.1f} s more")
         if count == LADDER[-1]:
             seen.arrival.append(took)
         time.sleep(2.0)
-        seen.cpu[count] = busy(running.pid("weaver"))
+        parts = [[running.pid("weaver")], [running.pid("nats")], agents.pids()]
+        seen.cpu[count], seen.broker, seen.simulation = busy(parts)
+        note(f"the weaver takes {sum(seen.cpu[count]) / LOOKS:.1f} % of a core")
     seen.memory.append(resident(running.pid("weaver")))
     with running.watched() as told:
+        note("agents die, one by one")
         die_alone(agents, told, seen)
         note("agents die together")
         die_together(agents, told, seen)
         note("the broker restarts")
         lose_broker(running, agents, told, seen)
-    return seen
 
 
-def busy(pid: int) -> list[float]:
-    """Return the share of a core that a process takes, second by second."""
-    shares = []
+def busy(parts: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return the share of a core that each group of processes takes, second by second."""
+    shares: list[list[float]] = [[] for _ in parts]
     for _ in range(LOOKS):
-        began, before = time.monotonic(), cpu(pid)
+        began, before = time.monotonic(), [sum(map(cpu, pids)) for pids in parts]
         time.sleep(1.0)
-        shares.append(100 * (cpu(pid) - before) / (time.monotonic() - began))
+        passed, after = time.monotonic() - began, [sum(map(cpu, pids)) for pids in parts]
+        for share, new, old in zip(shares, after, before, strict=True):
+            share.append(100 * (new - old) / passed)
     return shares
 
 
@@ -120,7 +128,7 @@ def resident(pid: int) -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def die_alone(agents: "Fleet", told: "Told", seen: Seen) -> None:
+def die_alone(agents: Fleet, told: Told, seen: Seen) -> None:
     """End agents and ranks of others one by one; see when each is noticed."""
     chosen = random.sample(sorted(agents.living), 2 * DEATHS)
     died: dict[str, tuple[float, float]] = {}
@@ -139,7 +147,7 @@ def die_alone(agents: "Fleet", told: "Told", seen: Seen) -> None:
     seen.exits = [1e3 * (gone[name] - at) for name, at in ended.items()]
 
 
-def die_together(agents: "Fleet", told: "Told", seen: Seen) -> None:
+def die_together(agents: Fleet, told: Told, seen: Seen) -> None:
     """End a share of all agents at once; the others must not be blamed."""
     before = set(lost_in(told))
     died = agents.end(*random.sample(sorted(agents.living), int(SHARE * len(agents.living))))
@@ -149,25 +157,23 @@ def die_together(agents: "Fleet", told: "Told", seen: Seen) -> None:
     seen.mass_late = [1e3 * (lost[name] - beat - silence) for name, (_, beat) in died.items()]
 
 
-def lose_broker(running: Plane, agents: "Fleet", told: "Told", seen: Seen) -> None:
+def lose_broker(running: Plane, agents: Fleet, told: Told, seen: Seen) -> None:
     """Kill NATS, which the plane starts again; everybody must find back and nobody be blamed."""
     killed = time.monotonic()
     os.kill(running.pid("nats"), signal.SIGKILL)
-    until(lambda: agents.greeted_since(killed))
+    agents.wait_for_greetings(killed)
     seen.restart_took.append(agents.last_greeting() - killed)
-    seen.restart_wronged = wronged(agents, told, killed)
+    limits = Limits()  # silence counts again only after this
+    seen.restart_wronged = wronged(agents, told, killed, limits.comeback + limits.silence)
 
 
-def wronged(agents: "Fleet", told: "Told", since: float) -> list[float]:
+def wronged(agents: Fleet, told: Told, since: float, more: float = 0.0) -> list[float]:
     """Wait, and return how many agents that live were given up in each second since."""
-    time.sleep(QUIET)
+    time.sleep(QUIET + more)
     alive = {f"sim-{number}" for number in agents.living}
     false = [at for name, at in lost_in(told).items() if name in alive]
     seconds = int(time.monotonic() - since)
     return [float(sum(since + s <= at < since + s + 1 for at in false)) for s in range(seconds)]
-
-
-Told = list[tuple[float, dict[str, Any]]]
 
 
 def lost_in(told: Told) -> dict[str, float]:
@@ -180,95 +186,3 @@ def gone_in(told: Told) -> dict[str, float]:
     """Return the ranks that a watcher heard to be gone, and when."""
     events = [(at, event) for at, event in list(told) if event["kind"] == "rank_gone"]
     return {f"{event['job']}/{event['rank']}": at for at, event in events}
-
-
-class Fleet:
-    """The processes that simulate agents."""
-
-    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
-        self.living: set[int] = set()
-        self._processes = processes
-        self._there = 0
-        self._complaints: set[str] = set()
-        for process in processes:
-            self._hear(process)
-
-    def grow_to(self, count: int) -> float:
-        """Have more agents come; return how long it took until all were greeted."""
-        began = time.monotonic()
-        while self._there < count:
-            some = range(self._there, min(count, self._there + TOGETHER))
-            self.tell("come", list(some))
-            self.living |= set(some)
-            self._there = some.stop
-            until(lambda: self.greeted_since(0.0))
-        return self.last_greeting() - began
-
-    def end(self, *numbers: int) -> dict[str, tuple[float, float]]:
-        """Have agents die; return when each did, and when it beat last."""
-        self.living -= set(numbers)
-        return {name: (at, beat) for name, (at, beat) in self.tell("die", list(numbers)).items()}
-
-    def greeted_since(self, moment: float) -> bool:
-        """Tell whether all who live are greeted, the last of them after a moment."""
-        said = self._all({"do": "report"})
-        for words in {words for one in said for words in one["complaints"]} - self._complaints:
-            self._complaints.add(words)
-            note(f"the server complains: {words}")
-        last = max(float(one["last"]) for one in said)
-        return last > moment and sum(int(one["greeted"]) for one in said) == len(self.living)
-
-    def last_greeting(self) -> float:
-        return max(float(one["last"]) for one in self._all({"do": "report"}))
-
-    def tell(self, do: str, numbers: list[int]) -> Any:
-        """Give an order to those who have these agents; return what all of them say."""
-        said = self._all({"do": do, "agents": numbers})
-        return {name: value for one in said if isinstance(one, dict) for name, value in one.items()}
-
-    def _all(self, order: dict[str, Any]) -> list[Any]:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(order) + "\n")
-            process.stdin.flush()
-        return [self._hear(process) for process in self._processes]
-
-    @staticmethod
-    def _hear(process: "subprocess.Popen[str]") -> Any:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise CannotMeasure("a process that simulates agents has ended; see above")
-        return json.loads(line)
-
-
-@contextlib.contextmanager
-def fleet(running: Plane) -> Iterator[Fleet]:
-    """Start the simulation; nobody has come yet."""
-    host, port = running.server
-    each = LADDER[-1] // PROCESSES
-    words = [sys.executable, "-m", "benchmarks.scale_agents", host, str(port), str(running.keys)]
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for number in range(PROCESSES):
-            command = [*words, str(number * each), str(each)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.callback(process.kill)
-            processes.append(process)
-        yield Fleet(processes)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Come back when the condition holds."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        if time.monotonic() > deadline:
-            raise CannotMeasure(f"nothing more happened for {LIMIT:.0f} s")
-        time.sleep(0.1)
-
-
-def note(words: str) -> None:
-    """Tell whoever waits how far it is."""
-    print(f"scale: {words}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ import base64
 import json
 import random
 import resource
+import struct
 import sys
 import time
 from pathlib import Path
@@ -30,8 +31,10 @@ JOB = 100  # agents of a job
 STEP = 0.005  # seconds
 TURNS = 50  # in which the beats of a second are sent
 AT_ONCE = 20  # connections of a process that are on their way in
-PATIENCE = 2.5  # seconds between two hellos of an agent that nobody greets
+PATIENCE, MOST_PATIENCE = 2.5, 10.0  # seconds between two hellos of an agent nobody greets
 SHORTEST, LONGEST = 0.05, 2.0  # seconds between two tries to connect
+LET_IN = 10.0  # seconds that a server has for it
+SOME_TIME, SOME_STEP = 1.1e9, 0xDEADBEE1  # stand in a beat for what changes from one to the next
 
 
 class Line(asyncio.Protocol):
@@ -40,6 +43,7 @@ class Line(asyncio.Protocol):
     def __init__(self, agent: "Agent") -> None:
         self.agent = agent
         self.transport: asyncio.Transport | None = None
+        self.is_lost = False
         self.entered: asyncio.Future[bool] = agent.fleet.loop.create_future()
         self._received = b""
         self._introduced = False
@@ -49,6 +53,7 @@ class Line(asyncio.Protocol):
         self.transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
         if not self.entered.done():
             self.entered.set_result(False)
         elif self.agent.line is self:
@@ -108,7 +113,8 @@ class Agent:
         self.line: Line | None = None
         self.has_come = self.greeted = self.dead = False
         self.hello_at = self.beat_at = self.greeted_at = 0.0
-        self.wait = SHORTEST
+        self.wait, self.patience = SHORTEST, PATIENCE
+        self.beginning, self.parts = self.beat_frame()
 
     async def connect(self) -> None:
         """Come in; try again, later and later, until that works."""
@@ -116,9 +122,9 @@ class Agent:
         while not self.dead:
             line = Line(self)
             try:
-                async with self.fleet.gate, asyncio.timeout(PATIENCE):
+                async with self.fleet.gate, asyncio.timeout(LET_IN):
                     await self.fleet.loop.create_connection(lambda: line, *self.fleet.server)  # noqa: B023
-                    if await line.entered:
+                    if await line.entered and not line.is_lost:
                         self.line, self.wait = line, SHORTEST
                         self.hello()
                         return
@@ -126,6 +132,12 @@ class Agent:
                 line.abort()
             await asyncio.sleep(self.wait * random.uniform(0.5, 1.5))
             self.wait = min(LONGEST, 2 * self.wait)
+
+    @property
+    def where(self) -> str:
+        """Tell why nobody has greeted it yet."""
+        since = time.monotonic() - self.hello_at
+        return f"said hello {since:.0f} s ago" if self.line is not None else "is not connected"
 
     def cut_off(self) -> None:
         """Find back, unless we are no more."""
@@ -146,6 +158,7 @@ class Agent:
         self.fleet.heard += 1
         if sid == b"2":
             self.greeted, self.greeted_at = True, time.monotonic()
+            self.patience = PATIENCE
         elif b"Greeting" in data[:16]:
             self.hello()
 
@@ -167,12 +180,24 @@ class Agent:
 
     def beat(self, now: float) -> None:
         """Say that we live; the ranks are where five milliseconds a step have brought them."""
-        step = int(now / STEP)
-        seen = tuple(Progress(head, step, 1, 0.003, STEP) for head in self.heads)
-        self.publish(subjects.beat(self.id), encode(Beat(self.head, self.id, time.time(), seen)))
+        step = struct.pack("!I", int(now / STEP) | 1 << 31)
+        if self.line is not None:
+            self.line.write(self.beginning + struct.pack("!d", time.time()) + step.join(self.parts))
         self.beat_at = now
-        if not self.greeted and now - self.hello_at > PATIENCE:
+        if not self.greeted and now - self.hello_at > self.patience:
+            self.patience = min(MOST_PATIENCE, 2 * self.patience)
             self.hello()
+
+    def beat_frame(self) -> tuple[bytes, list[bytes]]:
+        """Return a beat as it travels, cut where the time belongs and wherever the step does.
+
+        Simulating is not to take the processors from those who are measured.
+        """
+        seen = tuple(Progress(head, SOME_STEP, 1, 0.003, STEP) for head in self.heads)
+        data = encode(Beat(self.head, self.id, SOME_TIME, seen))
+        beginning, rest = data.split(struct.pack("!d", SOME_TIME))
+        head = f"PUB {subjects.beat(self.id)} {len(data)}\r\n".encode()
+        return head + beginning, (rest + b"\r\n").split(struct.pack("!I", SOME_STEP))
 
     def end_rank(self, local: int) -> float:
         """Tell of a rank's exit, as an agent does that was told so; return when."""
@@ -242,8 +267,9 @@ class Fleet:
             return {f"{a.heads[0].job}/{a.heads[0].rank}": a.end_rank(0) for a in mine}
         living = [agent for agent in self.agents.values() if agent.has_come and not agent.dead]
         greeted = [agent.greeted_at for agent in living if agent.greeted]
+        missing = [f"{agent.id} {agent.where}" for agent in living if not agent.greeted]
         return {"greeted": len(greeted), "last": max(greeted, default=0.0), "heard": self.heard,
-                "complaints": self.complaints[:3]}  # fmt: skip
+                "complaints": self.complaints[:3], "missing": missing[:3]}  # fmt: skip
 
 
 async def main(host: str, port: str, keys: str, first: str, count: str) -> None:

@@ -1,6 +1,7 @@
-"""What the control bench makes of the ranks' files."""
+"""What the control bench makes of the ranks' files, and of their clocks."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,22 @@ def test_ranks_that_change_apart_or_lose_a_value_are_no_measurement() -> None:
         must_agree([{"used": [0.1, 0.2, 0.2]}, {"used": [0.1, 0.1, 0.2]}], changes)
     with pytest.raises(CannotMeasure, match="0 changes were used of 1"):
         must_agree([{"used": [0.1, 0.1]}], changes)
+
+
+@pytest.mark.needs("torch")
+def test_what_a_step_costs_is_without_what_its_clock_costs() -> None:
+    from benchmarks.control_steps import Spent
+
+    done, ends = [], threading.Event()
+    thread = threading.Thread(target=ends.wait, name="loom-link")
+    thread.start()
+    spent = Spent()
+    for step in range(200):
+        spent.is_blank = not spent.is_blank
+        spent.on(sum, range(100_000 if step < 100 else 0))
+        done.append(spent.since_last(100) if step % 100 == 99 else 0.0)
+    ends.set()
+    thread.join()
+
+    busy, idle = done[99], done[199]
+    assert idle < 0.1e6 < 0.5e6 < busy  # nanoseconds a step
