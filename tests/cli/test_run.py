@@ -210,6 +210,20 @@ def test_variables_arrive_as_written(loom: Any, script: Script):
     assert text(done.stdout) == "['${app_id} $$ $HOME', 'b$$b', '']\n"
 
 
+def test_a_policy_is_kept_with_the_job_or_refused(loom: Any, script: Script):
+    job = json.loads(loom("run", "--json", "--policy", "shrink,nan=fail", script("pass")).stdout)
+    wrong = loom("run", "--policy", "shrnk", script("pass"))
+    both = loom("run", "--policy", "fail", "--max-retries", "2", script("pass"))
+    dry = loom("launch", "--policy", "nan=restart", "--dryrun", script("pass"))
+
+    record = json.loads((loom.home / "runs" / job["id"] / "status.json").read_text())
+    assert record["policy"] == {"recovery": "shrink", "on_loss": "fail"}
+    assert (wrong.returncode, both.returncode) == (2, 2)
+    assert "--policy 'shrnk': write one of live, restart, shrink, fail" in text(wrong.stderr)
+    assert "starts nothing again" in text(both.stderr)
+    assert "policy: nan=restart" in text(dry.stdout)
+
+
 def test_a_name_of_ones_own_begins_the_id(loom: Any, script: Script):
     loom("run", "--name", "exp.7", script("pass"))
 

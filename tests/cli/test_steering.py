@@ -72,6 +72,20 @@ def test_several_changes_are_told_one_a_line() -> None:
     assert lines == [f"lr 0.1 -> 0.03 {where}", f"momentum 0.9 -> 0.8 {where}"]
 
 
+def test_what_was_before_several_changes_may_be_unknown() -> None:
+    values = {"values": {"lr": 0.03, "momentum": 0.8}, "hold": False}
+
+    for before in (None, 0.1, {"lr": None}):
+        lines = in_words(outcome(payload=values, before=before, after=None))
+        assert [line.split(" at ")[0] for line in lines] == ["lr 0.03", "momentum 0.8"]
+
+
+def test_what_is_decided_and_yet_to_come_is_not_said_to_be_done() -> None:
+    coming = outcome(kind="stop_at", state="committed", ranks=[], ended_at=None)
+
+    assert in_words(coming) == ["will stop at step 412"]
+
+
 def test_a_pause_names_its_step_and_a_command_on_its_way_its_state() -> None:
     ranks = [{"rank": 2, "state": "applied"}]
 

@@ -109,6 +109,10 @@ class Job:
         self.passes(1)
         return self
 
+    def logged(self, metric: str) -> None:
+        """Come back when the plane knows of a metric."""
+        until(lambda: metric in plane.ask("metrics", job=self.id, limit=1)["names"], PATIENCE)
+
     def set(self, values: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """Change knobs; return the outcome."""
         outcome: dict[str, Any] = plane.ask(

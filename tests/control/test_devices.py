@@ -127,6 +127,7 @@ def test_a_device_that_nobody_uses_ends_nobody(
 ) -> None:
     members = begin("spared")
 
+    loom("devices", "register", "spared/cpu/9")
     said = loom("devices", "fail", "spared/cpu/9")
     loom("devices", "drain", "spared/cpu/1")
     goes_on(tmp_path, "spared", (0, 1, 2, 3))

@@ -40,7 +40,8 @@ def _event(name: str, state: str, text: str) -> None:
     def _(device: str, reason: str, as_json: bool) -> None:
         from torchloom.client import plane
 
-        found = plane.ask("device_event", device=device, state=state, reason=reason)
+        new = name == "register"
+        found = plane.ask("device_event", device=device, state=state, reason=reason, new=new)
         if as_json:
             echo_json(found)
             return

@@ -1,4 +1,4 @@
-"""`loom inspect`: look closer at a job, such as at who changed what and what came of it."""
+"""`loom inspect`: look closer at a job: at who changed what, and at what its ranks do."""
 
 from typing import Any
 
@@ -7,25 +7,43 @@ import click
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.cli.steering import in_words
-from torchloom.errors import NotFound
+from torchloom.errors import NotFound, UserError
 
-VIEWS = ("audit",)
+VIEWS = ("audit", "stacks")
+_PATIENCE = 30.0  # seconds; stacks are taken twice, on every node
 
 
 @click.command("inspect", cls=LoomCommand)
 @click.argument("job")
-@click.argument("what", metavar="audit")
+@click.argument("what", metavar="audit|stacks")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print what `loom set --replay` takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list.")
-def command(job: str, what: str, as_yaml: bool, as_json: bool) -> None:
+@click.option("--rank", type=int, help="Only the stacks of this rank.")
+@click.option("--threads", is_flag=True, help="Stacks of all threads, rank by rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list, or stacks as one object.")
+def command(
+    job: str, what: str, as_yaml: bool, rank: int | None, threads: bool, as_json: bool
+) -> None:
     """Look closer at JOB.
 
     audit: every command, in order: who, why, what, at which step, with which outcome.
-    """
-    from torchloom.client import plane
 
+    stacks: what each rank does now, taken twice, and who holds the others up.
+    """
     if what not in VIEWS:
         raise NotFound("view", what, VIEWS)
+    if what == "stacks":
+        if as_yaml:
+            raise UserError("stacks are printed as text or with --json; --yaml is for audit")
+        _stacks(job, rank, threads, as_json)
+    else:
+        if rank is not None or threads:
+            raise UserError("--rank and --threads are for stacks")
+        _audit(job, as_yaml, as_json)
+
+
+def _audit(job: str, as_yaml: bool, as_json: bool) -> None:
+    from torchloom.client import plane
+
     commands = plane.ask("audit", job=job)
     if as_json:
         echo_json(commands)
@@ -35,6 +53,25 @@ def command(job: str, what: str, as_yaml: bool, as_json: bool) -> None:
         echo(yaml.safe_dump(commands, sort_keys=False).rstrip())
     else:
         echo(table(("#", "AT", "BY", "STATE", "WHAT", "WHY"), map(_row, commands)))
+
+
+def _stacks(job: str, rank: int | None, threads: bool, as_json: bool) -> None:
+    from torchloom.cli import stackprint
+    from torchloom.client import plane
+
+    found = plane.ask("stacks", _PATIENCE, job=job)
+    if rank is not None:
+        known = [
+            number for role in found["roles"] for one in role["stacks"] for number in one["ranks"]
+        ]
+        if rank not in known:
+            raise NotFound("rank", str(rank), map(str, sorted(known)))
+        found = stackprint.narrowed(found, rank)
+    if as_json:
+        echo_json(found)
+    else:
+        for line in stackprint.told(found, threads):
+            echo(line)
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -1,17 +1,19 @@
 """`loom ls`: jobs, newest first."""
 
+from datetime import datetime
+
 import click
 
 from torchloom.cli import live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, echo_json, table
-from torchloom.cli.shapes import engine_job_shape, job_shape, state_of, took
+from torchloom.cli.shapes import engine_job_shape, job_shape, lasted
 from torchloom.launch import catalog
-from torchloom.launch.record import Record
 from torchloom.schedulers import LOCAL
 from torchloom.specs.api import AppState
 
 _SCREENFUL = 30
+_MOST = 1000  # jobs that nobody of ours launched
 
 
 @click.command("ls", cls=LoomCommand)
@@ -39,21 +41,28 @@ def command(
         _list_engine(scheduler, scheduler_args, as_json)
         return
     records = [r for r in catalog.records() if state is None or r.state.name == state.upper()]
-    shown = records[: limit or (None if every or as_json else _SCREENFUL)]
-    known = {} if all(record.is_over() for record in shown) else live.jobs()
+    most = limit or (None if every or as_json else _SCREENFUL)
+    known = live.jobs([record.id for record in records[:most]]) if records else {}
+    jobs = [job_shape(record, scheduler, known.get(record.id)) for record in records[:most]]
+    others = [j for j in live.strangers(most or _MOST) if state in (None, j["state"].lower())]
+    shown = sorted([*jobs, *others], key=_time, reverse=True)[:most]
     if as_json:
-        echo_json([job_shape(record, scheduler, known.get(record.id)) for record in shown])
+        echo_json(shown)
         return
-    rows = [_row(record, known.get(record.id)) for record in shown]
-    click.echo(table(("ID", "STATE", "STEP", "AGE", "TOOK", "REASON"), rows))
-    if len(shown) < len(records):
-        click.echo(f"({len(records) - len(shown)} older: loom ls --all)")
+    click.echo(table(("ID", "STATE", "STEP", "AGE", "TOOK", "REASON"), map(_row, shown)))
+    left = len(records) + len(others) - len(shown)
+    if left:
+        click.echo(f"({left} older: loom ls --all)")
 
 
-def _row(record: Record, known: live.Live | None) -> tuple[str, ...]:
-    step = "-" if known is None or known["step"] is None else str(known["step"])
-    state = state_of(record, known)
-    return record.id, state, step, age(record.created_at), took(record), record.reason
+def _time(job: live.Live) -> datetime:
+    return datetime.fromisoformat(job["created_at"])
+
+
+def _row(job: live.Live) -> tuple[str, ...]:
+    step = "-" if job["step"] is None else str(job["step"])
+    took = lasted(job["started_at"], job["ended_at"])
+    return job["id"], job["state"], step, age(job["created_at"]), took, job["reason"]
 
 
 def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:

@@ -1,5 +1,8 @@
 """`loom set`: change knobs of a running job, at one step on all ranks."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from torchloom.cli.command import LoomCommand, Number
@@ -18,6 +21,19 @@ _PROMISE = 1.0  # seconds to wait for a change whose step may be far
 @click.option(
     "--wait", type=click.FloatRange(0), metavar="SECONDS", help="For the outcome; default 30."
 )
+@click.option(
+    "--guard",
+    metavar="CONDITION",
+    help="Take it back if, say, 'loss>2.0', 'loss>1.5x', 'loss is nan'.",
+)
+@click.option("--for", "span", type=Number(1), metavar="STEPS", help="Guarded; default 200.")
+@click.option(
+    "--undo",
+    is_flag=False,
+    flag_value="",
+    metavar="[COMMAND]",
+    help="Take back the last change, or this one.",
+)
 @click.option("--replay", metavar="FILE", help="Do what this audit log says, at its steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object, or a list of knobs.")
 def command(
@@ -26,33 +42,54 @@ def command(
     hold: bool,
     reason: str,
     wait: float | None,
+    guard: str | None,
+    span: int | None,
+    undo: str | None,
     replay: str | None,
     as_json: bool,
 ) -> None:
     """Change knobs of JOB at one step on all ranks; without values, list them.
 
     A changed lr keeps the shape of its schedule: it is scaled from that step on. --hold pins it.
+    --undo gives knobs the value, and the schedule, that they had before.
     """
-    from torchloom.client import plane
-
     job, values = split(words)
+    if span is not None and guard is None:
+        raise UserError("--for says how long a guard watches; add --guard 'loss>2.0'")
+    wishes = {"hold": hold or None, "guard": guard, "span": span}
+    facts = {"at": at, "reason": reason or None, "wait": wait}
+    alone = {name: value for name, value in wishes.items() if value is not None}
     if replay is not None:
-        if values or hold or at is not None:
+        if values or alone or at is not None or undo is not None:
             raise UserError("--replay brings its own values and steps; leave the others out")
         _replay(job, replay, reason, as_json)
-        return
-    if not values:
-        if hold or at is not None or reason:
-            raise UserError("nothing to set; write NAME=VALUE, such as lr=0.03")
-        knobs = plane.ask("knobs", job=job)
-        if as_json:
-            echo_json(knobs)
-        else:
-            echo(_listed(knobs))
-        return
-    facts = {"values": values, "hold": hold, "at": at, "reason": reason, "wait": wait}
-    outcome = plane.ask("set", None, job=job, **{k: v for k, v in facts.items() if v is not None})
-    tell(outcome, as_json)
+    elif undo is not None:
+        if values or alone:
+            raise UserError("--undo brings its own values; leave the others out")
+        _ask("undo", job, {**facts, "command": undo}, as_json)
+    elif values:
+        _ask("set", job, {**facts, **wishes, "values": values}, as_json)
+    elif alone or at is not None or reason:
+        raise UserError("nothing to set; write NAME=VALUE, such as lr=0.03")
+    else:
+        _list(job, as_json)
+
+
+def _ask(name: str, job: str, facts: Mapping[str, Any], as_json: bool) -> None:
+    from torchloom.client import plane
+
+    said = {name: value for name, value in facts.items() if value is not None}
+    tell(plane.ask(name, None, job=job, **said), as_json)
+
+
+def _list(job: str, as_json: bool) -> None:
+    from torchloom.client import plane
+
+    knobs = plane.ask("knobs", job=job)
+    if as_json:
+        echo_json(knobs)
+    else:
+        echo(_listed(knobs))
 
 
 def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
@@ -60,9 +97,15 @@ def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
     from torchloom.cli.replaying import read_changes
     from torchloom.client import plane
 
+    names: dict[str, str] = {}  # what each change of the log is called here
     for change in read_changes(path):
+        known, undo = change.pop("known"), change.pop("undo")
         wish = {**change, "reason": reason or change["reason"], "wait": _PROMISE}
-        tell(plane.ask("set", None, job=job, **wish), as_json)
+        if undo in names:
+            wish["undo"] = names[undo]
+        outcome = plane.ask("set", None, job=job, **wish)
+        names[known] = outcome["id"]
+        tell(outcome, as_json)
 
 
 def _listed(knobs: list[dict[str, object]]) -> str:

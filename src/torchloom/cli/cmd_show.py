@@ -18,7 +18,7 @@ from torchloom.cli.shapes import (
     state_of,
     took,
 )
-from torchloom.errors import NotFound
+from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.api import get_runner
@@ -40,7 +40,16 @@ def command(
     job: str | None, wait: bool, spec: bool, events: bool, roles: str | None, as_json: bool
 ) -> int:
     """Show one job: by id, the beginning of it, name, handle, or @ for the newest."""
-    record = find_job(job)
+    try:
+        record = find_job(job)
+    except UserError as error:  # no run of this name, but the plane may know of more
+        found = None if isinstance(error, Ambiguous) else live.stranger(job)
+        if found is None:
+            raise
+        if wait or spec or events:
+            raise UserError(f"nobody of ours launched {found['id']}: show it as it is") from None
+        _show_stranger(found, as_json)
+        return 0
     if wait:
         get_runner().wait(handle_of(record))
         record = find_job(record.id)
@@ -51,6 +60,23 @@ def command(
     else:
         _show(record, _ranks(record, roles), as_json)
     return 1 if wait and record.state is not AppState.SUCCEEDED else 0
+
+
+def _show_stranger(job: live.Live, as_json: bool) -> None:
+    """Show a job whose ranks came to the plane by themselves."""
+    from torchloom.cli.monitor.answers import job_text, ranks_text
+
+    if as_json:
+        facts = job.pop("facts")
+        ranks = [{**rank, "exit_code": None} for rank in job.pop("ranks")]
+        place = {"host": facts.get("host", ""), "log_dir": "", "lost_log_bytes": 0, "error": ""}
+        names = rank_shape(RankRecord("", 0, 0, 0), "")
+        echo_json({**job, **place, "ranks": [{name: r[name] for name in names} for r in ranks]})
+        return
+    from torchloom.client import plane
+
+    click.echo(job_text(job, plane.ask("knobs", job=job["id"])))
+    click.echo("\n" + ranks_text(job["ranks"]))
 
 
 def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
@@ -64,7 +90,7 @@ def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
 
 def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
     error = first_error(record)
-    known = None if record.is_over() else live.job(record.id)
+    known = live.job(record.id)
     lives = {rank: live.rank_of(known, rank.role, rank.rank) for rank in ranks}
     if as_json:
         job = job_shape(record, live=known)

@@ -171,6 +171,7 @@ def _request(asked: LaunchCommand, plan: HostPlan) -> Request:
         "grace": asked.grace,
         "orphan_limit": _whole(asked.orphan_limit),
         "idle_timeout": _whole(asked.idle_timeout),
+        "policy": asked.policy,
     }
     return Request(
         words=asked.words,

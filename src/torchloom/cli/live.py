@@ -6,12 +6,31 @@ from torchloom.errors import LoomError
 
 _PATIENCE = 2.0  # seconds; whoever only looks does not wait for a plane that is busy
 
+_STATES = {"COMPLETED": "SUCCEEDED"}
+
 Live = dict[str, Any]
 
 
-def jobs() -> dict[str, Live]:
-    """Return the active jobs of the plane by id; none where there is no plane."""
-    return {job["id"]: job for job in _ask("jobs", active=True) or ()}
+def jobs(ids: list[str]) -> dict[str, Live]:
+    """Return what the plane knows of these jobs, by id; nothing where there is no plane."""
+    return {job["id"]: job for job in _ask("jobs", ids=ids) or ()}
+
+
+def strangers(limit: int) -> list[Live]:
+    """Return the jobs that only the plane knows: their ranks came by themselves."""
+    return [_as_launched(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
+
+
+def stranger(name: str | None) -> Live | None:
+    """Return such a job with its ranks, by whatever name it is meant."""
+    found = _ask("job", job=name or "")
+    return _as_launched(found) if found and not found["scheduler"] else None
+
+
+def _as_launched(job: Live) -> Live:
+    """Return a job in the words that all jobs are listed with."""
+    state = _STATES.get(job["state"], job["state"])
+    return {**job, "state": state, "status": state}
 
 
 def job(app_id: str) -> Live | None:

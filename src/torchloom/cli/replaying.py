@@ -30,6 +30,8 @@ def _change(one: dict[str, Any]) -> dict[str, Any]:
     payload = one["payload"]
     values = payload.get("values") or {payload["name"]: payload["value"]}
     return {
+        "known": one["id"],
+        "undo": payload.get("undo", ""),
         "values": values,
         "hold": bool(payload.get("hold")),
         "at": one["effective_step"],

@@ -27,9 +27,14 @@ def paint_state(state: str) -> str:
 
 def took(record: Record) -> str:
     """Return how long a run ran, or has been running."""
-    if record.started_at is None or record.ended_at is None:
-        return age(record.started_at)
-    times = [datetime.fromisoformat(at) for at in (record.started_at, record.ended_at)]
+    return lasted(record.started_at, record.ended_at)
+
+
+def lasted(started_at: str | None, ended_at: str | None) -> str:
+    """Return the time from a beginning to an end, or until now."""
+    if started_at is None or ended_at is None:
+        return age(started_at)
+    times = [datetime.fromisoformat(at) for at in (started_at, ended_at)]
     return duration((times[1] - times[0]).total_seconds())
 
 
@@ -58,6 +63,7 @@ def job_shape(
         "status": state,
         "reason": record.reason,
         "step": live["step"] if live else None,
+        "world_size": len(record.ranks) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,
         "generation": record.restarts,
         "handle": handle_of(record, scheduler),
@@ -89,7 +95,7 @@ def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[
         "local_rank": rank.local_rank,
         "role": rank.role,
         "replica": rank.replica,
-        "node": host,
+        "node": rank.process.host if rank.process else host,
         "pid": rank.process.pid if rank.process else None,
         "state": rank.state.name,
         "step": known.get("step"),

@@ -56,14 +56,17 @@ def in_words(outcome: dict[str, Any]) -> list[str]:
     if outcome["state"] not in ("applied", "committed"):
         return [f"{outcome['kind']} {outcome['id']} is {outcome['state'].replace('_', ' ')}{where}"]
     if outcome["kind"] != "knob":
-        return [f"{_DONE.get(outcome['kind'], outcome['kind'])}{where}"]
+        words = _DONE if outcome["state"] == "applied" else _WILL
+        return [f"{words.get(outcome['kind'], outcome['kind'])}{where}"]
     payload = outcome["payload"]
     values = payload.get("values") or {payload["name"]: payload["value"]}
-    held = ", held" if payload.get("hold") else ""
-    return [
-        f"{name} {_change(outcome, name, value, len(values))}{where}{held}"
+    more = ", held" if payload.get("hold") else ""
+    more += f", undoes {payload['undo']}" if payload.get("undo") else ""
+    lines = [
+        f"{name} {_change(outcome, name, value, len(values))}{where}{more}"
         for name, value in values.items()
     ]
+    return lines + _guarded(outcome.get("guard"))
 
 
 def numbers(ranks: Iterable[int]) -> str:
@@ -91,14 +94,28 @@ _DONE = {
     "stop": "stopped",
     "stop_at": "stopped",
 }
+_WILL = {"pause": "will pause", "stop": "will stop", "stop_at": "will stop"}
+_FOUND = {"kept": "all went well", "reverted": "taken back", "tripped": "to be taken back"}
 
 
 def _change(outcome: dict[str, Any], name: str, value: Any, of: int) -> str:
-    before, after = outcome["before"], outcome["after"]
-    if of > 1:
-        before, after = (before or {}).get(name), (after or {}).get(name)
+    before, after = (
+        said.get(name) if isinstance(said, dict) and of > 1 else said if of == 1 else None
+        for said in (outcome["before"], outcome["after"])
+    )
     after = value if after is None else after
     return f"{shown(after)}" if before is None else f"{shown(before)} -> {shown(after)}"
+
+
+def _guarded(guard: dict[str, Any] | None) -> list[str]:
+    """Return what is to say of a change's guard, if it has one."""
+    if guard is None:
+        return []
+    words = f"guard {guard['condition']} over {guard['steps']} steps"
+    if guard["state"] == "watching":
+        return [words]
+    found = _FOUND.get(guard["state"], "without effect")
+    return [f"{words}: {found}, {guard['reason']}"]
 
 
 def _where(outcome: dict[str, Any]) -> str:

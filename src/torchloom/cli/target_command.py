@@ -7,6 +7,7 @@ import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.target import Request
+from torchloom.launch.policy import policy
 from torchloom.runner import config
 from torchloom.schedulers import DEFAULT
 
@@ -35,6 +36,12 @@ def target_options(function: F) -> F:
         ),
         click.option(
             "--max-retries", type=Number(0), metavar="N", help="Starts after a failure, at most."
+        ),
+        click.option(
+            "--policy",
+            metavar="WORDS",
+            callback=lambda ctx, param, said: said and policy("--policy", said),
+            help="After a failure: live, restart, shrink or fail; nan=notify|restart|fail.",
         ),
         click.option("--parent_run_id", "--parent-run-id", hidden=True),
         click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
@@ -75,6 +82,8 @@ def request_from(options: dict[str, Any]) -> Request:
     defaults = config.get_configs("cli", "run")
     given = {name: options[name] for name in Request.__slots__ if name in options}
     given["scheduler"] = options["scheduler"] or defaults.get("scheduler") or DEFAULT
+    if options.get("policy"):
+        given["cfg"] = {"policy": options["policy"]}
     given["workspace"] = options["workspace"] or defaults.get("workspace") or ""
     if not options["words"] and not options["module"] and "component" in defaults:
         given["words"] = (defaults["component"],)

@@ -21,6 +21,7 @@ _TARGET = (
     "--name=",
     "--env=",
     "--max-retries=",
+    "--policy=",
     "-m=",
     "--json",
 )
@@ -42,7 +43,7 @@ VERBS: dict[str, Verb] = {
                 "--launcher=",
                 "--per-rank",
             ),
-            *("--max-restarts=", "--spares=", "--timeout=", "--orphan-limit="),
+            *("--max-restarts=", "--spares=", "--timeout=", "--orphan-limit=", "--policy="),
             *("--shutdown-timeout=", "--cpu-bind=", "--log-dir=", "--role=", "--no-fallback"),
             *("--no-python", "--dryrun", "--module="),
         ),
@@ -81,7 +82,10 @@ VERBS: dict[str, Verb] = {
     ),
     "set": Verb(
         "change knobs at one step on all ranks; without values list them",
-        ("--at=", "--hold", "--reason=", "--wait=", "--replay=", "--json"),
+        (
+            *("--at=", "--hold", "--reason=", "--wait=", "--guard=", "--for=", "--undo="),
+            *("--replay=", "--json"),
+        ),
         "job",
     ),
     "pause": Verb(
@@ -90,7 +94,9 @@ VERBS: dict[str, Verb] = {
     "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job", beside="pause"),
     "checkpoint": Verb("have all ranks save at one step", ("--at=", "--reason=", "--json"), "job"),
     "stop": Verb(
-        "end a job: SIGTERM, grace, SIGKILL", ("--now", "--reason=", "--no-wait", "--json"), "job"
+        "end a job: SIGTERM, grace, SIGKILL; or at a step",
+        ("--now", "--at=", "--reason=", "--no-wait", "--json"),
+        "job",
     ),
     "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
     "up": Verb(
@@ -103,7 +109,12 @@ VERBS: dict[str, Verb] = {
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
     ),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
-    "inspect": Verb("look closer at a job: audit", ("--yaml", "--json"), "job", False),
+    "inspect": Verb(
+        "look closer at a job: audit, stacks",
+        ("--yaml", "--rank=", "--threads", "--json"),
+        "job",
+        False,
+    ),
     "components": Verb(
         "list components, or explain one", ("--print=", "--json"), "component", False
     ),

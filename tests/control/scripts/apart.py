@@ -20,6 +20,7 @@ evaluation = float(os.environ.get("EVALUATION", "0")) if rank == 1 else 0.0
 trains = os.environ.get("TRAINS", "1") == "1"
 stepping = os.environ.get("STEPPING", "api")
 optimizers = int(os.environ.get("OPTIMIZERS", "1"))
+loss = os.environ.get("LOSS", "")
 life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 if sync:
@@ -80,3 +81,5 @@ else:
         with step:
             used["temperature"] = run.config["temperature"]
             take(step.number)
+            if loss:  # one that is easy to have rise
+                step.log(loss=used[loss])

@@ -47,6 +47,7 @@ class Prompt:
             "knobs": lambda asked: answers.knobs_text(self._of_job("knobs", asked)),
             "set": self._set,
             "setlr": self._setlr,
+            "undo": self._undo,
             **dict.fromkeys(("pause", "resume", "stop"), self._steer),
             "audit": lambda asked: answers.audit_text(self._of_job("audit", asked)),
             "devices": self._devices,
@@ -113,6 +114,15 @@ class Prompt:
     def _setlr(self, asked: Order) -> str:
         return self._change(asked, self.job, {"lr": value_of(asked.only("value"))})
 
+    def _undo(self, asked: Order) -> str:
+        """Take back a change; where `use` chose a job, one word is a command of it."""
+        words = asked.at_most(2)
+        if self.job and len(words) < 2:
+            words = (self.job, *words)
+        job, command = (*words, "", "")[:2]
+        outcome = self._ask("undo", None, job=job, command=command, **_facts(asked))
+        return "\n".join(in_words(outcome))
+
     def _change(self, asked: Order, job: str, values: dict[str, Any]) -> str:
         outcome = self._ask("set", None, job=job, values=values, **_facts(asked))
         return "\n".join(in_words(outcome))
@@ -135,7 +145,11 @@ class Prompt:
         uuid = asked.only("device")
         if asked.word != "register_device":
             uuid = device_named(uuid, [each["uuid"] for each in self._ask("devices")["devices"]])
-        facts = {"state": _STATES[asked.word], "reason": asked.flags.get("--reason", "")}
+        facts: dict[str, Any] = {
+            "state": _STATES[asked.word],
+            "new": asked.word == "register_device",
+        }
+        facts["reason"] = asked.flags.get("--reason", "")
         return answers.device_text(self._ask("device_event", device=uuid, **facts))
 
     def _plane(self, asked: Order) -> str:
@@ -168,6 +182,10 @@ def _facts(asked: Order) -> dict[str, Any]:
         facts["at"] = _whole("--at", asked.flags["--at"])
     if "--hold" in asked.flags:
         facts["hold"] = True
+    if "--guard" in asked.flags:
+        facts["guard"] = asked.flags["--guard"]
+    if "--for" in asked.flags:
+        facts["span"] = _whole("--for", asked.flags["--for"])
     if "--wait" in asked.flags:
         facts["wait"] = _seconds("--wait", asked.flags["--wait"])
     return facts

@@ -33,9 +33,10 @@ WORDS: Mapping[str, Word] = {
     "set": Word(
         "set [JOB] NAME=VALUE ..",
         "change knobs at one step on all ranks",
-        (_AT, "--hold", _WHY, "--wait="),
+        (_AT, "--hold", _WHY, "--wait=", "--guard=", "--for="),
         "knob",
     ),
+    "undo": Word("undo [JOB] [COMMAND]", "take back the last change of knobs", (_AT, _WHY), "job"),
     "setlr": Word("setlr VALUE", "the same as set lr=VALUE", (_AT, "--hold", _WHY, "--wait=")),
     "pause": Word("pause [JOB]", "have all ranks wait at one step", (_AT, _WHY), "job"),
     "resume": Word("resume [JOB]", "go on", (_WHY,), "job"),

@@ -1,0 +1,79 @@
+"""Print the stacks of a job's ranks: each one once, with the ranks that have it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torchloom.cli.output import printable
+
+
+def narrowed(found: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return of an answer only what is of one rank; the verdict is of all of them."""
+    roles = []
+    for role in found["roles"]:
+        stacks = [{**one, "ranks": [rank]} for one in role["stacks"] if rank in one["ranks"]]
+        ranks = [one for one in role["ranks"] if one["rank"] == rank]
+        roles.append({**role, "stacks": stacks, "ranks": ranks})
+    return {**found, "roles": roles}
+
+
+def told(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
+    """Yield the lines that tell people what an answer says."""
+    if found["taken"] == "kept":
+        yield (
+            f"the job has ended; this was kept at {found['time']}"
+            if found["roles"]
+            else ("the job has ended, and no stacks of it were kept")
+        )
+    for role in found["roles"]:
+        yield printable(f"{role['role']}: {role['verdict']['words']}")
+        if all_threads:
+            yield from _by_rank(role["ranks"])
+        else:
+            yield from _by_stack(role)
+
+
+def _by_stack(role: dict[str, Any]) -> Iterator[str]:
+    ranks = {one["rank"]: one for one in role["ranks"]}
+    for stack in role["stacks"]:
+        yield ""
+        about = sorted({_about(ranks[rank]) for rank in stack["ranks"] if rank in ranks})
+        yield "  ".join((_names(stack["ranks"]), *about))
+        text = _text(ranks.get(stack["ranks"][0]))
+        for at, frame in enumerate(stack["frames"]):
+            yield printable(f"    {frame}{f'  {text}' if text and at == 0 else ''}")
+        if not stack["frames"]:
+            yield f"    {_why(ranks.get(stack['ranks'][0]))}"
+
+
+def _by_rank(ranks: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for rank in ranks:
+        yield ""
+        yield f"rank {rank['rank']}  {_about(rank)}"
+        for thread in rank["threads"]:
+            name = thread["name"] or "a thread without a name"
+            yield printable(f"  {name}{' (main)' if thread['main'] else ''}")
+            for frame in thread["frames"]:
+                place = f"{frame['function']} ({frame['file']}:{frame['line']})"
+                yield printable(f"    {place}  {frame['text']}".rstrip())
+        if not rank["threads"]:
+            yield f"    {_why(rank)}"
+
+
+def _about(rank: dict[str, Any]) -> str:
+    moved = "moves" if rank["moved"] else "has not moved"
+    step = "no step yet" if rank["step"] is None else f"step {rank['step']}"
+    return f"{step}, {rank['kind']}, {moved}" + (f", by {rank['source']}" if rank["source"] else "")
+
+
+def _text(rank: dict[str, Any] | None) -> str:
+    threads = rank["threads"] if rank else []
+    main = next((one for one in threads if one["main"]), None)
+    return str(main["frames"][0]["text"]) if main and main["frames"] else ""
+
+
+def _why(rank: dict[str, Any] | None) -> str:
+    return printable(f"no stack: {rank['note'] or 'its process is not Python'}") if rank else ""
+
+
+def _names(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
