@@ -2,14 +2,13 @@
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from torchloom import settings
-from torchloom.launch import descendants, link
+from torchloom.launch import descendants, link, sockets
 from torchloom.launch.descendants import Share
 from torchloom.launch.noderelay import NodeRelay
 
@@ -33,8 +32,11 @@ def answers(relay: NodeRelay) -> Callable[[], bool]:
 
     def called() -> bool:
         relay.look(descendants.reap())
-        with socket.socket(socket.AF_UNIX) as rank:
-            return rank.connect_ex(str(relay.address)) == 0
+        try:
+            sockets.connect(relay.address).close()
+        except OSError:
+            return False
+        return True
 
     return called
 

@@ -14,8 +14,6 @@ from torchloom.rules.command import (
     desired,
     entry_from_dict,
     entry_to_dict,
-    outcome_from_text,
-    outcome_to_text,
     schedule,
     upcoming,
 )
@@ -472,9 +470,7 @@ def test_a_generation_that_begins_anew_comes_upon_earlier_changes_unless_a_newer
     ]
 
 
-def test_an_outcome_and_a_row_are_read_back_as_written() -> None:
-    for outcome in (Commit(412), LATE):
-        assert outcome_from_text(outcome_to_text(outcome)) == outcome
+def test_a_row_is_read_back_as_written() -> None:
     row = Entry(knob(at_step=7), 3, Status.COMMITTED, 2, 7, "why", {1: Ack(7, 0.2, 0.1)}, 5)
     assert entry_from_dict(json.loads(json.dumps(entry_to_dict(row)))) == row
     assert row.key == "command/c/2"

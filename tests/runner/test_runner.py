@@ -136,6 +136,7 @@ def test_options_are_those_given_else_the_files_else_the_defaults(home: Path) ->
         "grace": 4,
         "orphan_limit": 60,
         "idle_timeout": 0,
+        "policy": None,
         "log_dir": "/file",
         "prepend_cwd": False,
         "auto_set_cuda_visible_devices": False,

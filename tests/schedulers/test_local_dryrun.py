@@ -75,6 +75,7 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
         "auto_set_cuda_visible_devices": False,
         "orphan_limit": 60,
         "idle_timeout": 0,
+        "policy": None,
         "grace": 10,
     }
 

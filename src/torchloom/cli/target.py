@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torchloom.runner.api import Runner
 from torchloom.schedulers import DEFAULT
 from torchloom.settings import environment
 from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, app_to_dict
+from torchloom.specs.dataclass import dataclass
 
 SPEC_ENDINGS = (".json", ".yaml", ".yml")
 

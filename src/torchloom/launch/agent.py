@@ -13,7 +13,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from torchloom.launch.variables import (
     UPLINK_VARIABLE,
 )
 from torchloom.rules.replica import ReplicaKey
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:  # a node of the plane's needs none
     from torchloom.launch.noderelay import NodeRelay

@@ -1,12 +1,13 @@
 """The command line of a launch, as a value: what `loom launch`, its shim and roles say."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torchloom.errors import UserError
 from torchloom.launch.grammar import OURS, TORCHRUN, Said
 from torchloom.launch.values import NO_STREAMS, Count, Nodes, Streams
+from torchloom.specs.dataclass import dataclass
 
 AS_TORCHRUN = "--as-torchrun"  # the first word: all others are read as torchrun reads them
 AGENT = "agent"

@@ -5,7 +5,6 @@ The launch process knows a rank's place in its group, the agent what is true of 
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom.launch.group import Group
@@ -26,6 +25,7 @@ from torchloom.launch.variables import (
 )
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
+from torchloom.specs.dataclass import dataclass
 
 _SITE = Path(__file__).parents[1] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (

@@ -6,11 +6,12 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from torchloom.launch.identity import host_name
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.specs.dataclass import dataclass
 
 _PROC = Path("/proc")
 

@@ -2,9 +2,9 @@
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from torchloom.specs.dataclass import dataclass
 from torchloom.specs.status_text import read_error
 
 

@@ -1,9 +1,9 @@
 """Which rank is which: the numbers of a group whose hosts may differ, and some gone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torchloom.launch.request import RoleRequest
+from torchloom.specs.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

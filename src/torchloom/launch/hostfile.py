@@ -1,11 +1,11 @@
 """Read and write the host files of MPI launchers, schedulers and DeepSpeed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from torchloom.errors import UserError, shorten
+from torchloom.specs.dataclass import dataclass
 
 Read = Callable[[Path], str]
 

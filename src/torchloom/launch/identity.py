@@ -6,10 +6,11 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from torchloom.specs.dataclass import dataclass
 
 _LINUX = sys.platform == "linux"
 _POLL = 0.5  # where the kernel cannot tell of an exit, ask twice a second

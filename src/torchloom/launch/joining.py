@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from torchloom.launch.frames import Connection, Message
 from torchloom.launch.values import Nodes
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.settings import LOCAL_HOST_NAME
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torchloom.launch.command import LaunchCommand

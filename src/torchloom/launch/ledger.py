@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchloom.launch import catalog
@@ -15,6 +15,7 @@ from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import NONE, AppState
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torchloom.rules.recovery import Verdict

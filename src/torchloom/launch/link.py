@@ -6,10 +6,10 @@ which travelled in the environment of the agent and is never sent itself.
 
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom.launch import sockets
+from torchloom.specs.dataclass import dataclass
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}  # seconds, and how often
 _SILENCE = 5000  # milliseconds that sent bytes may stay without an answer from the other kernel

@@ -3,10 +3,11 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from torchloom.specs.dataclass import dataclass
 
 STREAMS = ("stdout", "stderr")
 _COLUMN = {"stdout": 1, "stderr": 2, "combined": 3}

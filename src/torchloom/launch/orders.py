@@ -1,10 +1,11 @@
 """What the launch process tells an agent to start, as values that survive a trip through JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from torchloom.rules.replica import ReplicaKey
+from torchloom.specs.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

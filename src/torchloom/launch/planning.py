@@ -1,7 +1,7 @@
 """From what a launch asks for and where it is to a request over hosts. Pure."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from torchloom.launch.assembly import choose_launcher, mpiexec_kind
@@ -11,6 +11,7 @@ from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import same_host
 from torchloom.launch.request import Carrier, LaunchRequest
 from torchloom.settings import LOOPBACK_NAMES
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torchloom.launch.sites import Site

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from torchloom.specs.dataclass import dataclass
 
 What = Literal["file", "module", "code", "stdin"]
 

@@ -3,13 +3,14 @@ out."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.policy import Wishes
 from torchloom.specs.api import NONE, AppState
+from torchloom.specs.dataclass import dataclass
 
 LAUNCHER_LOST = "launcher_lost"
 RECORD_DAMAGED = "record_damaged"

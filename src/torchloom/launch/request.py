@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from torchloom.launch.policy import Wishes, in_words
 from torchloom.specs.api import RetryPolicy
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torchloom.rules.recovery import RoleRule

@@ -1,10 +1,11 @@
 """What of the ranks' outputs is printed where a launch was started, and what stands before it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from torchloom.launch.logfiles import STREAMS
 from torchloom.launch.values import NO_STREAMS, Streams
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torchloom.launch.command import LaunchCommand

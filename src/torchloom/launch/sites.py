@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from torchloom.errors import UserError
+from torchloom.specs.dataclass import dataclass
 
 BUILT_IN = Path(__file__).with_name("sites.toml")
 

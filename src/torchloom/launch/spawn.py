@@ -9,8 +9,10 @@ import signal
 import sys
 import termios
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn
+
+from torchloom.specs.dataclass import dataclass
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FIRST_EXTRA = 3  # the descriptor behind stdin, stdout and stderr

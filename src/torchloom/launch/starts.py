@@ -1,7 +1,6 @@
 """Starts that were decided: held until their group's store is there, said again until heard."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torchloom.launch.contract import Meeting
 from torchloom.launch.frames import Message
@@ -11,6 +10,7 @@ from torchloom.launch.ordering import replica_order
 from torchloom.launch.request import LaunchRequest
 from torchloom.rules.recovery import Start
 from torchloom.rules.replica import ReplicaKey
+from torchloom.specs.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 
 from torchloom import settings
 from torchloom.launch import link, ports, shared_memory
@@ -19,6 +18,7 @@ from torchloom.launch.keeping import KeeperLink
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.specs.dataclass import dataclass
 
 _SERVE = ("-m", "torchloom.worker.store", "3")
 

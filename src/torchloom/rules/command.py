@@ -113,17 +113,6 @@ class Entry:
         return f"command/{self.id}/{self.offer}"
 
 
-def outcome_to_text(outcome: Outcome) -> str:
-    """Return an outcome as the store has it: `abort`, or `commit 412`."""
-    return "abort" if isinstance(outcome, Abort) else f"commit {outcome.step}"
-
-
-def outcome_from_text(text: str) -> Outcome:
-    """Read back what `outcome_to_text` wrote."""
-    word, _, step = text.partition(" ")
-    return Commit(int(step)) if word == "commit" else Abort("no outcome in time")
-
-
 def entry_to_dict(entry: Entry) -> dict[str, Any]:
     """Return a row as plain values; ranks are texts, as JSON wants its keys."""
     acks = {str(rank): asdict(ack) for rank, ack in entry.acks.items()}

@@ -7,11 +7,12 @@ decides nothing: it starts, stops and reports exits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
+from torchloom.specs.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

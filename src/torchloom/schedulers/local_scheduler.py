@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from torchloom.specs.api import (
     app_to_dict,
     runopts,
 )
+from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
     import socket

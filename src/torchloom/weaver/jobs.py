@@ -35,6 +35,13 @@ class Jobs:
         self._dropped = dropped
         self._now = now
         self._jobs = {job.id: job for job in state.find(Job)}
+        self.on_unknown: Callable[[str], None] = lambda job: None  # who may know more
+
+    def find(self, job: str) -> Job | None:
+        """Return a job by its id, though its launch process may not have told of it yet."""
+        if job not in self._jobs:
+            self.on_unknown(job)
+        return self._jobs.get(job)
 
     def get(self, job: str) -> Job | None:
         return self._jobs.get(job)

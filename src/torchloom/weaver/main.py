@@ -99,6 +99,7 @@ async def _run(options: Options) -> int:
     )
     weaver = Weaver(store, bus)
     adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
+    weaver.jobs.on_unknown = adoption.look_at
     weaver.every(_LOOK_AGAIN, adoption.look_again)
     pokes = Pokes(options.door.parent, weaver.failing(adoption.look_at))
     answering = Answering(weaver)

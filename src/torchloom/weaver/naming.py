@@ -15,13 +15,13 @@ class NoJob(UserError):
 
 def job_named(jobs: Jobs, name: str) -> Job:
     """Return the job that somebody means, or say in words why none is."""
-    known = jobs.all()
-    if name == LAST and known:
-        return known[0]
+    if name == LAST and (newest := jobs.all()):
+        return newest[0]
     if not name or name == LAST:
         return _only(jobs)
-    if (exact := jobs.get(name)) is not None:
+    if (exact := jobs.find(name)) is not None:
         return exact
+    known = jobs.all()
     for job in known:
         if name in (job.name, job.handle):
             return job  # the newest

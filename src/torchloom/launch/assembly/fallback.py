@@ -1,9 +1,9 @@
 """When the wished backend does not come up: gloo with advice, or an honest refusal."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from torchloom.errors import Failure
+from torchloom.specs.dataclass import dataclass
 
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "nccl": (

@@ -1,10 +1,11 @@
 """What is to be started and what comes out: words for a launcher, nothing done yet."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from torchloom.launch.assembly.topology import Topology
+from torchloom.specs.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """How many ranks on which hosts: from `-n`, `--ppn`, `--nhosts` and what the world offers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torchloom.errors import UserError
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import HostSlots, MissingHostfile
 from torchloom.settings import LOOPBACK, LOOPBACK_NAMES
+from torchloom.specs.dataclass import dataclass
 
 
 class BadTopology(UserError):

@@ -1,10 +1,11 @@
 """What an environment says: which hosts a job has, and which rank this process is, if it is one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from torchloom.launch.hostfile import HostSlots, index_of
+from torchloom.specs.dataclass import dataclass
 
 Env = Mapping[str, str]
 
