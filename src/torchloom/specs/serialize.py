@@ -4,16 +4,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torchloom.errors import shorten
 from torchloom.specs.coerce import coerce_app as coerce_app
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.jobspec import JobSpec
-from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.role import AppDef
 from torchloom.specs.shape import APP, at
 from torchloom.specs.unfold import unfold_app
+
+if TYPE_CHECKING:  # who starts an app must not wait for what a job is
+    from torchloom.specs.jobspec import JobSpec
 
 T = TypeVar("T")
 Format = Literal["json", "yaml"]
@@ -56,13 +57,17 @@ def load_app(text: str, fmt: Format | None = None) -> AppDef:
     return app_from_dict(parse(text, fmt))
 
 
-def load_job(text: str, fmt: Format | None = None) -> JobSpec:
+def load_job(text: str, fmt: Format | None = None) -> "JobSpec":
     """Read a job from text, as `load_app` reads an app."""
+    from torchloom.specs.jobspec_shape import job_from_dict
+
     return job_from_dict(parse(text, fmt))
 
 
-def load_spec(text: str, fmt: Format | None = None) -> AppDef | JobSpec:
+def load_spec(text: str, fmt: Format | None = None) -> "AppDef | JobSpec":
     """Read an app or a job from text: an app has roles."""
+    from torchloom.specs.jobspec_shape import job_from_dict
+
     data = parse(text, fmt)
     is_app = not isinstance(data, Mapping) or "roles" in data
     return app_from_dict(data) if is_app else job_from_dict(data)
@@ -73,7 +78,7 @@ def read_app(path: str | PathLike[str]) -> AppDef:
     return _read(path, load_app)
 
 
-def read_spec(path: str | PathLike[str]) -> AppDef | JobSpec:
+def read_spec(path: str | PathLike[str]) -> "AppDef | JobSpec":
     """Read an app or a job from a file, as `read_app` reads an app."""
     return _read(path, load_spec)
 
