@@ -29,6 +29,8 @@ writer = store.writer(lambda batch, upto: say("records", upto))
 writer.start()
 have = store.records.received()
 first = have[0].upto + 1 if have else 1
+known = store.state.one(Fact, name="last")
+last = known.value if known else 0
 say("ready")
 while True:
     for first in range(first, first + 50, 5):
@@ -37,10 +39,11 @@ while True:
         records[2] = Metrics(head, ("loss",), ((first, 0.0, float(first)),))
         writer.submit(Numbered(head, first, records))
     first += 5
+    last += 1
     with store.state.together():
-        store.state.put(Job(f"j{first}"))
-        store.state.put(Fact("last", first))
-    say("state", first)
+        store.state.put(Job(f"j{last}"))
+        store.state.put(Fact("last", last))
+    say("state", last)
 """
 
 
