@@ -25,6 +25,8 @@ from torchloom.launch import sockets
 
 from .monitored import Plane, plane_in
 
+pytestmark = pytest.mark.process  # it takes seconds
+
 SIZES = [(80, 24), (200, 50)]
 PATIENCE = 30.0
 Act = Callable[[Monitor, Pilot[None]], Awaitable[None]]

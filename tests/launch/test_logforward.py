@@ -19,6 +19,8 @@ from torchloom.rules.replica import ReplicaKey
 
 from ..living import until
 
+pytestmark = pytest.mark.process  # it takes seconds
+
 TEXT = b"".join(b"line %d %s\xff\n" % (number, b"." * 100) for number in range(150_000))
 SLACK = 1 << 20  # one more piece of a pipe, as JSON
 

@@ -45,6 +45,8 @@ from ...bus.samples import FROM_RANK, REGISTER, TO_AGENT
 from ...bus.waiting import come_true, live
 from .weaving import CHANGES, NOBODY, Database, FakeWeaver
 
+pytestmark = pytest.mark.process  # it takes seconds
+
 JOB = f"local-{os.getpid()}"  # what a process may say that nobody launched
 DEVICES = (Device("here/cpu/0", "cpu", 0),)
 LIFE = Head(VERSION, JOB, 3, 0, "life-a")
