@@ -59,6 +59,7 @@ def figures(lab: Lab) -> list[Figure]:
     """Return the figures of the command line."""
     (lab.scratch / "x.py").write_text("print('never run')\n")
     loom, torchrun, torchx = lab.ours / "loom", lab.peers / "torchrun", lab.peers / "torchx"
+    lab.at_end.callback(run, loom, "down", env=lab.env)
 
     def ours(*words: str) -> Subject:
         return Subject(f"loom {' '.join(words)}", lab.timed(loom, *words))
@@ -98,6 +99,7 @@ def version(lab: Lab, package: str) -> str:
 def ls_among_many(lab: Lab) -> Callable[[], float]:
     """Return a sampler of `loom ls` in a state folder with ten thousand ended apps."""
     crowded = replace(lab, env={**lab.env, "LOOM_HOME": str(lab.scratch / "crowded")})
+    lab.at_end.callback(run, lab.ours / "loom", "down", env=crowded.env)
     sample = crowded.timed(lab.ours / "loom", "ls")
 
     @cache
