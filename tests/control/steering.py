@@ -171,6 +171,16 @@ def used_by(
     return used
 
 
+def agree(job: Job, first: Mapping[str, Any]) -> None:
+    """Stop a job; check that each rank used, in each step, what the audit log says."""
+    last = job.stop()
+    expected = used_by(first, changes_of(job.audit()), last)
+    for rank in range(job.world):
+        rows = job.rows(rank)
+        assert [row.step for row in rows] == list(range(last))
+        assert [row.used for row in rows] == expected
+
+
 class Plane:
     """The plane of the tests' own user folder."""
 

@@ -16,7 +16,7 @@ from torchloom.client.errors import PlaneLost
 
 from ..living import until
 from . import evidence
-from .steering import Job, Plane, changes_of, loom, used_by
+from .steering import Job, Plane, agree, changes_of, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 FIRST = {"temperature": 0.7, "lr": 0.05}
@@ -46,16 +46,6 @@ def prepared(
         yield command, asked
 
 
-def check(job: Job) -> None:
-    """Check that each rank used, in each step, what the audit log says."""
-    last = job.stop()
-    expected = used_by(FIRST, changes_of(job.audit()), last)
-    for rank in range(job.world):
-        rows = job.rows(rank)
-        assert [row.step for row in rows] == list(range(last))
-        assert [row.used for row in rows] == expected
-
-
 def test_a_rank_stopped_for_two_seconds_between_prepare_and_commit_agrees(
     plane: Plane, start: Callable[..., Job], ask: Ask
 ) -> None:
@@ -68,7 +58,7 @@ def test_a_rank_stopped_for_two_seconds_between_prepare_and_commit_agrees(
     outcome = asked.result()
 
     assert (outcome["state"], len(outcome["ranks"])) == ("applied", WORLD)
-    check(job)
+    agree(job, FIRST)
 
 
 def test_a_rank_killed_between_prepare_and_commit_splits_nobody_and_loses_nothing(
@@ -179,7 +169,7 @@ def test_three_weavers_killed_between_prepare_and_commit_split_nobody(
     samples = kill_weavers(plane, ask, job, 1, 3)
 
     assert {one["state"] for one in samples} == {"applied"}
-    check(job)
+    agree(job, FIRST)
     assert len(changes_of(job.audit())) == len(samples)
 
 
@@ -192,7 +182,7 @@ def test_a_hundred_weavers_killed_between_prepare_and_commit_split_nobody(
     samples = kill_weavers(plane, ask, job, seed, 100)
 
     assert {one["state"] for one in samples} == {"applied"}
-    check(job)
+    agree(job, FIRST)
     assert len(changes_of(job.audit())) == len(samples)
     facts = {"kills": len(samples), "between": 100, "ranks": WORLD, "seed": seed}
     evidence.write("control-weaver-kills", samples, **facts)

@@ -297,11 +297,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     binary = tmp_path / "app.json"
     binary.write_bytes(b"\xff\xfe")
 
-    with pytest.raises(SpecError, match="cannot be read as an app: 'utf-8' codec"):
+    with pytest.raises(SpecError, match="cannot be read: 'utf-8' codec"):
         read_app(binary)
-    with pytest.raises(SpecError, match="cannot be read as an app: Is a directory"):
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
         read_app(tmp_path)
-    with pytest.raises(SpecError, match="gone: cannot be read as an app: No such file"):
+    with pytest.raises(SpecError, match="gone: cannot be read: No such file"):
         read_app(tmp_path / "gone")
-    with pytest.raises(SpecError, match="cannot be read as an app"):
+    with pytest.raises(SpecError, match="cannot be read"):
         read_app("a\0b")

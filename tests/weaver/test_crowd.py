@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -13,29 +12,18 @@ from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.nats import NatsBus
 from torchloom.rules.liveness import Limits
 
-from ..bus.server import NatsServer
 from ..bus.waiting import come_true
 from ..living import TIMEOUT
 from .fakes import FakeAgent, register, rows
-from .test_main import WeaverProcess
+from .test_main import WeaverProcess, weaver
 
+__all__ = ["weaver"]
 pytestmark = pytest.mark.process
 
 MANY = 200
 BEAT = 1.0
 LIMITS = Limits()
 LOST = "SELECT json_extract(facts, '$.agent') FROM events WHERE kind = 'agent_lost'"
-
-
-@pytest.fixture
-def weaver(tmp_path: Path) -> Iterator[WeaverProcess]:
-    server = NatsServer(tmp_path / "nats")
-    server.start()
-    process = WeaverProcess(tmp_path, server)
-    process.start()
-    yield process
-    process.end()
-    server.stop()
 
 
 class Beating(FakeAgent):

@@ -37,14 +37,22 @@ class Zygote:
 
 
 @contextlib.contextmanager
-def started_zygote() -> Iterator[Zygote]:
-    """Start the process and end it afterwards."""
-    words = [sys.executable, __file__]
+def started_zygote(program: str | Path = __file__) -> Iterator[Zygote]:
+    """Start the process, this or one that has more imported, and end it afterwards."""
+    words = [sys.executable, str(program)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
         try:
             yield Zygote(one)
         finally:
             one.kill()
+
+
+@contextlib.contextmanager
+def warm_zygote(program: Path) -> Iterator[Zygote]:
+    """Start one and wait for its imports, which take longer than a test may."""
+    with started_zygote(program) as zygote:
+        zygote.run("", [{}])
+        yield zygote
 
 
 def seats(world: int, port: int, store: str = "", **more: str) -> list[dict[str, str]]:

@@ -89,7 +89,7 @@ def _read(path: str | PathLike[str], load: Callable[[str, Format | None], T]) ->
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SpecError("", f"cannot be read as an app: {reason}", source) from error
+        raise SpecError("", f"cannot be read: {reason}", source) from error
     try:
         return load(text, SUFFIXES.get(file.suffix.lower()))
     except SpecError as error:

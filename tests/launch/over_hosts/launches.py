@@ -189,14 +189,17 @@ class Launches:
         return None
 
     def _named(self, host: str, module: bytes) -> dict[str, int]:
+        """What an agent is about to execute something in looks like one: its parent is no guard."""
         ours = {pid for pid in self.cluster.pids(host) if module in _cmdline(pid)}
         parents = {pid: parent_of(pid) for pid in ours}
         found = {}
         for pid in sorted(ours):
             if parents[pid] not in ours:
                 found["guard"] = pid
-            else:
-                found["keeper" if os.getsid(pid) == pid else "agent"] = pid
+            elif _leads_session(pid):
+                found["keeper"] = pid
+            elif parents[parents[pid]] not in ours:
+                found["agent"] = pid
         return found
 
     def kill(self, host: str, daemons: bool = True) -> None:
@@ -286,6 +289,13 @@ def parent_of(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def state_of(pid: int) -> str:

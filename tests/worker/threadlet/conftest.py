@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +12,7 @@ import pytest
 
 from torchloom.bus.messages import Register
 
-from ..ranks import Zygote, seats
+from ..ranks import Zygote, seats, warm_zygote
 from .fake_agent import FakeAgent, listening
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -57,14 +55,8 @@ class Ranks:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    words = [sys.executable, str(Path(__file__).with_name("warm.py"))]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
-        try:
-            ready = Zygote(one)
-            ready.run("", [{}])  # its imports take longer than a test may wait
-            yield ready
-        finally:
-            one.kill()
+    with warm_zygote(Path(__file__).with_name("warm.py")) as ready:
+        yield ready
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Ranks that are forked from a process with torch, and a plane to steer real ones through."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from ...control.conftest import database, place, plane  # noqa: F401
-from ..ranks import Zygote, free_port, seats
+from ..ranks import Zygote, free_port, seats, warm_zygote
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ENTRY = f"""
@@ -27,14 +25,8 @@ Train = Callable[..., Ended]
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    words = [sys.executable, str(Path(__file__).with_name("warm.py"))]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
-        try:
-            ready = Zygote(one)
-            ready.run("", [{}])  # its imports take longer than a test may wait
-            yield ready
-        finally:
-            one.kill()
+    with warm_zygote(Path(__file__).with_name("warm.py")) as ready:
+        yield ready
 
 
 @pytest.fixture
