@@ -1,6 +1,7 @@
-"""How agents of other hosts know the plane's NATS: an authority made once, and what it vouches for.
+"""How other hosts know the plane's servers: an authority made once, and what it vouches for.
 
-The authority's certificate travels with an agent's credentials, and no other is believed.
+The authority's certificate travels with an agent's credentials, and no other is believed. Keys are
+of the one kind that every browser takes, too (ECDSA on P-256).
 """
 
 import hashlib
@@ -10,20 +11,22 @@ import shutil
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
-from nacl.signing import SigningKey
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from torchloom.errors import UserError, shorten
-from torchloom.weaver.plane import der
 from torchloom.weaver.plane.credentials import write_secret
 from torchloom.weaver.plane.nats_server import Certificate
 
+Key: TypeAlias = ec.EllipticCurvePrivateKey
+
 _AUTHORITY_LIFE, _SERVER_LIFE = timedelta(days=3650), timedelta(days=397)
 _SKEW = timedelta(days=1)  # that another host's clock may be behind ours
-_NAME, _IDENTIFIER, _USAGE = "2.5.4.3", "2.5.29.14", "2.5.29.15"
-_ALTERNATIVES, _CONSTRAINTS, _ISSUER = "2.5.29.17", "2.5.29.19", "2.5.29.35"
-_PURPOSES, _SERVES = "2.5.29.37", "1.3.6.1.5.5.7.3.1"
-_DIGITAL_SIGNATURE, _SIGNS_CERTIFICATES = der.bits(b"\x80", 7), der.bits(b"\x04", 2)
+_NAME = "torchloom authority"
 
 
 class BadHost(UserError):
@@ -39,12 +42,10 @@ def certificate(folder: Path, host: str) -> Certificate:
     """Return what a server at this address shows: a fresh certificate of our own authority."""
     addresses = check_host(host)
     authority_key, authority = _authority(folder / "authority")
-    key = SigningKey.generate()
-    chain = _signed(
-        authority_key, "torchloom authority", host, key, _SERVER_LIFE, _server(host, addresses)
-    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    chain = _for_server(_drafted(host, key, _SERVER_LIFE, authority_key), host, addresses)
     made = Certificate(folder / "server.pem", folder / "server.key", authority)
-    write_secret(made.chain, der.pem("CERTIFICATE", chain))
+    write_secret(made.chain, _signed(chain, authority_key))
     write_secret(made.key, _private(key))
     return made
 
@@ -71,82 +72,88 @@ def check_host(host: str) -> list[str]:
     return addresses
 
 
-def _authority(folder: Path) -> tuple[SigningKey, Path]:
+def _authority(folder: Path) -> tuple[Key, Path]:
     """Return the authority's key and certificate; made at first, both or none."""
     if not folder.exists():
         aside = folder.with_name(f"authority.new-{os.getpid()}")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(mode=0o700)
-        key = SigningKey.generate()
-        name = "torchloom authority"
-        made = _signed(key, name, name, key, _AUTHORITY_LIFE, _vouching(key))
-        write_secret(aside / "seed", bytes(key).hex())
-        write_secret(aside / "ca.pem", der.pem("CERTIFICATE", made))
+        made = ec.generate_private_key(ec.SECP256R1())
+        draft = _for_authority(_drafted(_NAME, made, _AUTHORITY_LIFE, made), made)
+        write_secret(aside / "ca.key", _private(made))
+        write_secret(aside / "ca.pem", _signed(draft, made))
         aside.rename(folder)
-    return SigningKey(bytes.fromhex((folder / "seed").read_text())), folder / "ca.pem"
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, folder / "ca.pem"
 
 
-def _signed(
-    issuer_key: SigningKey,
-    issuer: str,
-    subject: str,
-    key: SigningKey,
-    life: timedelta,
-    extensions: list[bytes],
-) -> bytes:
-    """Return a certificate: that the issuer says this key is the subject's."""
-    algorithm = der.sequence(der.identifier(der.ED25519))
+def _drafted(subject: str, key: Key, life: timedelta, issuer: Key) -> x509.CertificateBuilder:
+    """Return the beginning of a certificate: that the issuer says this key is the subject's."""
     now = datetime.now(UTC)
-    known_by = der.sequence(der.tagged(0x80, _digest(issuer_key)))
-    body = der.sequence(
-        der.tagged(0xA0, der.integer(2)),  # version 3
-        der.integer(int.from_bytes(os.urandom(16)) >> 1),
-        algorithm,
-        _name(issuer),
-        der.sequence(der.instant(now - _SKEW), der.instant(now + life)),
-        _name(subject),
-        der.sequence(algorithm, der.bits(bytes(key.verify_key))),
-        der.tagged(0xA3, der.sequence(_extension(_ISSUER, known_by), *extensions)),
+    return (
+        x509.CertificateBuilder(_name(_NAME), _name(subject), key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False
+        )
     )
-    return der.sequence(body, algorithm, der.bits(issuer_key.sign(body).signature))
 
 
-def _vouching(key: SigningKey) -> list[bytes]:
-    return [
-        _extension(_CONSTRAINTS, der.sequence(der.true()), critical=True),
-        _extension(_USAGE, _SIGNS_CERTIFICATES, critical=True),
-        _extension(_IDENTIFIER, der.octets(_digest(key))),
+def _for_authority(draft: x509.CertificateBuilder, key: Key) -> x509.CertificateBuilder:
+    known_by = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(vouches=True), critical=True)
+        .add_extension(known_by, critical=False)
+    )
+
+
+def _for_server(
+    draft: x509.CertificateBuilder, host: str, addresses: list[str]
+) -> x509.CertificateBuilder:
+    names: list[x509.GeneralName] = [
+        x509.IPAddress(ipaddress.ip_address(address)) for address in addresses
     ]
-
-
-def _server(host: str, addresses: list[str]) -> list[bytes]:
-    packed = (ipaddress.ip_address(address).packed for address in addresses)
-    names = [der.tagged(0x87, address) for address in packed]
     if host not in addresses:
-        names.append(der.tagged(0x82, host.encode("idna")))
-    return [
-        _extension(_CONSTRAINTS, der.sequence(), critical=True),
-        _extension(_USAGE, _DIGITAL_SIGNATURE, critical=True),
-        _extension(_PURPOSES, der.sequence(der.identifier(_SERVES))),
-        _extension(_ALTERNATIVES, der.sequence(*names)),
-    ]
+        names.append(x509.DNSName(host.encode("idna").decode()))
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return (
+        draft.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(vouches=False), critical=True)
+        .add_extension(purpose, critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
 
 
-def _extension(name: str, value: bytes, critical: bool = False) -> bytes:
-    urgent = [der.true()] if critical else []
-    return der.sequence(der.identifier(name), *urgent, der.octets(value))
+def _usage(vouches: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not vouches,
+        key_cert_sign=vouches,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
-def _name(common: str) -> bytes:
-    pair = der.sequence(der.identifier(_NAME), der.text(common))
-    return der.sequence(der.tagged(0x31, pair))
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _digest(key: SigningKey) -> bytes:
-    return hashlib.sha256(bytes(key.verify_key)).digest()[:20]
+def _signed(draft: x509.CertificateBuilder, issuer: Key) -> str:
+    made = draft.sign(issuer, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _private(key: SigningKey) -> str:
-    algorithm = der.sequence(der.identifier(der.ED25519))
-    inner = der.octets(der.octets(bytes(key)))
-    return der.pem("PRIVATE KEY", der.sequence(der.integer(0), algorithm, inner))
+def _private(key: Key) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
