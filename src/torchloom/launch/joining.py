@@ -151,6 +151,7 @@ def token(meet: Meet, env: Mapping[str, str], home: Path) -> str:
 def settle(meet: Meet, secret: str) -> socket.socket | str:
     """Be the head, or find it: return the socket for the others, or the id of the head's app."""
     deadline = time.monotonic() + meet.longest_wait
+    refused = ""  # what the head itself has said tells more than that it is gone since
     while True:
         if (listener := take_head(meet)) is not None:
             return listener
@@ -158,9 +159,11 @@ def settle(meet: Meet, secret: str) -> socket.socket | str:
         app_id, problem = _call(meet, secret, left)
         if app_id:
             return app_id
+        refused = problem if problem == _REFUSED else refused
         if left <= _AGAIN:
+            why = refused or problem
             raise CannotJoin(
-                f"the head at {meet.address} was not met in {meet.longest_wait:g} s: {problem}"
+                f"the head at {meet.address} was not met in {meet.longest_wait:g} s: {why}"
             )
         time.sleep(_AGAIN)
 

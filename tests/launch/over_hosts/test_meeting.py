@@ -41,11 +41,15 @@ def said(process: "subprocess.Popen[str]") -> tuple[list[str], str]:
     return sorted(out.splitlines()), err
 
 
+def listens(launches: Launches, host: str) -> bool:
+    """Tell whether a head takes calls there."""
+    return bool(launches.cluster.run(host, ["ss", "-Hltn", f"sport = :{PORT}"]).stdout)
+
+
 def is_waiting(launches: Launches, host: str) -> bool:
     """Tell whether a launch has come as far as it can without the others."""
-    looked = launches.cluster.run(host, ["ss", "-Hltn", f"sport = :{PORT}"]).stdout
     commands = launches.processes(host).values()
-    return bool(looked) or any("torchloom.cli.torchrun" in words for words in commands)
+    return listens(launches, host) or any("torchloom.cli.torchrun" in words for words in commands)
 
 
 def test_one_launch_a_node_by_srun_is_one_job(in_slurm: Launches) -> None:
@@ -216,9 +220,11 @@ def test_after_the_last_call_as_many_start_as_came(launches: Launches) -> None:
 
 def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
     train = launches.script(SAY)
-    words = [*C10D, "--rdzv_conf", "join_timeout=2", "--nnodes", "2", train]
-    head = torchrun(launches, "n1", *words)
-    stranger = torchrun(launches, "n2", *words, LOOM_HOME=str(launches.folder / "elsewhere"))
+    elsewhere = str(launches.folder / "elsewhere")
+    words = [*C10D, "--nnodes", "2", "--rdzv_conf"]
+    head = torchrun(launches, "n1", *words, "join_timeout=6", train)
+    until(lambda: listens(launches, "n1"))
+    stranger = torchrun(launches, "n2", *words, "join_timeout=2", train, LOOM_HOME=elsewhere)
 
     (_, told), (_, alone) = said(stranger), said(head)
 
@@ -227,7 +233,7 @@ def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
         f"loom: the head at n1:{PORT} was not met in 2 s: it does not know our key: share "
         "$LOOM_HOME, or set LOOM_LAUNCH_TOKEN\n"
     )
-    assert "no agent in 2 s: nothing was heard of it" in alone
+    assert "no agent in 6 s: nothing was heard of it" in alone
     assert launches.lives() == {}
 
 
