@@ -41,6 +41,7 @@ class Ingest:
         self.writer: RecordWriter = store.writer(self._stored)
         self.stored = 0
         self.on_metrics: Callable[[Metrics], None] = lambda metrics: None
+        self.on_stored: Callable[[str], None] = lambda job: None
         self._reported = {
             (row.job, row.rank, row.incarnation): row.upto for row in store.records.received()
         }
@@ -100,4 +101,5 @@ class Ingest:
         agent = self._agents[batch.life]
         self.stored += len(batch.records)
         self._sender.soon(agent, Stored(batch.head, self._epoch, upto))
+        self.on_stored(batch.head.job)
         self._journal.wake()

@@ -14,18 +14,21 @@ import pytest
 from torchloom.weaver.store import Place, open_store
 
 from ...living import TIMEOUT
+from ...metrics import shown
 
 WRITER = """
 import sys, pathlib
 from torchloom.bus.messages import VERSION, Event, Head, Metrics
-from torchloom.weaver.store import Numbered, Place, open_store
+from torchloom.weaver.store import Numbered, Place, RecordWriter, open_store
+from torchloom.weaver.store.log import Limits
 from torchloom.weaver.store.rows import Fact, Job
 folder, url = sys.argv[1:]
 store = open_store(Place(pathlib.Path(folder) if folder else None, url))
 head = Head(VERSION, "j", 0, 0, "i")
 def say(*words):
     sys.stdout.write(" ".join(map(str, words)) + "\\n"); sys.stdout.flush()
-writer = store.writer(lambda batch, upto: say("records", upto))
+ingest = store.ingest(Limits(400))  # merged every few transactions: a kill meets that, too
+writer = RecordWriter(ingest, lambda batch, upto: say("records", upto))
 writer.start()
 have = store.records.received()
 first = have[0].upto + 1 if have else 1
@@ -74,7 +77,7 @@ def test_what_a_killed_writer_acknowledged_is_in_the_files_exactly_once(tmp_path
 
         records, state = (sqlite3.connect(tmp_path / f"{n}.db") for n in ("records", "state"))
         events = [row[0] for row in records.execute("SELECT number FROM events ORDER BY id")]
-        points = [row[0] for row in records.execute("SELECT step FROM metrics ORDER BY step")]
+        points = sorted(place[-1] for place in shown(records))
         upto = records.execute("SELECT upto FROM received").fetchall()
         last = state.execute("SELECT value FROM facts").fetchall()
         jobs = state.execute("SELECT count(*) FROM jobs WHERE id = 'j' || ?", last[0]).fetchone()
@@ -106,9 +109,11 @@ def test_the_same_on_postgres(postgres: str) -> None:
             query = "SELECT number FROM records.events ORDER BY id"
             events = [row[0] for row in connection.execute(query)]
             upto = connection.execute("SELECT upto FROM records.received").fetchall()
+            points = sorted(place[-1] for place in shown(connection, "records."))
         stored = upto[0][0] if upto else 0
         assert stored >= said["records"]
         assert events == [n for n in range(1, stored + 1) if n % 5 != 3]
+        assert points == list(range(1, stored + 1, 5))
     assert said["records"] > 0
 
 

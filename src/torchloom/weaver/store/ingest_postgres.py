@@ -1,55 +1,74 @@
-"""Write a sheet into Postgres: points by COPY into a staging table, then over in one statement."""
+"""Write a sheet into Postgres, straight through psycopg."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchloom.weaver.store.engine import connect_postgres
-from torchloom.weaver.store.sheet import Life, Numbered, SeriesName, Sheet
+from torchloom.weaver.store.log import PROGRESS, Limits, Log
+from torchloom.weaver.store.sheet import Life, Numbered, Sheet, Source
 
-_STAGING = (
-    "CREATE TEMPORARY TABLE staged (series bigint, step bigint, generation bigint,"
-    " time double precision, value double precision) ON COMMIT DELETE ROWS"
+_UPTO = (
+    "SELECT job, rank, incarnation, upto FROM received JOIN"
+    " unnest(%s::text[], %s::bigint[], %s::text[]) AS asked (job, rank, incarnation)"
+    " USING (job, rank, incarnation)"
 )
-_CLAIM = "INSERT INTO received VALUES (%s, %s, %s, 0, 0) ON CONFLICT DO NOTHING"
-_UPTO = "SELECT upto FROM received WHERE job = %s AND rank = %s AND incarnation = %s FOR UPDATE"
 _NEW_SERIES = (
-    "INSERT INTO series (job, name, rank, role) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+    "INSERT INTO series (job, name, rank, role) SELECT %s, unnest(%s::text[]), %s, %s"
+    " ON CONFLICT DO NOTHING"
 )
-_SERIES = "SELECT id FROM series WHERE job = %s AND name = %s AND rank = %s AND role = %s"
-_COPY = "COPY staged (series, step, generation, time, value) FROM STDIN (FORMAT BINARY)"
-_TYPES = ("int8", "int8", "int8", "float8", "float8")
-_POINTS = (
-    "INSERT INTO metrics (series, step, generation, time, value) SELECT * FROM staged"
-    " ON CONFLICT (series, step, generation)"
-    " DO UPDATE SET time = excluded.time, value = excluded.value"
+_SERIES = (
+    "SELECT name, id FROM series WHERE job = %s AND name = ANY(%s) AND rank = %s AND role = %s"
 )
 _EVENTS = (
     "INSERT INTO events (job, rank, generation, incarnation, number, kind, step, time, facts)"
     " VALUES (%s,%s,%s,%s,%s,%s,%s,%s,%s)"
 )
 _RECEIVED = (
-    "UPDATE received SET upto = %s, dropped = dropped + %s"
-    " WHERE job = %s AND rank = %s AND incarnation = %s"
+    "INSERT INTO received (job, rank, incarnation, upto, dropped) VALUES (%s,%s,%s,%s,%s)"
+    " ON CONFLICT (job, rank, incarnation)"
+    " DO UPDATE SET upto = excluded.upto, dropped = received.dropped + excluded.dropped"
 )
+
+
+class PostgresSql:
+    """What the writer says, to one cursor."""
+
+    append = "data || ?"
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def rows(self, words: str, *values: Any) -> Sequence[Sequence[Any]]:
+        found: Sequence[Sequence[Any]] = self._cursor.execute(_marked(words), values).fetchall()
+        return found
+
+    def many(self, words: str, values: Iterable[Sequence[Any]]) -> None:
+        rows = list(values)
+        if rows:
+            self._cursor.executemany(_marked(words), rows)
 
 
 class PostgresIngest:
     """One connection that writes the schema `records`; made anew when the server went away."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, limits: Limits) -> None:
         self._url = url
+        self._limits = limits
         self._connection: Any = None
-        self._series: dict[SeriesName, int] = {}
+        self._series: dict[Source, tuple[int, ...]] = {}
 
     def write(self, batches: list[Numbered]) -> list[int]:
         """Store batches in one transaction; return up to where each one's life is stored now."""
         connection = self._connected()
         try:
-            with connection.transaction(), connection.cursor() as cursor:
-                # In one order everywhere, so that two writers wait instead of locking each other.
-                lives = sorted({batch.life for batch in batches})
-                sheet = Sheet({life: _upto(cursor, life) for life in lives})
+            with connection.transaction(), connection.cursor(binary=True) as cursor:
+                sql = PostgresSql(cursor)
+                # Two writers wait for each other here: numbers are given in the order of commits.
+                (progress,) = sql.rows(f"{PROGRESS} FOR UPDATE")
+                sheet = Sheet(_upto(cursor, {batch.life for batch in batches}))
                 answers = [sheet.add(batch) for batch in batches]
-                self._store(cursor, sheet)
+                Log(sql, progress, self._limits).add(sheet.rows, lambda s: self._ids(cursor, s))
+                _store(sql, sheet)
         except BaseException:
             self.close()
             raise
@@ -66,32 +85,31 @@ class PostgresIngest:
         if self._connection is None:
             self._connection = connect_postgres(self._url, "records")
             self._connection.autocommit = True
-            self._connection.execute(_STAGING)
         return self._connection
 
-    def _store(self, cursor: Any, sheet: Sheet) -> None:
-        if sheet.points:
-            for name in {name for name, _, _ in sheet.points} - self._series.keys():
-                self._series[name] = _series_id(cursor, name)
-            with cursor.copy(_COPY) as copy:
-                copy.set_types(_TYPES)
-                for (name, step, generation), value in sheet.points.items():
-                    copy.write_row((self._series[name], step, generation, *value))
-            cursor.execute(_POINTS)
-        if sheet.events:
-            cursor.executemany(_EVENTS, sheet.events)
-        rows = [(sheet.upto[life], count, *life) for life, count in sheet.dropped.items()]
-        if rows:
-            cursor.executemany(_RECEIVED, rows)
+    def _ids(self, cursor: Any, source: Source) -> tuple[int, ...]:
+        known = self._series.get(source)
+        if known is None:
+            job, rank, role, names = source
+            cursor.execute(_NEW_SERIES, (job, list(names), rank, role))
+            found = dict(cursor.execute(_SERIES, (job, list(names), rank, role)).fetchall())
+            known = self._series[source] = tuple(found[name] for name in names)
+        return known
 
 
-def _upto(cursor: Any, life: Life) -> int:
-    cursor.execute(_CLAIM, life)
-    upto: int = cursor.execute(_UPTO, life).fetchone()[0]
-    return upto
+def _upto(cursor: Any, lives: set[Life]) -> dict[Life, int]:
+    found = dict.fromkeys(lives, 0)
+    asked = [list(column) for column in zip(*lives, strict=True)]
+    for job, rank, incarnation, upto in cursor.execute(_UPTO, asked).fetchall():
+        found[job, rank, incarnation] = upto
+    return found
 
 
-def _series_id(cursor: Any, name: SeriesName) -> int:
-    cursor.execute(_NEW_SERIES, name)
-    key: int = cursor.execute(_SERIES, name).fetchone()[0]
-    return key
+def _store(sql: PostgresSql, sheet: Sheet) -> None:
+    sql.many(_EVENTS, sheet.events)
+    rows = ((*life, sheet.upto[life], count) for life, count in sheet.dropped.items())
+    sql.many(_RECEIVED, rows)
+
+
+def _marked(words: str) -> str:
+    return words.replace("?", "%s")

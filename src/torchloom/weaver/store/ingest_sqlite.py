@@ -1,16 +1,17 @@
 """Write a sheet into SQLite, straight through sqlite3."""
 
+import sqlite3
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torchloom.weaver.store.engine import connect_sqlite
-from torchloom.weaver.store.sheet import Life, Numbered, SeriesName, Sheet
+from torchloom.weaver.store.log import PROGRESS, Limits, Log
+from torchloom.weaver.store.sheet import Life, Numbered, Sheet, Source
 
 _UPTO = "SELECT upto FROM received WHERE job = ? AND rank = ? AND incarnation = ?"
 _SERIES = "SELECT id FROM series WHERE job = ? AND name = ? AND rank = ? AND role = ?"
 _NEW_SERIES = "INSERT INTO series (job, name, rank, role) VALUES (?, ?, ?, ?)"
-_POINTS = (
-    "INSERT OR REPLACE INTO metrics (series, step, generation, time, value) VALUES (?,?,?,?,?)"
-)
 _EVENTS = (
     "INSERT INTO events (job, rank, generation, incarnation, number, kind, step, time, facts)"
     " VALUES (?,?,?,?,?,?,?,?,?)"
@@ -22,12 +23,29 @@ _RECEIVED = (
 )
 
 
+class SqliteSql:
+    """What the writer says, to one connection."""
+
+    append = "CAST(data || ? AS BLOB)"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, words: str, *values: Any) -> Sequence[Sequence[Any]]:
+        return self._connection.execute(words, values).fetchall()
+
+    def many(self, words: str, values: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(words, values)
+
+
 class SqliteIngest:
     """One connection that writes `records.db`; of one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         self._connection = connect_sqlite(path, "records")
-        self._series: dict[SeriesName, int] = {}
+        self._sql = SqliteSql(self._connection)
+        self._series: dict[Source, tuple[int, ...]] = {}
+        self._limits = limits
 
     def write(self, batches: list[Numbered]) -> list[int]:
         """Store batches in one transaction; return up to where each one's life is stored now."""
@@ -53,20 +71,22 @@ class SqliteIngest:
         return row[0] if row else 0
 
     def _store(self, sheet: Sheet) -> None:
-        points = (
-            (self._id(name), step, generation, *value)
-            for (name, step, generation), value in sheet.points.items()
-        )
-        self._connection.executemany(_POINTS, points)
+        (progress,) = self._sql.rows(PROGRESS)
+        Log(self._sql, progress, self._limits).add(sheet.rows, self._ids)
         self._connection.executemany(_EVENTS, sheet.events)
         rows = ((*life, sheet.upto[life], dropped) for life, dropped in sheet.dropped.items())
         self._connection.executemany(_RECEIVED, rows)
 
-    def _id(self, name: SeriesName) -> int:
-        known = self._series.get(name)
+    def _ids(self, source: Source) -> tuple[int, ...]:
+        known = self._series.get(source)
         if known is None:
-            row = self._connection.execute(_SERIES, name).fetchone()
-            known = row[0] if row else self._connection.execute(_NEW_SERIES, name).lastrowid
-            assert known is not None
-            self._series[name] = known
+            job, rank, role, names = source
+            known = tuple(self._id((job, name, rank, role)) for name in names)
+            self._series[source] = known
         return known
+
+    def _id(self, name: tuple[str, str, int, str]) -> int:
+        row = self._connection.execute(_SERIES, name).fetchone()
+        found = row[0] if row else self._connection.execute(_NEW_SERIES, name).lastrowid
+        assert found is not None
+        return int(found)

@@ -1,25 +1,33 @@
 """Read `records`: curves, events, and how far each life's records are stored."""
 
-import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
 
-from torchloom.weaver.store.record_tables import events, metrics, received, series
+from torchloom.weaver.store import curves
+from torchloom.weaver.store.record_tables import events, received
 from torchloom.weaver.store.rows import Point, Received, Told
+from torchloom.weaver.store.snapshot import Snapshot, snapshot
 
 
 class RecordStore:
-    """What readers ask of `records`; it is written by `RecordWriter` alone."""
+    """What readers ask of `records`; it is written by `RecordWriter` alone.
+
+    What more there is to ask of metrics is in `curves`.
+    """
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Return one moment of the database."""
+        return snapshot(self._engine)
+
     def names(self, job: str) -> list[str]:
         """Return what a job's metrics are called."""
-        query = sa.select(series.c.name).where(series.c.job == job).distinct()
-        return [row[0] for row in self._read(query.order_by(series.c.name))]
+        return curves.names(self, job)
 
     def points(
         self,
@@ -33,19 +41,13 @@ class RecordStore:
 
         Where several generations did one step, the highest is shown.
         """
-        found = []
-        for key, *its in self._series(job, name, rank):
-            query = _shown(key)
-            if after is not None:
-                query = query.where(metrics.c.step > after)
-            query = query.order_by(metrics.c.step.desc())
-            rows = self._read(query if limit is None else query.limit(limit))
-            found += [_point(row, *its) for row in reversed(rows)]
-        return found
+        names, ranks = None if name is None else {name}, None if rank is None else {rank}
+        first = None if after is None else after + 1
+        return curves.newest(self, job, names, ranks, first, limit)
 
     def latest(self, job: str) -> list[Point]:
         """Return the newest point of every series of a job."""
-        return self.points(job, limit=1)
+        return curves.last(self, job)
 
     def events(self, job: str | None = None, after: int = 0, limit: int = 1000) -> list[Told]:
         """Return what ranks and agents told after a number, in the order of its arrival."""
@@ -67,34 +69,9 @@ class RecordStore:
         """Let the database go."""
         self._engine.dispose()
 
-    def _series(self, job: str, name: str | None, rank: int | None) -> Sequence[Any]:
-        columns = (series.c.id, series.c.name, series.c.rank, series.c.role)
-        query = sa.select(*columns).where(series.c.job == job)
-        if name is not None:
-            query = query.where(series.c.name == name)
-        if rank is not None:
-            query = query.where(series.c.rank == rank)
-        return self._read(query.order_by(series.c.name, series.c.rank, series.c.role))
-
     def _read(self, query: sa.Select[Any]) -> Sequence[Any]:
         with self._engine.connect() as connection:
             return connection.execute(query).all()
-
-
-def _shown(key: int) -> sa.Select[Any]:
-    other = metrics.alias()
-    highest = (
-        sa.select(sa.func.max(other.c.generation))
-        .where(other.c.series == metrics.c.series, other.c.step == metrics.c.step)
-        .scalar_subquery()
-    )
-    columns = (metrics.c.step, metrics.c.generation, metrics.c.time, metrics.c.value)
-    return sa.select(*columns).where(metrics.c.series == key, metrics.c.generation == highest)
-
-
-def _point(row: Any, name: str, rank: int, role: str) -> Point:
-    value = math.nan if row.value is None else row.value
-    return Point(name, rank, row.step, row.generation, row.time, value, role)
 
 
 def _of(query: sa.Select[Any], table: sa.Table, job: str | None) -> sa.Select[Any]:

@@ -200,6 +200,78 @@ class Happening(Row):
     facts: Json = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Submission(Row):
+    """A job as it was asked for; `number` is its place in the order of submission."""
+
+    job: str
+    number: int
+    owner: str = ""
+    priority: int = 0
+    spec: Json = field(default_factory=dict)
+    key: str = ""  # of the caller, so that asking twice submits once
+    cwd: str = ""
+    python: str = ""  # the interpreter of whoever asked
+    author: str = ""
+    submitted_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement(Row):
+    """What a job has of one node, from before its ranks are asked for until it has ended."""
+
+    job: str
+    node: str
+    workers: int
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: Json = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Row):
+    """How many workers an owner may have at once."""
+
+    owner: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class User(Row):
+    """Somebody who may come in, and how much they may do there."""
+
+    name: str
+    role: str
+    disabled: bool = False
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Row):
+    """By what a user is known; the secret itself is nowhere, only its hash."""
+
+    id: str
+    user: str
+    label: str = ""
+    hash: str = ""
+    kind: str = "token"
+    created_at: float = 0.0
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    key: str = ""  # of the caller, so that asking twice makes one
+
+
+@dataclass(frozen=True, slots=True)
+class Link(Row):
+    """A way in for one user that is good once."""
+
+    hash: str
+    user: str
+    expires_at: float = 0.0
+    used_at: float | None = None
+    key: str = ""  # as a token's
+
+
 # What `records` holds.
 
 

@@ -2,15 +2,17 @@
 
 import math
 import time as clock
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from torchloom.bus.messages import Event, Head, Message, Metrics
 from torchloom.weaver.store.columns import clean, pack
+from torchloom.weaver.store.points import raw
 
 Life: TypeAlias = tuple[str, int, str]  # job, rank, incarnation
-SeriesName: TypeAlias = tuple[str, str, int, str]  # job, name, rank, role
+Source: TypeAlias = tuple[str, int, str, tuple[str, ...]]  # job, rank, role, names
 
 _LARGEST = 2**63  # what a column takes; a hostile step must not end the writer
 _LONGEST_NAME = 500
@@ -32,23 +34,32 @@ class Numbered:
 
     @property
     def life(self) -> Life:
-        return clean(self.head.job), self.head.rank, clean(self.head.incarnation)
+        return _clean(self.head.job), self.head.rank, _clean(self.head.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Numbers of one source: a step and a time for each row, and a value for each row and name."""
+
+    source: Source
+    generation: int
+    count: int
+    content: bytes  # all steps, all times, then the values name by name
 
 
 @dataclass(slots=True)
 class Sheet:
-    """The rows of one transaction."""
+    """What one transaction stores."""
 
     upto: dict[Life, int] = field(default_factory=dict)
     dropped: dict[Life, int] = field(default_factory=dict)
-    points: dict[tuple[SeriesName, int, int], tuple[float, float | None]] = field(
-        default_factory=dict
-    )
+    rows: list[Rows] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
 
     def add(self, batch: Numbered) -> int:
         """Take in what is new of a batch and return up to which number its life is stored now."""
-        life, upto = batch.life, self.upto[batch.life]
+        life = batch.life
+        upto = self.upto[life]
         if upto < batch.follows:
             return upto  # something before it is still to come
         last = batch.first + len(batch.records) - 1
@@ -57,7 +68,7 @@ class Sheet:
         if last > upto:
             self.upto[life] = last
             self.dropped[life] = self.dropped.get(life, 0) + batch.dropped
-        return self.upto[life]
+        return max(last, upto)
 
     def _record(self, life: Life, number: int, record: Message | None) -> None:
         if isinstance(record, Metrics):
@@ -67,15 +78,54 @@ class Sheet:
             self.events.append((*life[:2], generation, life[2], number, *_told(record)))
 
     def _metrics(self, life: Life, record: Metrics) -> None:
-        job, rank, _ = life
-        role = clean(record.head.role[:_LONGEST_NAME])
-        keys = [(job, clean(name[:_LONGEST_NAME]), rank, role) for name in record.names]
-        generation = _fit(record.head.generation)
-        for step, time, values in _rows(record):
-            for key, value in zip(keys, values, strict=False):
-                if isinstance(value, (int, float)):
-                    number = _real(value)
-                    self.points[key, step, generation] = time, number
+        if not record.names or not record.rows:
+            return
+        names, generation = _names(record.names), _fit(record.head.generation)
+        role = _clean(record.head.role[:_LONGEST_NAME])
+        for place, *columns in _even(record) or _uneven(record):
+            its = names if place is None else (names[place],)
+            content = b"".join(map(raw, columns))
+            source = (life[0], life[1], role, its)
+            self.rows.append(Rows(source, generation, len(columns[0]), content))
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() and "\0" not in text else clean(text)
+
+
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if max(map(len, names)) <= _LONGEST_NAME and (text := "".join(names)) == _clean(text):
+        return names
+    return tuple(clean(name[:_LONGEST_NAME]) for name in names)
+
+
+def _even(record: Metrics) -> list[tuple[Any, ...]] | None:
+    """Return all columns at once, where every row has a number for every name."""
+    try:
+        steps, times, *values = zip(*record.rows, strict=True)
+        if len(values) != len(record.names):
+            return None
+        moments = array("d", times)
+        if math.isnan(sum(moments)):
+            return None
+        numbers = [array("d", column) for column in values]
+        return [(None, array("q", steps), moments, *numbers)]
+    except (TypeError, ValueError, OverflowError):  # something is missing, or is no number
+        return None
+
+
+def _uneven(record: Metrics) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of each name by itself, of the rows that have a number for it."""
+    rows = list(_rows(record))
+    for place in range(len(record.names)):
+        found = [
+            (step, time, _real(cells[place]))
+            for step, time, cells in rows
+            if place < len(cells) and isinstance(cells[place], (int, float))
+        ]
+        if found:
+            steps, times, values = zip(*found, strict=True)
+            yield place, array("q", steps), array("d", times), array("d", values)
 
 
 def _rows(record: Metrics) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
@@ -83,23 +133,28 @@ def _rows(record: Metrics) -> Iterator[tuple[int, float, tuple[Any, ...]]]:
     for row in record.rows:
         if len(row) > 2 and isinstance(row[0], int) and isinstance(row[1], (int, float)):
             step, time = row[0], _real(row[1])
-            if -_LARGEST <= step < _LARGEST and time is not None:
+            if -_LARGEST <= step < _LARGEST and not math.isnan(time):
                 yield step, time, row[2:]
 
 
-def _real(value: float) -> float | None:
-    """Return a number as the database takes it; NaN is nothing there."""
+def _real(value: float) -> float:
+    """Return a number as the database takes it."""
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    return None if math.isnan(number) else number
 
 
 def _told(record: Message) -> tuple[str, int, float, str]:
     """Return kind, step, time and facts of a record that is no metric; acts come as they happen."""
     if isinstance(record, Event):
-        return clean(record.kind), _fit(record.step), _real(record.time) or 0.0, pack(record.facts)
+        time = _real(record.time)
+        return (
+            clean(record.kind),
+            _fit(record.step),
+            0.0 if math.isnan(time) else time,
+            pack(record.facts),
+        )
     step = getattr(record, "step", None)
     return type(record).__name__.lower(), _fit(step), clock.time(), pack(_facts(record))
 

@@ -172,6 +172,58 @@ events = sa.Table(
     _json("facts"),
     sa.Index("events_by_job", "job", "seq"),
 )
+submissions = sa.Table(
+    "submissions",
+    METADATA,
+    _text("job", primary_key=True),
+    _int("number"),
+    _text("owner"),
+    _int("priority"),
+    _json("spec"),
+    *map(_text, ("key", "cwd", "python", "author")),
+    _time("submitted_at"),
+    sa.Index("submissions_by_number", "number", unique=True),
+    sa.Index("submissions_by_key", "owner", "key"),
+)
+placements = sa.Table(
+    "placements",
+    METADATA,
+    _text("job", primary_key=True),
+    _text("node", primary_key=True),
+    _int("workers"),
+    _int("cpus"),
+    _int("memory_mb"),
+    _json("gpus"),
+)
+quotas = sa.Table("quotas", METADATA, _text("owner", primary_key=True), _int("workers"))
+users = sa.Table(
+    "users",
+    METADATA,
+    _text("name", primary_key=True),
+    _text("role"),
+    sa.Column("disabled", sa.Boolean, nullable=False),
+    _time("created_at"),
+)
+tokens = sa.Table(
+    "tokens",
+    METADATA,
+    _text("id", primary_key=True),
+    *map(_text, ("user", "label", "hash", "kind")),
+    _time("created_at"),
+    _time("expires_at", nullable=True),
+    _time("revoked_at", nullable=True),
+    _text("key"),
+    sa.Index("tokens_by_hash", "hash", unique=True),
+)
+links = sa.Table(
+    "links",
+    METADATA,
+    _text("hash", primary_key=True),
+    _text("user"),
+    _time("expires_at"),
+    _time("used_at", nullable=True),
+    _text("key"),
+)
 
 TABLE_OF: dict[type[rows.Row], sa.Table] = {
     rows.Epoch: epochs,
@@ -186,4 +238,10 @@ TABLE_OF: dict[type[rows.Row], sa.Table] = {
     rows.CommandAck: command_acks,
     rows.Guard: guards,
     rows.Happening: events,
+    rows.Submission: submissions,
+    rows.Placement: placements,
+    rows.Quota: quotas,
+    rows.User: users,
+    rows.Token: tokens,
+    rows.Link: links,
 }

@@ -1,0 +1,45 @@
+"""One moment of `records`, for a reader who asks more than once."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+
+class Snapshots(Protocol):
+    """Whoever can be looked at."""
+
+    def snapshot(self) -> AbstractContextManager["Snapshot"]: ...
+
+
+class Snapshot:
+    """What is stored at one moment; words have a `?` for each value."""
+
+    def __init__(self, cursor: Any, mark: str) -> None:
+        self._cursor = cursor
+        self._mark = mark
+
+    def rows(self, words: str, *values: Any) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(words.replace("?", self._mark), values)
+        found: Sequence[Sequence[Any]] = self._cursor.fetchall()
+        return found
+
+
+@contextlib.contextmanager
+def snapshot(engine: sa.Engine) -> Iterator[Snapshot]:
+    """Yield one moment; what is written meanwhile is not seen."""
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        connection.begin()
+        driver: Any = connection.connection.driver_connection
+        if not isinstance(driver, sqlite3.Connection):
+            with driver.cursor(binary=True) as cursor:
+                yield Snapshot(cursor, "%s")
+            return
+        if not driver.in_transaction:
+            driver.execute("BEGIN")
+        yield Snapshot(driver.cursor(), "?")
