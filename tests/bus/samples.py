@@ -26,6 +26,10 @@ LOOK = m.Look(
     source="py-spy",
     threads=(m.Thread("MainThread", True, (m.Frame("train", "train.py", 20, "time.sleep(9)"),)),),
     note="",
+    step=20,
+    phase=1,
+    still=9.5,
+    lasted=0.25,
 )
 FROM_RANK: tuple[m.Message, ...] = (
     REGISTER,

@@ -52,6 +52,26 @@ def test_a_published_folder_has_everything_at_once(home: Path) -> None:
     assert folder.path == home / "runs/app-1" == RunFolder.named("app-1").path
 
 
+def test_of_two_that_are_made_for_one_app_the_first_that_is_shown_is_the_one(home: Path) -> None:
+    first, second = new(), new()
+
+    shown = first.publish()
+    with pytest.raises(OSError, match="not empty"):
+        second.publish()
+
+    assert (first.app_id, second.app_id) == (shown.app_id, shown.app_id)
+    assert listed() == [shown.app_id]
+
+
+def test_a_run_that_its_maker_knows_of_is_agreed_on(home: Path) -> None:
+    folder = new().publish()
+    before = folder.is_agreed()
+
+    folder.agree()
+
+    assert (before, RunFolder.named(folder.app_id).is_agreed()) == (False, True)
+
+
 def test_what_is_in_a_folder_is_the_users_own(home: Path) -> None:
     folder = new().publish()
 

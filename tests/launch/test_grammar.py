@@ -143,6 +143,7 @@ def test_every_option_of_torchrun_is_known_with_as_many_values() -> None:
     assert set(ours) == set(theirs)
 
 
+@pytest.mark.process
 @pytest.mark.needs("torch")
 def test_every_beginning_that_torchrun_takes_the_shim_takes_too() -> None:
     taken = 0
@@ -215,6 +216,7 @@ ARGUMENTS = st.lists(
 )
 
 
+@pytest.mark.process
 @pytest.mark.needs("torch")
 @settings(max_examples=300, deadline=None)
 @given(option_words(), VARIABLES, st.booleans(), PROGRAMS, ARGUMENTS)
@@ -245,6 +247,7 @@ def contradicts_itself(view: dict[str, Any]) -> bool:
     return bool(alone or (view["module"] and view["no_python"]))
 
 
+@pytest.mark.process
 @pytest.mark.needs("torch")
 @settings(max_examples=300, deadline=None)
 @given(

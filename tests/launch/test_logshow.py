@@ -89,6 +89,7 @@ def test_a_reader_that_is_gone_costs_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "stdout.log").read_bytes() == b"one\ntwo\n"
 
 
+@pytest.mark.process
 def test_a_reader_that_does_not_read_is_waited_for_once(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     log = ShownLog(LogFiles(tmp_path), {"stdout": ""})

@@ -48,6 +48,7 @@ def test_without_a_weaver_nothing_happens(place: Path) -> None:
     assert not place.exists()
 
 
+@pytest.mark.process
 def test_a_weaver_that_does_not_listen_keeps_nobody(place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as weaver:
         weaver.bind(str(place))

@@ -1,5 +1,8 @@
 """Whose turn it is: examples, and a machine that looks after every event."""
 
+import random
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -17,6 +20,9 @@ from torchloom.rules.queue import (
     Refuse,
     State,
     Submitted,
+    Waiting,
+    reasons,
+    settle,
     step,
     why,
 )
@@ -51,6 +57,52 @@ def test_nobody_overtakes_a_job_that_waits_for_room() -> None:
     assert done == [Place("a", (Share("host", 3, 3),))]
     assert why(state, "big") == "waits for room: needs 4 workers, 1 would fit now"
     assert why(state, "small") == "waits behind big"
+
+
+def test_a_submission_is_decided_as_if_everything_had_been_looked_at_again() -> None:
+    """Whoever is submitted looks at itself alone; that must be all there is to look at."""
+    for seed in range(300):
+        chance, quick, slow = random.Random(seed), State(), State()
+        for number in range(40):
+            event = anything(chance, number)
+
+            quick, done = step(quick, event)
+            slow, expected = step(replace(slow, is_settled=False, blocked=None), event)
+
+            assert (done, quick.waiting, quick.placed) == (expected, slow.waiting, slow.placed)
+
+
+def anything(chance: random.Random, number: int) -> Event:
+    """Return any event."""
+    owner, host = chance.choice("ab"), chance.choice("xyz")
+    return chance.choice(
+        [
+            job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
+            job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
+            Left(f"j{chance.randint(0, number)}"),
+            NodeUp(host, Room(chance.randint(1, 5))),
+            NodeLost(host),
+            QuotaSet(owner, chance.choice([None, 1, 3, 6])),
+        ]
+    )
+
+
+def test_everybody_is_told_what_it_waits_for_in_the_order_of_turns() -> None:
+    state, _ = after(HOST, job("a", 4), job("low", 2), job("big", 4, 5), job("small", 1))
+
+    assert reasons(state) == {
+        "big": "waits for room: needs 4 workers, 0 would fit now",
+        "low": "waits behind big",
+        "small": "waits behind big and 1 more",
+    }
+
+
+def test_a_queue_that_was_read_from_a_disk_is_settled() -> None:
+    one = Waiting("a", "alice", Need(2), 0, 1)
+
+    _, done = settle(State({"host": Room(4)}, {"a": one}, submitted=1))
+
+    assert done == (Place("a", (Share("host", 2, 2),)),)
 
 
 def test_a_higher_priority_goes_first() -> None:

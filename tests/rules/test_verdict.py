@@ -25,6 +25,15 @@ def twice(frame: Frame | None, state: str = "S", cpu: float = 0.0, where: str = 
     return Standing(20, (first, replace(first, at=1.3, cpu=5.0 + cpu)))
 
 
+def saying(rank: Standing, *steps: int, still: float = 60.0, lasted: float = 0.3) -> Standing:
+    """Return a rank whose own word, at each look, was that it is in these steps."""
+    looks = tuple(
+        replace(look, step=step, phase=1, still=still, lasted=lasted)
+        for look, step in zip(rank.looks, steps, strict=True)
+    )
+    return replace(rank, looks=looks)
+
+
 def of_recording(how: str) -> Mapping[int, Standing]:
     """Return what two looks at four real ranks saw."""
     steps, ranks = recorded(how)
@@ -155,16 +164,65 @@ def test_of_whom_nothing_is_known_nothing_is_said() -> None:
     assert judge({}).words == "no stacks"
 
 
+def test_who_sleeps_in_every_step_goes_on_by_its_own_word() -> None:
+    sleeps = saying(twice(SLEEP), 20, 21)
+
+    verdict = judge({0: sleeps, 1: sleeps, 2: saying(twice(ALL_REDUCE), 20, 21)})
+
+    assert (verdict.culprits, verdict.awaited) == ((), ())
+    assert verdict.words == "no rank waits for another: ranks 0-2 go from step to step"
+
+
+def test_who_is_in_a_long_step_like_all_its_others_does_not_stand() -> None:
+    ranks = {0: twice(ALL_REDUCE), 1: saying(twice(SLEEP), 20, 20, still=1.9, lasted=2.0)}
+
+    verdict = judge(ranks)
+
+    assert (verdict.culprits, verdict.awaited) == ((), (1,))
+    assert verdict.words.startswith("rank 1 takes no longer than usual in train (job/train.py:32)")
+
+
+@pytest.mark.parametrize(("still", "lasted"), [(1.1, 0.0), (1.1, 0.3), (6.1, 2.0)])
+def test_who_says_of_itself_that_it_stands_does(still: float, lasted: float) -> None:
+    stands = saying(twice(SLEEP), 20, 20, still=still, lasted=lasted)
+
+    assert judge({0: saying(twice(ALL_REDUCE), 20, 20), 1: stands}).culprits == (1,)
+
+
+def test_who_was_stopped_right_now_is_a_culprit_at_once() -> None:
+    stopped = saying(twice(SLEEP, "T"), 20, 20, still=0.4)
+
+    assert judge({0: saying(twice(ALL_REDUCE), 20, 20), 1: stopped}).culprits == (1,)
+
+
+def test_who_moves_but_comes_no_further_is_told_so() -> None:
+    rank = saying(twice(SLEEP), 20, 20)
+    first, last = rank.looks
+    polls = replace(rank, looks=(replace(first, frames=(NEXT,)), last))
+
+    assert judge({0: polls}).words == (
+        "no rank waits for another: rank 0 moves within its step in train (job/train.py:32)"
+    )
+
+
 def test_ranks_are_counted_as_people_do() -> None:
     assert numbers([3]) == "rank 3"
     assert numbers([0, 2, 3, 4, 7]) == "ranks 0, 2-4, 7"
 
 
+def said(looks: tuple[Look, ...], word: tuple[int | None, int | None, float]) -> tuple[Look, ...]:
+    """Return two looks at a rank that says it is in these steps, the last for so many seconds."""
+    first, last = looks
+    return replace(first, step=word[0]), replace(last, step=word[1], still=word[2])
+
+
 ranks = st.builds(
-    lambda rank, step, moves: replace(
+    lambda rank, step, moves, word: replace(
         rank,
         step=step,
-        looks=(replace(rank.looks[0], frames=(NEXT,)), rank.looks[1]) if moves else rank.looks,
+        looks=said((replace(rank.looks[0], frames=(NEXT,)), rank.looks[1]), word)
+        if moves
+        else said(rank.looks, word),
     ),
     st.builds(
         twice,
@@ -175,6 +233,7 @@ ranks = st.builds(
     ),
     st.sampled_from([None, 19, 20, 21]),
     st.booleans(),
+    st.sampled_from([(None, None, 0.0), (20, 20, 0.5), (20, 20, 60.0), (20, 21, 0.1)]),
 )
 jobs = st.dictionaries(st.integers(0, 7), ranks, max_size=8)
 often = settings(max_examples=300, derandomize=True, database=None, deadline=None)
@@ -186,6 +245,7 @@ def test_whoever_moves_is_never_a_culprit(job: dict[int, Standing]) -> None:
     for rank in judge(job).culprits:
         first, last = job[rank].looks
         kind = see(job[rank].looks).kind
+        assert kind is Kind.STOPPED or first.step == last.step
         assert kind is Kind.STOPPED or first.frames == last.frames
         is_idle = last.cpu - first.cpu < 0.25 and "R" not in (first.state, last.state)
         assert is_idle or kind in (Kind.STOPPED, Kind.COLLECTIVE)  # some waits spin

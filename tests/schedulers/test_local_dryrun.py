@@ -77,6 +77,10 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
         "idle_timeout": 0,
         "policy": None,
         "grace": 10,
+        "id": None,
+        "cwd": None,
+        "hosts": None,
+        "devices": None,
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from torchloom.weaver.store import Place, Store, open_store
 
+from .fresh import fresh
 from .postgres import new_database, programs, running_postgres
 
 _COUNT = itertools.count()
@@ -39,6 +40,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 @pytest.fixture
 def store(place: Place) -> Iterator[Store]:
     """Open a store at each kind of place."""
-    opened = open_store(place)
+    opened = open_store(fresh(place.folder) if place.folder else place)
     yield opened
     opened.close()

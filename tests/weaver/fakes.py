@@ -43,6 +43,8 @@ from torchloom.weaver.door import Door
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store
 
+from .fresh import fresh
+
 M = TypeVar("M", bound=Message)
 LR = Knob("lr", 0.1, "float", 0.0, 1.0)
 PATIENCE = 10.0
@@ -198,7 +200,7 @@ async def weaver_at(
     where: Path | Place, exchange: Exchange, door: Path | None = None
 ) -> AsyncIterator[Weaver]:
     """Run a weaver over SQLite in a folder, or another place; leaving is a clean end."""
-    store = open_store(where if isinstance(where, Place) else Place(where))
+    store = open_store(where if isinstance(where, Place) else fresh(where))
     bus = MemoryBus(exchange)
     weaver = Weaver(store, bus)
     answering = Answering(weaver)

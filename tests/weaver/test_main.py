@@ -18,6 +18,7 @@ from torchloom.bus.nats import NatsBus
 
 from ..bus.server import NatsServer
 from ..living import TIMEOUT
+from ..metrics import in_file
 from .fakes import FakeAgent, FakeRank, register, rows, until
 from .test_door import Caller
 
@@ -162,12 +163,9 @@ def assert_whole(home: Path, steps: int) -> None:
 
 
 def points(home: Path, rank: int) -> list[tuple[int, float]]:
-    query = (
-        "SELECT step, value FROM metrics JOIN series ON series.id = metrics.series"
-        f" WHERE series.rank = {rank} ORDER BY step"
-    )
-    found = rows(home / "plane", query, "records")
-    return [(step, value) for step, value in found]
+    found = in_file(home / "plane" / "records.db")
+    its = {step: point.value for (_, _, of, _, step), point in found.items() if of == rank}
+    return sorted(its.items())
 
 
 def test_a_weaver_killed_again_and_again_loses_nothing_and_does_nothing_twice(

@@ -92,6 +92,7 @@ def test_a_device_that_nobody_uses_is_told_of_and_nobody_is_ended(tmp_path: Path
     assert json.loads(facts) == {"words": "Device 50 not found in device-to-replicas map"}
 
 
+@pytest.mark.process
 def test_a_rank_that_lives_on_is_ended_again_until_it_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
         exchange = Exchange()
@@ -147,6 +148,7 @@ def test_a_nan_of_an_earlier_life_ends_nobody(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.process
 def test_a_silent_agent_is_lost_its_ranks_are_out_of_sight_and_nobody_is_ended(
     tmp_path: Path,
 ) -> None:

@@ -197,6 +197,8 @@ class Hello(Message, frozen=True):
     epoch: int  # the highest it has obeyed
     devices: tuple[Device, ...] = ()
     ranks: tuple[Register, ...] = ()
+    cpus: int = 0  # what the node has for jobs of the queue; an agent of one job has nothing
+    memory_mb: int = 0
 
 
 class Greeting(Message, frozen=True):
@@ -293,6 +295,10 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     source: str = ""  # who told the threads: "py-spy", "threadlet" or nobody
     threads: tuple[Thread, ...] = ()
     note: str = ""  # why it was not seen better
+    step: int = -1  # of its page, like the rest; -1 where there is none to read
+    phase: int = -1
+    still: float = 0.0  # seconds since the page last changed
+    lasted: float = 0.0  # seconds that its last step took
 
 
 class TakeStacks(Message, frozen=True):

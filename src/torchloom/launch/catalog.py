@@ -28,6 +28,12 @@ def records() -> list[Record]:
 
     What a run's own ranks have launched belongs to that run and is not listed.
     """
+    own = [record for record in everything() if not record.parent]
+    return sorted(own, key=lambda record: record.created_at, reverse=True)
+
+
+def everything() -> list[Record]:
+    """Return the same with what ranks have launched, in no order."""
     index, lines = _read_index()
     found, news = [], []
     for folder in all_folders():
@@ -38,8 +44,7 @@ def records() -> list[Record]:
             found.append(known.truth())
     with contextlib.suppress(OSError):  # a folder that cannot be written is only slower
         _write_index(news, found, lines)
-    own = [record for record in found if not record.parent]
-    return sorted(own, key=lambda record: record.created_at, reverse=True)
+    return found
 
 
 def record(app_id: str) -> Record | None:

@@ -16,6 +16,8 @@ from torchloom.launch.request import LaunchRequest
 from torchloom.specs.api import AppState
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
+_LIFE = "~"  # parts an app's id from what tells two of its folders under construction apart
+_AGREED = "agreed"
 _GONE = ".rm-"  # a folder being removed
 
 
@@ -27,7 +29,8 @@ class RunFolder:
 
     @property
     def app_id(self) -> str:
-        return self.path.name.removeprefix(_NEW)
+        name = self.path.name
+        return name.removeprefix(_NEW).rpartition(_LIFE)[0] if name.startswith(_NEW) else name
 
     @classmethod
     def named(cls, app_id: str) -> "RunFolder":
@@ -35,8 +38,12 @@ class RunFolder:
 
     @classmethod
     def create(cls, request: LaunchRequest, app: Mapping[str, Any], record: Record) -> "RunFolder":
-        """Make the folder under a hidden name; `publish` shows it to the world."""
-        folder = cls(settings.runs_dir() / f"{_NEW}{request.app_id}")
+        """Make the folder under a hidden name; `publish` shows it to the world.
+
+        Two that are made for one app do not meet before that, and only one of them is shown.
+        """
+        life = f"{os.getpid()}-{os.urandom(4).hex()}"
+        folder = cls(settings.runs_dir() / f"{_NEW}{request.app_id}{_LIFE}{life}")
         try:
             folder.path.mkdir(parents=True, mode=0o700)
             folder._write_json("app.json", app)
@@ -48,10 +55,18 @@ class RunFolder:
         return folder
 
     def publish(self) -> "RunFolder":
-        """Give the folder its name: from now on the app exists."""
+        """Give the folder its name: from now on the app exists. One that does cannot be made."""
         final = self.path.with_name(self.app_id)
         self.path.rename(final)
         return RunFolder(final)
+
+    def agree(self) -> None:
+        """Note that whoever wanted the run knows of it: what is not agreed on is unmade."""
+        with contextlib.suppress(OSError):  # a full disk does not keep it from running
+            (self.path / _AGREED).touch(0o600)
+
+    def is_agreed(self) -> bool:
+        return (self.path / _AGREED).exists()
 
     def exists(self) -> bool:
         return (self.path / "app.json").exists()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchloom.launch import catalog, link, sockets
+from torchloom.launch.claim import claim
 from torchloom.launch.descendants import Share
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.guard import Guard, fork
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(signum, signal.SIG_IGN)
     guard = ProcessId.mine()
     run = RunFolder(folder)
+    claim(run.app_id)
     address = sockets.launch_address(run.app_id)
     listener = sockets.listen(address)
     ends = (socket.socket(fileno=channel), listener, _socket(meeting))
@@ -124,7 +126,9 @@ def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
         answer = channel.recv(len(GO))
     if answer != GO:
         folder.remove()
-    return answer == GO
+        return False
+    folder.agree()
+    return True
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Nobody overtakes a job that waits for room, so that a big one gets its turn. A j
 others while its owner's quota or a lost node keeps it from running at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -46,6 +46,8 @@ class State:
     placed: Mapping[str, Placed] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)  # workers that an owner may have
     submitted: int = 0
+    is_settled: bool = False  # whoever could be given room has it; not so when read from a disk
+    blocked: tuple[int, int] | None = None  # the turn of the first who waits for room
 
     def free(self) -> dict[str, Room]:
         """Return what no job has of the nodes that are up."""
@@ -145,18 +147,47 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             state = replace(state, quotas=_without(state.quotas, owner))
         case QuotaSet(owner, int(workers)):
             state = replace(state, quotas={**state.quotas, owner: workers})
-    return _settle(state)
+    return settle(state)
+
+
+def settle(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Go on from a state that was read from a disk: give room to whom it is due."""
+    return _settle(state, _in_turn(state))
 
 
 def why(state: State, job: str) -> str:
     """Say what a waiting job waits for."""
-    one = state.waiting[job]
-    if reason := _never(state, one) or _over_quota(state, one):
-        return reason
-    ahead = [each.job for each in _in_turn(state) if _turn(each) < _turn(one)]
-    if ahead:
-        more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
-        return f"waits behind {ahead[0]}{more}"
+    return reasons(state)[job]
+
+
+def reasons(state: State) -> dict[str, str]:
+    """Say what every waiting job waits for, whose turn is first at the front."""
+    found, keeps, ahead, first = {}, _Keeping(state), 0, ""
+    for one in state.order():
+        if reason := keeps(one):
+            found[one.job] = reason
+            continue
+        more = f" and {ahead - 1} more" if ahead > 1 else ""
+        found[one.job] = f"waits behind {first}{more}" if ahead else _no_room(state, one)
+        ahead, first = ahead + 1, first or one.job
+    return found
+
+
+class _Keeping:
+    """What besides room keeps jobs waiting: the same for all of one owner that need the same."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[tuple[str, Need], str] = {}
+
+    def __call__(self, one: Waiting) -> str:
+        alike = (one.owner, one.need)
+        if alike not in self._known:
+            self._known[alike] = _never(self._state, one) or _over_quota(self._state, one)
+        return self._known[alike]
+
+
+def _no_room(state: State, one: Waiting) -> str:
     room = sum(placement.fit(one.need, room) for room in state.free().values())
     return f"waits for room: needs {one.need.workers} workers, {room} would fit now"
 
@@ -169,28 +200,36 @@ def _submitted(state: State, event: Submitted) -> tuple[State, tuple[Effect, ...
     state = replace(state, submitted=number)
     if reason := _never(state, one):
         return state, (Refuse(event.job, reason),)
-    return _settle(replace(state, waiting={**state.waiting, event.job: one}))
+    state = replace(state, waiting={**state.waiting, event.job: one})
+    if not state.is_settled:
+        return settle(state)
+    if state.blocked is not None and state.blocked < _turn(one):
+        return state, ()  # nothing has changed for those before it
+    return _settle(state, [] if _over_quota(state, one) else [one], state.blocked)
 
 
-def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
+def _settle(
+    state: State, in_turn: Iterable[Waiting], blocked: tuple[int, int] | None = None
+) -> tuple[State, tuple[Effect, ...]]:
     """Give room to whose turn it is, until one has to wait for it."""
     effects: list[Effect] = []
-    for one in _in_turn(state):
+    for one in in_turn:
         if _over_quota(state, one):
             continue  # since this turn began its owner was given something
         shares = placement.place(one.need, state.free())
         if shares is None:
+            blocked = _turn(one)
             break
         placed = {**state.placed, one.job: Placed(one.owner, shares)}
         state = replace(state, waiting=_without(state.waiting, one.job), placed=placed)
         effects.append(Place(one.job, shares))
-    return state, tuple(effects)
+    return replace(state, is_settled=True, blocked=blocked), tuple(effects)
 
 
 def _in_turn(state: State) -> list[Waiting]:
     """Return those whom room alone keeps waiting, in their order."""
-    waiting = state.order()
-    return [one for one in waiting if not _never(state, one) and not _over_quota(state, one)]
+    keeps = _Keeping(state)
+    return [one for one in state.order() if not keeps(one)]
 
 
 def _turn(one: Waiting) -> tuple[int, int]:

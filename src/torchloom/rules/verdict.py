@@ -1,7 +1,8 @@
 """Say from stacks, taken twice, who holds a job up: the one not where its peers wait for it.
 
-A rank is named only if others wait for it and it stood still between the two looks: neither its
-stack nor its CPU time moved. Whoever works is never named, however long that takes.
+A rank is named only if others wait for it and it stood still: between the looks neither its stack
+nor its CPU time nor its own word of its progress moved, and its step takes longer than usual.
+Whoever works is never named, however long that takes.
 """
 
 import re
@@ -13,6 +14,8 @@ from torchloom.rules.hang import Finding
 
 _PLACES = 3  # that a sentence names
 BUSY = 0.25  # of a CPU, from which on a process is taken to work
+STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
+SLOW = 3.0  # steps, as long as its last one, that a rank may stand before it is worth one
 _PEERS = re.compile(
     r"(^|/)torch/(distributed/(?!checkpoint/|elastic/)|nn/parallel/distributed\.py)"
 )
@@ -68,6 +71,10 @@ class Look:
     state: str = ""  # the kernel's letter
     waits_in: str = ""  # the kernel's function, where it tells
     frames: tuple[Frame, ...] = ()
+    step: int | None = None  # as the rank itself says, like the rest; nothing where it does not
+    phase: int | None = None
+    still: float = 0.0  # seconds since it last said so
+    lasted: float = 0.0  # seconds that its last step took
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Sight:
     kind: Kind
     has_moved: bool
     where: str = ""
+    advances: bool = False  # from step to step, by its own word
+    is_usual: bool = False  # no longer in its step, by that word, than in others
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +129,21 @@ def see(looks: tuple[Look, ...]) -> Sight:
     if len(looks) < 2:
         return Sight(Kind.UNKNOWN, True, _where(looks[-1].frames) if looks else "")
     first, last = looks[0], looks[-1]
+    advances = (first.step, first.phase) != (last.step, last.phase)
     has_moved = [f.place for f in first.frames] != [f.place for f in last.frames]
     states = {first.state, last.state}
     works = last.cpu - first.cpu > BUSY * max(last.at - first.at, 1e-9)
     kind = _kind(last, works or "R" in states, states)  # on a full machine who may run gets little
     if kind is Kind.STOPPED:
         return Sight(kind, False, _where(last.frames))
-    moves = has_moved or kind in (Kind.COMPUTING, Kind.UNKNOWN)
-    return Sight(kind, moves, _where(last.frames))
+    is_usual = last.step is not None and kind not in _WAITS and not stands(last.still, last.lasted)
+    moves = advances or has_moved or is_usual or kind in (Kind.COMPUTING, Kind.UNKNOWN)
+    return Sight(kind, moves, _where(last.frames), advances, is_usual)
+
+
+def stands(still: float, lasted: float) -> bool:
+    """Tell whether a rank has been in its step for longer than its steps usually take."""
+    return still > max(STANDS, SLOW * lasted)
 
 
 def finding(verdict: Verdict, ranks: Mapping[int, Standing]) -> Finding:
@@ -212,9 +228,7 @@ def _tell(sights: Mapping[int, Sight], ranks: Iterable[int]) -> str:
     """Return what ranks are about, those at one place together."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
-        sight = sights[rank]
-        place = f" in {sight.where}" if sight.where else ""
-        groups.setdefault(f"{_VERBS[sight.kind]}{place}", []).append(rank)
+        groups.setdefault(_does(sights[rank]), []).append(rank)
     told = [
         f"{numbers(group)} {_plural(what) if group[1:] else what}"
         for what, group in list(groups.items())[:_PLACES]
@@ -222,6 +236,16 @@ def _tell(sights: Mapping[int, Sight], ranks: Iterable[int]) -> str:
     if len(groups) > _PLACES:
         told.append(f"others elsewhere ({len(groups) - _PLACES} places)")
     return " and ".join(told)
+
+
+def _does(sight: Sight) -> str:
+    """Return what one rank is about; of one that goes on the place means nothing."""
+    if sight.advances:
+        return _GOES_ON
+    place = f" in {sight.where}" if sight.where else ""
+    if sight.has_moved and sight.kind in (Kind.WAITING, Kind.IO, Kind.LOADER):
+        return f"{_IN_TIME if sight.is_usual else _MOVES}{place}"
+    return f"{_VERBS[sight.kind]}{place}"
 
 
 def _plural(what: str) -> str:
@@ -239,7 +263,18 @@ _VERBS = {
     Kind.WAITING: "stands still",
     Kind.UNKNOWN: "is not known to stand still",
 }
-_PLURAL = {"waits": "wait", "computes": "compute", "is": "are", "stands": "stand"}
+_GOES_ON = "goes from step to step"
+_IN_TIME = "takes no longer than usual"
+_MOVES = "moves within its step"
+_PLURAL = {
+    "waits": "wait",
+    "computes": "compute",
+    "is": "are",
+    "stands": "stand",
+    "goes": "go",
+    "takes": "take",
+    "moves": "move",
+}
 
 
 def _where(frames: tuple[Frame, ...]) -> str:

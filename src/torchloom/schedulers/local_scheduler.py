@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
-from torchloom.errors import LoomError, UserError
+from torchloom.errors import LoomError, UserError, shorten
 from torchloom.launch.handshake import Input
 from torchloom.launch.policy import wishes
 from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT, LaunchRequest
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import socket
 
     from torchloom.launch.joining import Head
+
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +88,20 @@ class LocalScheduler(Scheduler[LocalRequest]):
             type_=str,
             help="after a failure: live, restart, shrink or fail; nan=notify|restart|fail; min=N",
         )
+        opts.add("id", type_=str, help="of the run; default: its name and a few letters")
+        opts.add("cwd", type_=str, help="the folder it runs in; default: the current one")
+        opts.add("hosts", type_=list[str], help="where its ranks go: HOST:RANKS;..; default: here")
+        opts.add("devices", type_=list[str], help="what each replica sees of them: 0,1;2,3")
         return opts
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LocalRequest]:
-        app_id = make_unique(app.name)
+        app_id = _given_id(cfg.get("id")) or make_unique(app.name)
         home = settings.runs_dir() / app_id
         empty = LaunchRequest(
             app_id=app_id,
             name=app.name,
             session=self.session_name,
-            cwd=os.getcwd(),
+            cwd=os.path.abspath(str(cfg.get("cwd") or os.getcwd())),
             log_dir=_log_dir(cfg.get("log_dir"), self.session_name, app_id, home),
             roles=(),
             grace=_seconds("grace", cfg),
@@ -103,6 +110,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
             policy=wishes(str(cfg.get("policy") or "")),
         )
         launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
+        if cfg.get("hosts") or cfg.get("devices"):
+            from torchloom.schedulers.local_hosts import placed
+
+            launch = placed(launch, cfg)
         if launch.policy.get("recovery") == "fail" and any(r.max_retries for r in launch.roles):
             raise UserError("policy fail starts nothing again; leave it out, or the retries")
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
@@ -220,6 +231,13 @@ def _log_dir(chosen: CfgVal, session: str, app_id: str, home: Path) -> str:
     if not chosen:
         return str(home / "logs")
     return str(Path(str(chosen)).expanduser().absolute() / session / app_id)
+
+
+def _given_id(chosen: CfgVal) -> str:
+    """Return the id that was chosen for a run; it names a folder."""
+    if chosen and not re.fullmatch(_ID, str(chosen)):
+        raise UserError(f"id: {shorten(str(chosen))!r} names no run; use letters, digits, . _ -")
+    return str(chosen or "")
 
 
 def _seconds(name: str, cfg: Mapping[str, CfgVal]) -> float:

@@ -51,7 +51,7 @@ class Adoption:
     def look_again(self) -> None:
         """Find out the jobs whose launch process is gone without a word."""
         for job in self._jobs.active():
-            if job.scheduler == ENGINE:
+            if job.scheduler == ENGINE and job.state != JobState.QUEUED:
                 self.look_at(job.id)
 
     def look_at(self, app_id: str) -> None:

@@ -94,6 +94,8 @@ class Agents:
         self._waiting: dict[tuple[str, str], tuple[Hello | Register, str, int]] = {}
         self._working: asyncio.Task[None] | None = None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+        self.on_node: Callable[[Hello], None] = lambda said: None
+        self.on_gone: Callable[[str], None] = lambda agent: None
         self.present: dict[str, Presence] = {}
         self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
         roster.on_lost = self._lost
@@ -236,6 +238,7 @@ class Agents:
         self._speaking[subjects.beat(agent.id)] = there
         self._watching.heard(agent.id)
         self._devices.seen(agent.host, said.devices)
+        self.on_node(said)
         self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
         return said.ranks
 
@@ -249,6 +252,7 @@ class Agents:
     def _lost(self, agent: str) -> None:
         """Take an agent for a stranger until it says hello again."""
         self._speaking.pop(subjects.beat(agent), None)
+        self.on_gone(agent)
 
     def _stranger(self, subject: str, data: bytes) -> None:
         """Hear what is no beat of an agent that is up: one that has not said hello, our own word,

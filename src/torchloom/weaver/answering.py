@@ -6,15 +6,22 @@ from typing import Any
 
 from torchloom.errors import LoomError, NotFound
 from torchloom.weaver.acting import Acting
+from torchloom.weaver.admitting import Admitting
 from torchloom.weaver.asking import Asking
+from torchloom.weaver.browsing import Browsing
 from torchloom.weaver.inspecting import Inspecting
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import StateLost
+from torchloom.weaver.submitting import Submitting
 
 VERSION = 1
 _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
 _CHANGING = ("set", "undo", "pause", "resume", "stop", "checkpoint", "device_event")
+_PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
+_QUEUE = ("submit", "cancel", "queue", "cluster", "quota", "quotas")
+_AT_THE_DOOR = (*_PEOPLE, "submit", "cancel", "quota", "retain")  # whoever is let in there is known
+_RUNS = ("experiments", "experiment", "compare", "curves")
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[Question], Awaitable[Any]]
@@ -27,18 +34,27 @@ class Answering:
         self._weaver = weaver
         self.looking = Asking(weaver)
         changing = Acting(weaver)
+        admitting = Admitting(weaver.people)
+        browsing = Browsing(weaver)
+        submitting = Submitting(weaver, self.looking)
         self._answers: Mapping[str, Answer] = {
             **{name: getattr(self.looking, name) for name in _LOOKING},
             **{name: getattr(changing, name) for name in _CHANGING},
+            **{name: getattr(browsing, name) for name in _RUNS},
             "stacks": Inspecting(weaver).stacks,
+            "retain": weaver.retaining.answer,
+            **{name: getattr(admitting, name) for name in _PEOPLE},
+            **{name: getattr(submitting, name) for name in _QUEUE},
         }
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._answers)
+        """Return what may be asked over the bus: nobody is let in there, and nothing is run."""
+        return tuple(name for name in self._answers if name not in _AT_THE_DOOR)
 
     async def answer(self, asked: Any) -> dict[str, Any]:
         """Return an answer or a refusal; a weaver that lost its database ends, and gives none."""
+        name = ""
         try:
             question = checked(asked)
             name = str(question.facts.get("ask"))
@@ -51,7 +67,7 @@ class Answering:
         except LoomError as error:
             return refusal(error)
         except Exception as error:  # a bug of ours must not leave a caller without an answer
-            _log.exception("%s could not be answered", asked)
+            _log.exception("%s could not be answered", name)  # never the facts: some are secret
             return {"error": f"the weaver failed: {error!r}", "code": "internal", "exit_code": 1}
 
 
@@ -64,4 +80,6 @@ def checked(asked: Any) -> Question:
 
 def refusal(error: LoomError) -> dict[str, Any]:
     """Return an error as every door says it."""
-    return {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+    said = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+    more = {name: getattr(error, name, None) for name in ("field", "remedy")}
+    return said | {name: text for name, text in more.items() if isinstance(text, str)}

@@ -3,8 +3,9 @@
 import os
 from typing import Any
 
+from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
-from torchloom.weaver.jobs import WORLD_SIZE, is_launched, is_over
+from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over
 from torchloom.weaver.knobs import in_force, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
@@ -44,14 +45,16 @@ class Asking:
         jobs = self._weaver.jobs.active() if asked.flag("active") else self._weaver.jobs.all()
         if wanted is not None:
             jobs = [job for job in jobs if job.id in wanted]
-        if asked.flag("strangers"):  # those that no launch of ours knows of
-            jobs = [job for job in jobs if not is_launched(job)]
+        if asked.flag("strangers"):  # those of which there is no run of ours
+            jobs = [job for job in jobs if not is_launched(job) or not has_run(job)]
         return [self._job(job) for job in jobs[:limit]]
 
     async def job(self, asked: Question) -> dict[str, Any]:
         """One job with its ranks."""
         job = job_named(self._weaver.jobs, asked.text("job"))
-        return {**self._job(job), "facts": job.facts, "ranks": self._ranks(job)}
+        shape = {**self._job(job), "facts": job.facts, "ranks": self._ranks(job)}
+        row = self._weaver.coordinator.submission(job.id)
+        return {**shape, "spec": row.spec if row else None}
 
     async def ranks(self, asked: Question) -> list[dict[str, Any]]:
         return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
@@ -125,8 +128,15 @@ class Asking:
             for row in rows
         ]
 
+    def shape(self, job: Job) -> dict[str, Any]:
+        """Return a job as every door shows it."""
+        return self._job(job)
+
     def _job(self, job: Job) -> dict[str, Any]:
         told = job.facts.get(WORLD_SIZE)
+        if job.state == JobState.QUEUED:
+            why = self._weaver.coordinator.turns.why().get(job.id, job.reason)
+            return {**shapes.job_shape(job, None, told), "reason": why}
         if is_over(job):
             return shapes.job_shape(job, job.step, told)
         ranks = len(self._weaver.roster.ranks(job.id))

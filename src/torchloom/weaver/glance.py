@@ -3,7 +3,7 @@
 import msgspec
 
 from torchloom.bus.messages import VERSION
-from torchloom.weaver.hangs import STANDS
+from torchloom.rules.verdict import STANDS
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):

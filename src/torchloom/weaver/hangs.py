@@ -9,6 +9,7 @@ from typing import Any
 from torchloom.bus.messages import Beat, Progress, Register
 from torchloom.bus.page import Phase
 from torchloom.rules import hang
+from torchloom.rules.verdict import stands
 from torchloom.weaver.jobs import Jobs, is_over
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.responses import Responses
@@ -17,8 +18,6 @@ from torchloom.weaver.stacks import StackDesk
 from torchloom.weaver.store.rows import Rank
 from torchloom.weaver.verdicts import Evidence, kept_shape, weigh
 
-STANDS = 1.0  # seconds; whoever moved later than that is not worth a look
-_SLOW = 3.0  # steps, as long as its last one, that a rank may stand before it is worth one
 _OFF = "off"
 
 Key = tuple[str, str]  # job, role
@@ -214,7 +213,7 @@ def limits_of(wishes: Mapping[str, Any], ranks: Iterable[Rank]) -> hang.Limits:
 
 
 def _may_stand(seen: Progress) -> bool:
-    return seen.moved > max(STANDS, _SLOW * seen.step_seconds)
+    return stands(seen.moved, seen.step_seconds)
 
 
 def _progress(seen: Progress) -> hang.Progress:

@@ -16,6 +16,7 @@ from torchloom.weaver.store.rows import Job, Run
 
 WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
 POLICY = "policy"  # what it wants when something fails
+SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
 
@@ -36,6 +37,8 @@ class Jobs:
         self._now = now
         self._jobs = {job.id: job for job in state.find(Job)}
         self.on_unknown: Callable[[str], None] = lambda job: None  # who may know more
+        self.on_change: Callable[[Job], None] = lambda job: None  # whoever follows them
+        self.on_over: Callable[[str], None] = lambda job: None  # who has something of theirs back
 
     def find(self, job: str) -> Job | None:
         """Return a job by its id, though its launch process may not have told of it yet."""
@@ -53,6 +56,21 @@ class Jobs:
     def active(self) -> list[Job]:
         """Return the jobs that have not ended, newest first."""
         return [job for job in self.all() if not is_over(job)]
+
+    def submit(self, job: Job) -> Job:
+        """Store a job that somebody wants to run; its turn is yet to come."""
+        job = replace(job, state="QUEUED", attempt=1, created_at=self._now())
+        run = Run(job.run_id, job.id, job.name, created_at=job.created_at)
+        with self._state.together():
+            self._state.put(job, run)
+        self._jobs[job.id] = job
+        self.on_change(job)
+        return job
+
+    def mark(self, job: str, facts: Mapping[str, Any]) -> None:
+        """Store something about a job."""
+        known = self._jobs[job]
+        self._put(replace(known, facts={**known.facts, **facts}))
 
     def appear(self, job: str, generation: int, is_new: bool = False) -> Job | None:
         """Return the job of somebody who has come; nothing for one of a life that is over.
@@ -84,6 +102,8 @@ class Jobs:
             facts = _from_a_rank(facts, known)
         elif POLICY in facts:
             facts = {**facts, _GIVEN: True}
+        if known is not None and known.facts.get(SUBMITTED):
+            facts = {name: value for name, value in facts.items() if name != "owner"}
         base = known or Job(job, name=job, run_id=job, generation=event.head.generation)
         words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
         if type(facts.get("attempt")) is int:
@@ -109,6 +129,13 @@ class Jobs:
             self.turn(job, JobState.RUNNING, reason)  # the only state that completes
         return self.turn(job, state, reason)
 
+    def forget(self, job: str) -> None:
+        """Know no more of a job that has ended, nor of its run."""
+        with self._state.together():
+            self._state.remove(Run, job=job)
+            self._state.remove(Job, id=job)
+        del self._jobs[job]
+
     def turn(self, job: str, state: JobState, reason: str) -> bool:
         """Move a job to another state; one that the rules do not allow is counted, not done."""
         return self._move(self._jobs[job], Move(state, reason))
@@ -129,6 +156,8 @@ class Jobs:
             return False
         ended = self._now() if after.state.is_final else None
         moved = replace(job, state=str(after.state), reason=after.reason, attempt=after.attempt)
+        if moved.started_at is None and after.state is JobState.RUNNING:
+            moved = replace(moved, started_at=self._now())
         for change in told:
             facts = {"before": str(change.before), "after": str(change.after)}
             self._put(replace(moved, ended_at=ended), "job_state", facts)
@@ -144,6 +173,7 @@ class Jobs:
             facts = {name: getattr(job, name) for name in (*_WORDS, "generation")}
             self._journal.note("job_started", job.id, facts=facts)
         self._jobs[job.id] = job
+        self.on_change(job)
         return job
 
     def _put(self, job: Job, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
@@ -152,6 +182,9 @@ class Jobs:
             if kind:
                 self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
         self._jobs[job.id] = job
+        self.on_change(job)
+        if is_over(job):
+            self.on_over(job.id)
 
 
 def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
@@ -170,3 +203,8 @@ def is_over(job: Job) -> bool:
 def is_launched(job: Job) -> bool:
     """Tell whether there is a process that starts the job's ranks, and will tell of their end."""
     return bool(job.scheduler or job.facts.get("launched"))
+
+
+def has_run(job: Job) -> bool:
+    """Tell whether there is, or was, a run of a job; one that waits has none yet."""
+    return not job.facts.get(SUBMITTED) or "log_dir" in job.facts

@@ -27,11 +27,14 @@ from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.answering import Answering
 from torchloom.weaver.busdoor import BusDoor
 from torchloom.weaver.door import Door
+from torchloom.weaver.first_token import introduce
 from torchloom.weaver.pokes import Pokes
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store, place_of
+from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
 
 _LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
+_OURS = (ADDRESS_VARIABLE, CREDENTIALS_VARIABLE, AUTHORITY_VARIABLE, DATABASE_VARIABLE)
 _log = logging.getLogger("torchloom.weaver")
 
 
@@ -44,6 +47,7 @@ class Options:
     nats: str
     credentials: Path | None
     authority: Path | None
+    home: Path
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -53,7 +57,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        return asyncio.run(_run(_options(words, settings.environment())))
+        options = _options(words, settings.environment())
+        _forget_what_is_ours()
+        return asyncio.run(_run(options))
     except LoomError as error:
         sys.stderr.write(f"weaver: {error}\n")
         return error.exit_code
@@ -79,7 +85,14 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
         given.nats,
         given.creds or _path(env, CREDENTIALS_VARIABLE),
         given.ca or _path(env, AUTHORITY_VARIABLE),
+        home,
     )
+
+
+def _forget_what_is_ours() -> None:
+    """Keep how we reach the bus and the database from the jobs that we start."""
+    env = settings.environment()
+    settings.replace_environment({k: v for k, v in env.items() if k not in _OURS})
 
 
 def _path(env: Mapping[str, str], name: str) -> Path | None:
@@ -98,6 +111,7 @@ async def _run(options: Options) -> int:
         tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
     )
     weaver = Weaver(store, bus)
+    introduce(weaver.people, options.home)
     adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
     weaver.jobs.on_unknown = adoption.look_at
     weaver.every(_LOOK_AGAIN, adoption.look_again)
@@ -108,6 +122,8 @@ async def _run(options: Options) -> int:
     await weaver.start()
     pokes.open()
     adoption.look_at_all()
+    weaver.coordinator.starting.on_started = adoption.look_at
+    weaver.coordinator.start()
     await bus_door.open()
     await door.open()
     _log.info("epoch %d, database %s, bus %s", weaver.epoch, options.place.state, options.nats)

@@ -19,15 +19,20 @@ from torchloom.rules.drmap import DeviceState
 from torchloom.weaver.agents import Agents
 from torchloom.weaver.alerts import NoAlerts, read_alerts
 from torchloom.weaver.commands import Commands
+from torchloom.weaver.coordinator import Coordinator
 from torchloom.weaver.devices import Devices
+from torchloom.weaver.experiments import Experiments
 from torchloom.weaver.guards import Guards
 from torchloom.weaver.hangs import Hangs
 from torchloom.weaver.ingest import Ingest
 from torchloom.weaver.jobs import Jobs
 from torchloom.weaver.journal import Journal
+from torchloom.weaver.launching import Launcher, RunnerLauncher
 from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.people import People
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.responses import Responses
+from torchloom.weaver.retaining import PERIOD, Retaining
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender
 from torchloom.weaver.stacks import StackDesk
@@ -40,13 +45,14 @@ T = TypeVar("T")
 TICK = 0.05  # seconds between two looks at what waits
 _READERS = 4  # threads that read the database for a door
 _FENCE = 1.0  # seconds between two looks whether a later weaver has begun
+_ROOM = 1.0  # seconds between two looks at what devices that are well can be given to jobs
 _log = logging.getLogger(__name__)
 
 
 class Weaver:
     """All parts, wired. `run` lives until cancelled or superseded; tests call `tick` themselves."""
 
-    def __init__(self, store: Store, bus: Bus) -> None:
+    def __init__(self, store: Store, bus: Bus, launcher: Launcher | None = None) -> None:
         self.store = store
         self.bus = bus
         self.started_at = time.time()
@@ -55,6 +61,7 @@ class Weaver:
         self.epoch = state.take_epoch(self.host, os.getpid())
         self.dropped: Counter[str] = Counter()
         self.journal = Journal(state)
+        self.people = People(state, self.journal)
         self.jobs = Jobs(state, self.journal, self.dropped)
         self.roster = Roster(state, self.jobs, self.journal, self.dropped)
         self.devices = Devices(state, self.roster.everyone(), self.journal)
@@ -87,12 +94,31 @@ class Weaver:
             store, self.jobs, self.roster, self.ledger, self.commands, self.journal
         )
         self.ingest.on_metrics = self.guards.saw
+        self.experiments = Experiments(store, self.jobs, self.roster, self.devices, self.host)
+        self.jobs.on_change = self.experiments.changed
+        self.ingest.on_stored = self.experiments.stored
+        self.reports.listen(self.experiments.told)
+        self.coordinator = Coordinator(
+            state,
+            self.jobs,
+            self.roster,
+            self.devices,
+            self.journal,
+            launcher or RunnerLauncher(),
+        )
+        self.agents.on_node = self.coordinator.rooms.node
+        self.agents.on_gone = self.coordinator.rooms.gone
+        self.retaining = Retaining(store, self.jobs, self.journal)
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
+        self.every(_ROOM, self.coordinator.rooms.look)
+        self.every(PERIOD, self.retaining.look_soon)
         self._tasks: list[asyncio.Task[None]] = []
         self._readers = ThreadPoolExecutor(_READERS, "reader")
         self.agents.on_task = self.hangs.on_task = self._watch
+        self.experiments.on_task = self.retaining.on_task = self._watch
+        self.coordinator.on_task(self._watch)
         self.hangs.progress = self.agents.progress
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -120,6 +146,7 @@ class Weaver:
         self.bus.on_back(self.watching.interrupted)
         self.bus.on_lost(self.watching.interrupted)
         self.agents.call_all()
+        self.experiments.start()
 
     async def run(self) -> None:
         """Let time pass until cancelled; a lost database ends it."""
@@ -135,6 +162,9 @@ class Weaver:
         for heard in self._subscriptions:
             await heard.end()
         await self.hangs.close()
+        await self.coordinator.close()
+        await self.experiments.close()
+        await self.retaining.close()
         await asyncio.to_thread(self.ingest.writer.stop)
         await asyncio.to_thread(self._readers.shutdown)  # the database is closed after this
         await asyncio.sleep(0)  # what the writer answered last is to be said

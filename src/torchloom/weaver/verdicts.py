@@ -1,7 +1,7 @@
 """From what agents saw of a role's ranks to a verdict, and how both look at the doors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchloom.bus import messages
@@ -38,10 +38,8 @@ def weigh(
     role: str, ranks: Sequence[Rank], steps: Mapping[int, int | None], stacks: Mapping[str, Stacks]
 ) -> Evidence:
     """Return the verdict on a role's ranks with all that it rests on."""
-    standings = {
-        rank.rank: Standing(steps.get(rank.rank), _looks(stacks.get(rank.incarnation)))
-        for rank in ranks
-    }
+    looks = {rank.rank: _looks(stacks.get(rank.incarnation)) for rank in ranks}
+    standings = {rank: Standing(_step(its, steps.get(rank)), its) for rank, its in looks.items()}
     return Evidence(role, tuple(ranks), standings, stacks, verdict.judge(standings))
 
 
@@ -117,4 +115,13 @@ def _looks(seen: Stacks | None) -> tuple[Look, ...]:
 def _look(look: messages.Look) -> Look:
     main = next((thread for thread in look.threads if thread.is_main), None)
     frames = tuple(Frame(f.function, f.file, f.line, f.text) for f in main.frames) if main else ()
-    return Look(look.at, look.cpu, look.state, look.waits_in, frames)
+    seen = Look(look.at, look.cpu, look.state, look.waits_in, frames)
+    if look.step < 0:
+        return seen
+    step, phase = look.step, look.phase
+    return replace(seen, step=step, phase=phase, still=look.still, lasted=look.lasted)
+
+
+def _step(looks: Sequence[Look], beaten: int | None) -> int | None:
+    """Return the step in which a rank was seen; the last beat's, which may be older, if in none."""
+    return looks[-1].step if looks and looks[-1].step is not None else beaten

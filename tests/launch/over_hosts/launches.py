@@ -308,6 +308,6 @@ def state_of(pid: int) -> str:
 def _may_stay(line: str) -> bool:
     """Slurm's daemons listen where they always do; what is remembered of jobs is no job's, nor is
     the folder of a plane that is down."""
-    if line.endswith("/jobs-elsewhere.json") or "/torchloom/plane-" in line:
+    if line.endswith(("/jobs-elsewhere.json", "/claims")) or "/torchloom/plane-" in line:
         return True
     return any(f":{port} " in line for port in SLURM)

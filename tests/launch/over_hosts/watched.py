@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...living import until
+from ...metrics import in_file
 from .launches import LOOM, Launches
 
 PATIENCE = 90.0  # seconds; generous, for loaded machines
@@ -149,12 +150,12 @@ class Watched:
 
     def stored(self) -> dict[tuple[int, int], float]:
         """Return every point of the loss, as the database has it."""
-        words = (
-            "select s.rank, m.step, m.value from metrics m join series s on s.id = m.series"
-            " where s.job = ? and s.name = 'loss'"
-        )
-        found = self._rows_of("records", words, self.launches.app_id)
-        return {(rank, step): value for rank, step, value in found}
+        found = in_file(self.launches.home / "plane" / "records.db")
+        return {
+            (rank, step): point.value
+            for (job, name, rank, _, step), point in found.items()
+            if job == self.launches.app_id and name == "loss"
+        }
 
     def agents(self) -> set[tuple[str, str]]:
         """Return each agent's host, and how the weaver thinks it is, by the database."""

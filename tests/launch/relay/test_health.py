@@ -227,6 +227,7 @@ class Failing:
     def close(self) -> None: ...
 
 
+@pytest.mark.process
 def test_an_agent_tells_the_weaver_of_its_gpu_when_there_is_one(tmp_path: Path) -> None:
     async def story() -> None:
         exchange, heard = Exchange(), list[tuple[str, Message]]()

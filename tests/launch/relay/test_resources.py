@@ -1,10 +1,20 @@
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from torchloom.bus.messages import Device
 from torchloom.launch.relay.gpus import Health, Xid
-from torchloom.launch.relay.resources import BadDevices, CpuSlots, NvidiaSmi, devices, offered
+from torchloom.launch.relay.resources import (
+    BadDevices,
+    CpuSlots,
+    NvidiaSmi,
+    cpus,
+    devices,
+    memory_mb,
+    offered,
+)
 
 ANSWER = """0, GPU-5a1c, 81559
 1, GPU-77f0, [N/A]
@@ -18,6 +28,26 @@ def test_cpu_slots_are_named_by_node_and_stay_the_same() -> None:
         Device("n1/cpu/1", "cpu", 1),
     )
     assert len(CpuSlots("n1").devices()) >= 1
+
+
+def test_a_node_has_room_for_its_slots_or_all_its_cpus_and_for_four_at_least() -> None:
+    gpu = Device("GPU-1", "cuda", 0)
+
+    assert cpus((*CpuSlots("n1", 3).devices(), gpu), "3") == 3
+    assert cpus(CpuSlots("n1", 3).devices()) == 4
+    assert cpus(CpuSlots("n1", 5).devices()) == 5
+    assert cpus((gpu,), "GPU-1") == len(os.sched_getaffinity(0))
+
+
+def test_memory_is_what_there_is_or_less_where_a_limit_says_so(tmp_path: Path) -> None:
+    meminfo, limit, none = tmp_path / "meminfo", tmp_path / "max", tmp_path / "none"
+    meminfo.write_text("MemFree: 1 kB\nMemTotal:       8388608 kB\n")
+    limit.write_text("1073741824\n")
+
+    assert memory_mb(meminfo, none) == 8192
+    assert memory_mb(meminfo, limit) == 1024
+    limit.write_text("max\n")
+    assert (memory_mb(meminfo, limit), memory_mb(none, none)) == (8192, 0)
 
 
 def test_gpus_are_read_from_what_their_tool_prints() -> None:

@@ -23,6 +23,7 @@ from torchloom.bus.messages import (
     Thread,
 )
 from torchloom.bus.messages import Stacks as Seen
+from torchloom.bus.page import Page, Phase
 from torchloom.launch.relay import looking, peers
 from torchloom.launch.relay.looking import CannotLook, kernel_sees, threads_of
 from torchloom.launch.relay.ranks import Ranks
@@ -30,6 +31,7 @@ from torchloom.launch.relay.stacks import APART, StackTaker
 
 from ...bus.samples import REGISTER
 from ...bus.waiting import come_true, live
+from ...living import until
 
 pytestmark = pytest.mark.process
 LIFE = Head(VERSION, "job", 0, 1, "life-a")
@@ -63,17 +65,31 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         process.communicate()
 
 
+def sleeper(begin: Begin) -> "subprocess.Popen[bytes]":
+    """Start a program and come back when it sleeps; on a full machine that is later."""
+    process = begin(SLEEPER)
+    until(lambda: kernel_sees(process.pid).state == "S")
+    return process
+
+
 class Line:
     """A rank's connection; its threadlet answers with these threads, or not at all."""
 
-    def __init__(self, pid: int, threads: tuple[Thread, ...] | None = None) -> None:
+    def __init__(
+        self, pid: int, threads: tuple[Thread, ...] | None = None, page: Page | None = None
+    ) -> None:
         self.pid = pid
+        self.page = page
+        self.asked = 0
         self.started = peers.start_time(pid)
         self.threads = threads
         self.taker: StackTaker | None = None
 
     def send(self, message: Message) -> None:
         assert isinstance(message, ShowStacks)
+        self.asked += 1
+        if self.page is not None:
+            self.page.boundary(19 + self.asked, self.asked, 250_000_000, time.monotonic_ns())
         if self.threads is not None and self.taker is not None:
             self.taker.answered(OwnStacks(message.head, message.request, self.threads))
 
@@ -81,7 +97,8 @@ class Line:
 async def seen_of(line: Line, program: str | None = None) -> Seen:
     """Return what an agent says of one rank."""
     ranks, said = Ranks(), list[Seen]()
-    register = msgspec.structs.replace(REGISTER, head=LIFE)
+    page = str(line.page.path) if line.page else ""
+    register = msgspec.structs.replace(REGISTER, head=LIFE, page=page)
     ranks.register(register, line)
 
     async def publish(seen: Seen) -> None:
@@ -99,7 +116,7 @@ async def seen_of(line: Line, program: str | None = None) -> Seen:
 
 
 def test_a_process_is_seen_twice_from_outside_and_not_disturbed(begin: Begin) -> None:
-    process = begin(SLEEPER)
+    process = sleeper(begin)
 
     seen = asyncio.run(seen_of(Line(process.pid)))
 
@@ -125,6 +142,27 @@ def test_a_stopped_process_stays_stopped(begin: Begin) -> None:
     assert kernel_sees(process.pid).state == "T"
 
 
+def test_each_look_has_what_the_ranks_own_page_says_at_that_moment(
+    begin: Begin, tmp_path: Path
+) -> None:
+    page = Page.open(tmp_path / "page")
+    page.enter(Phase.STEP, time.monotonic_ns())
+
+    seen = asyncio.run(seen_of(Line(begin(SLEEPER).pid, (), page)))
+
+    assert [(look.step, look.phase, look.lasted) for look in seen.looks] == [
+        (20, Phase.STEP, 0.25),
+        (21, Phase.STEP, 0.25),
+    ]
+    assert all(0.0 < look.still < 30.0 for look in seen.looks)
+
+
+def test_without_a_page_a_look_has_no_step(begin: Begin) -> None:
+    seen = asyncio.run(seen_of(Line(begin(SLEEPER).pid)))
+
+    assert [(look.step, look.phase) for look in seen.looks] == [(-1, -1)] * 2
+
+
 def test_the_cpu_that_a_process_uses_is_seen(begin: Begin) -> None:
     process = begin(WORKER)
 
@@ -137,7 +175,7 @@ def test_the_cpu_that_a_process_uses_is_seen(begin: Begin) -> None:
 
 
 def test_where_nobody_may_look_the_threadlet_is_believed(begin: Begin) -> None:
-    process = begin(SLEEPER)
+    process = sleeper(begin)
     own = (Thread("MainThread", True, (Frame("<module>", "gone.py", 3),)),)
 
     seen = asyncio.run(seen_of(Line(process.pid, own), NO_SPY))
@@ -149,7 +187,7 @@ def test_where_nobody_may_look_the_threadlet_is_believed(begin: Begin) -> None:
 
 
 def test_where_nobody_answers_either_the_kernel_is_left(begin: Begin) -> None:
-    process = begin(SLEEPER)
+    process = sleeper(begin)
 
     seen = asyncio.run(seen_of(Line(process.pid), NO_SPY))
 

@@ -1,5 +1,6 @@
-"""Stand in for a weaver, which answers every question with what it was told, or for an agent."""
+"""Stand in for a weaver, which answers every question with what it was told, or for another."""
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,12 @@ from torchloom.client import places
 from torchloom.launch import sockets
 from torchloom.unix import hear, say
 
-if sys.argv[1] == "agent":
+if sys.argv[1] == "server":
+    if os.environ.get("STAND_IN_SERVER_FAILS"):
+        sys.exit("the stand-in will not serve")
+    card = {"url": f"http://127.0.0.1:{os.getpid()}/", "pid": os.getpid()}
+    (places.folder() / "server.json").write_text(json.dumps(card))
+if sys.argv[1] != "weaver":
     signal.pause()
 if os.environ.get("STAND_IN_FAILS"):
     sys.exit("the stand-in will not live")

@@ -150,6 +150,7 @@ def test_nobody_is_nobody(keys: Credentials) -> None:
     assert whose(Address("no-such-host.invalid", 4222, chosen=True), keys) is Verdict.NOBODY
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can have somebody else listen")
 def test_what_another_user_put_at_the_usual_port_is_not_even_called(keys: Credentials) -> None:
     port = nats_server.free_port("127.0.0.1")

@@ -45,7 +45,7 @@ def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
         "host": os.uname().nodename,
         "pid": found["pid"],
         "started_at": found["started_at"],
-        "token_file": str(keys / "door.creds"),
+        "token_file": str(home / "plane" / "admin.token"),
     }
     assert set(of_home(home)) == {found["pid"], *pids().values()}
     assert json.loads((places.folder() / "plane.json").read_text())["pid"] == found["pid"]
@@ -83,6 +83,37 @@ def test_a_part_that_is_killed_is_started_again_alone(planes: Planes, killed: st
     assert found["nats"] == before["nats"]
     assert (found["parts"][killed]["ends"], found["parts"][killed]["how"]) == (1, "SIGKILL")
     assert client.ask("told")["LOOM_NATS"] == before["nats"]
+
+
+def test_a_plane_that_stays_has_a_server_and_says_where_it_answers(planes: Planes) -> None:
+    found = planes.up("--pinned")
+    server = pids()["server"]
+
+    assert found["url"] == f"http://127.0.0.1:{server}/"
+    os.kill(server or 0, signal.SIGKILL)
+    until(lambda: (client.find() or {})["url"] == f"http://127.0.0.1:{pids()['server']}/")
+    assert pids()["server"] not in (server, None)
+
+
+def test_a_plane_that_a_job_started_gets_its_server_when_it_is_to_stay(planes: Planes) -> None:
+    before = planes.up()
+
+    client.tell("ready", pinned=True)
+
+    found = client.find()
+    assert found is not None
+    assert (before["url"], "server" in before["parts"]) == (f"unix://{places.door()}", False)
+    assert found["url"] == f"http://127.0.0.1:{found['parts']['server']['pid']}/"
+
+
+def test_a_plane_whose_server_cannot_live_is_up_and_says_so(planes: Planes) -> None:
+    found = planes.up("--pinned", STAND_IN_SERVER_FAILS="1")
+
+    log = found["parts"]["server"]["log"]
+    words = "the HTTP server does not come up: the stand-in will not serve"
+    assert found["note"].endswith(f"{words}; see {log}")
+    assert found["url"] == f"unix://{places.door()}"
+    assert client.ask("told")["LOOM_NATS"] == found["nats"]
 
 
 def test_a_killed_plane_takes_its_parts_along_and_the_next_one_takes_over(planes: Planes) -> None:

@@ -4,6 +4,8 @@ import random
 import threading
 import time
 
+import pytest
+
 from torchloom.bus.page import Page
 from torchloom.worker.threadlet import boundary as module
 from torchloom.worker.threadlet.boundary import Boundary, Order
@@ -119,6 +121,7 @@ def test_a_resume_ends_a_pause_that_is_not_reached_yet() -> None:
     assert [passed(boundary, step) for step in range(1, 8)] == [[]] * 7
 
 
+@pytest.mark.process
 def test_no_step_begins_that_a_promise_has_excluded() -> None:
     """Many promises against a loop at full speed: each is kept, whatever the interleaving."""
     boundary, judge = made()

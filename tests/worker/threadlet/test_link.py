@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from torchloom.bus.messages import VERSION, Goodbye, Head, Message, Register
 from torchloom.worker.threadlet.link import TICK, Link, Queue
 
@@ -78,6 +80,7 @@ def test_a_full_queue_lets_unsent_numbers_go_and_counts_them() -> None:
     assert queue.lost == 3
 
 
+@pytest.mark.process
 def test_what_was_logged_is_looked_at_in_each_tick_and_not_at_each_waking(tmp_path: Path) -> None:
     looks: list[float] = []
 

@@ -94,7 +94,12 @@ def test_a_process_that_is_alone_agrees_with_itself() -> None:
 
 @pytest.mark.parametrize(
     ("store", "world", "why"),
-    [("", 2, "no store to agree in"), ("tcp://127.0.0.1:1", 2, "does not answer|not loaded")],
+    [
+        ("", 2, "no store to agree in"),
+        pytest.param(
+            *("tcp://127.0.0.1:1", 2, "does not answer|not loaded"), marks=pytest.mark.process
+        ),
+    ],
 )
 def test_ranks_without_a_store_are_told_so(store: str, world: int, why: str) -> None:
     opening: Callable[[], object] = lambda: open_outcomes(store, world, 0)  # noqa: E731

@@ -12,6 +12,7 @@ from torchloom.launch.checks import (
     limits,
     mpi,
     network,
+    sizes,
 )
 from torchloom.launch.checks.finding import Check, Finding, Place, State
 
@@ -31,6 +32,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("logs", folders.logs),
     ("shm", folders.shared_memory),
     ("disk", folders.disk),
+    ("sizes", sizes.sizes),
     ("limits", limits.limits),
     ("clock", limits.clock),
     ("leftovers", leftovers.left),

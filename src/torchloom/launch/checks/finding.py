@@ -77,6 +77,7 @@ class Place:
     logs: Path | None = None  # where logs go, when that is not the home
     hostfile: Path | None = None  # the user's word
     root: Path = Path("/")  # of /dev, /proc and /sys
+    databases: Path | None = None  # where the plane's are, when that is not the home
     ask: Ask = ask
 
     @property

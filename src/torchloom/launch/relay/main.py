@@ -14,6 +14,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchloom import settings
@@ -125,5 +126,7 @@ def _bus(options: argparse.Namespace) -> NatsBus:
 def _identity(options: argparse.Namespace, known: gpus.Gpus | None) -> Identity:
     choice = settings.environment().get(resources.CHOICE, "")
     found = resources.offered(options.node, choice, known)
-    host, boot = identity.host_name(), identity.boot_id()
-    return Identity(options.agent, host, boot, os.getpid(), found)
+    me = Identity(options.agent, identity.host_name(), identity.boot_id(), os.getpid(), found)
+    if options.through is not None:
+        return me  # what the node has beside is for others
+    return replace(me, cpus=resources.cpus(found, choice), memory_mb=resources.memory_mb())

@@ -109,6 +109,10 @@ class Ranks:
         found = self._seats.values()
         return [seat for seat in found if seat.register.head.incarnation in lives]
 
+    def progress_of(self, seat: Seat) -> Progress | None:
+        """Return how far the rank of a seat is now, if it has a page to read."""
+        return _progress(seat, time.monotonic_ns())
+
     def launches(self, job: str) -> list[Line]:
         """Return the ways to the processes that start and end a job's ranks here."""
         here = (seat.line for (its, _), seat in self._launches.items() if its == job)

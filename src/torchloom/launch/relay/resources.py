@@ -1,10 +1,12 @@
 """What a node has to offer: a slot for each CPU, and whatever accelerators its tools tell of."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from torchloom.bus.messages import Device
@@ -16,6 +18,7 @@ _QUERY = ("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"
 _MIB = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,127}")
 CHOICE = "LOOM_DEVICES"
+LEAST_CPUS = 4  # that a node has room for, whatever it has
 
 Run = Callable[[Sequence[str]], str]
 
@@ -98,6 +101,28 @@ def _chosen(word: str, node: str, known: Sequence[Device]) -> tuple[Device, ...]
     if not _NAME.fullmatch(word):
         raise BadDevices(word, known)
     return (Device(word, "cpu" if "/cpu/" in word else "cuda", 0),)
+
+
+def cpus(offered: Sequence[Device], choice: str = "") -> int:
+    """Return for how many CPUs' worth of work an agent's node has room: its slots, or all.
+
+    Unless slots were named, the workers of a small job may share the CPUs of a small machine.
+    """
+    slots = sum(device.kind == "cpu" for device in offered) or _usable_cpus()
+    return slots if choice else max(slots, LEAST_CPUS)
+
+
+def memory_mb(
+    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
+) -> int:
+    """Return how much memory this node has, or may use; 0 where nobody tells."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        (total,) = re.findall(r"^MemTotal: *(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+        found.append(int(total) >> 10)
+    with contextlib.suppress(OSError, ValueError):
+        found.append(int(limit.read_text()) >> 20)
+    return min(found, default=0)
 
 
 def devices(probes: Sequence[Probe]) -> tuple[Device, ...]:

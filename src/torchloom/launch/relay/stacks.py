@@ -84,11 +84,20 @@ class StackTaker:
         seen = looking.kernel_sees(pid) if self._is_alive(pid, started) else Look(0.0, 0.0, "")
         if not seen.state:
             return msgspec.structs.replace(seen, note="the process is gone"), own is None
+        seen = self._with_progress(seat, seen)
         if not threads and own:
             text = tuple(_with_text(thread) for thread in own)
             return msgspec.structs.replace(seen, source="threadlet", threads=text, note=note), False
         source = "py-spy" if threads else ""
         return msgspec.structs.replace(seen, source=source, threads=threads, note=note), own is None
+
+    def _with_progress(self, seat: Seat, seen: Look) -> Look:
+        """Return a look with what the rank's own page says at that moment."""
+        read = self._ranks.progress_of(seat)
+        if read is None:
+            return seen
+        word = {"step": read.step, "phase": read.phase}
+        return msgspec.structs.replace(seen, **word, still=read.moved, lasted=read.step_seconds)
 
     async def _outside(self, pid: int) -> tuple[tuple[Thread, ...], str]:
         try:

@@ -55,6 +55,8 @@ class Identity:
     boot: str
     pid: int
     devices: tuple[Device, ...] = ()
+    cpus: int = 0
+    memory_mb: int = 0
 
     def head(self) -> Head:
         """Return what stands at the head of the agent's own messages."""
@@ -153,7 +155,8 @@ class Uplink:
     async def _hello(self) -> bool:
         me = self._me
         known = self._ranks.registers()
-        hello = Hello(me.head(), me.agent, me.host, me.boot, me.pid, self.epoch, me.devices, known)
+        who = (me.head(), me.agent, me.host, me.boot, me.pid)
+        hello = Hello(*who, self.epoch, me.devices, known, me.cpus, me.memory_mb)
         try:
             answer = await self._bus.request(subjects.hello(me.agent), encode(hello), _HELLO)
             greeting = decode(answer, Greeting)

@@ -18,11 +18,12 @@ from torchloom.weaver.plane.credentials import WEAVER, Credentials
 from torchloom.weaver.plane.discovery import Address
 from torchloom.weaver.plane.supervise import Part
 
-NATS, AGENT = "nats", "agent"
-NAMES = (NATS, WEAVER, AGENT)
+NATS, AGENT, SERVER = "nats", "agent", "server"
+NAMES = (NATS, WEAVER, AGENT, SERVER)
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
     AGENT: (sys.executable, "-P", "-m", "torchloom.launch.relay"),
+    SERVER: (sys.executable, "-P", "-m", "torchloom.server"),
 }
 
 
@@ -54,6 +55,15 @@ class Workshop:
         if authority is not None:
             told[AUTHORITY_VARIABLE] = str(authority)
         return Part(name, self.commands[name], {**self.env, **told}, self._log(name))
+
+    def server(self, host: str, certificate: nats_server.Certificate | None = None) -> Part:
+        """Return the HTTP server at an address; with a certificate it speaks TLS."""
+        words = ["--host", host, "--runtime", str(self.folder)]
+        if certificate is not None:
+            shown = (certificate.chain, certificate.key, certificate.authority)
+            for name, path in zip(("--tls-cert", "--tls-key", "--tls-ca"), shown, strict=True):
+                words += [name, str(path)]
+        return Part(SERVER, (*self.commands[SERVER], *words), self.env, self._log(SERVER))
 
     def _log(self, name: str) -> Path:
         return self.logs / f"{socket.gethostname()}-{name}.log"

@@ -21,8 +21,9 @@ from torchloom.errors import Failure, LoomError, UserError, shorten
 from torchloom.launch.frames import Message
 from torchloom.weaver.plane import broker, discovery, idle, parts
 from torchloom.weaver.plane.control import Answer, Control, complaint
-from torchloom.weaver.plane.credentials import DOOR, WEAVER, Credentials, write_secret
-from torchloom.weaver.plane.supervise import Child, Supervisor
+from torchloom.weaver.plane.credentials import WEAVER, Credentials, write_secret
+from torchloom.weaver.plane.frontage import CARD, Frontage
+from torchloom.weaver.plane.supervise import Child, Part, Supervisor
 from torchloom.weaver.plane.wishes import Wishes
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _MOST_ENDS = 3  # of a part that never answered: it will not
 _UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
 _VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
-_OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
+_OURS = ("plane.json", "nats.conf", "weaver.sock", CARD)  # made anew at every start
 
 
 class NotUp(Failure):
@@ -63,6 +64,7 @@ class Plane:
         self._folder = places.made_folder()
         self._workshop = parts.Workshop(keys, self._folder, places.log().parent, env, commands)
         self._supervisor = Supervisor()
+        self._frontage = Frontage(self._folder, self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -96,32 +98,39 @@ class Plane:
     def status(self) -> dict[str, Any]:
         """Return how the plane is."""
         return {
-            "url": f"unix://{places.door()}",
+            "url": self._frontage.url() or f"unix://{places.door()}",
             "nats": self._broker.address.url,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "token_file": str(self._keys.user(DOOR)),
+            "token_file": str(settings.loom_home() / "plane" / "admin.token"),
             "home": str(settings.loom_home()),
             "pinned": self._pinned,
-            "note": self._broker.note,
+            "note": "; ".join(filter(None, (self._broker.note, self._frontage.trouble()))),
             "parts": {name: _shown(one) for name, one in self._supervisor.children.items()},
         }
 
     def _want(self, wishes: Wishes) -> None:
         """Start what is wanted and not there; NATS first, which the others need."""
         children = self._supervisor.children
-        missing = [name for name in wishes.names if name not in children]
+        wanted = [name for name in wishes.names if name != parts.SERVER]
+        missing = [name for name in wanted if name not in children]
         if parts.NATS in missing and self._broker.embedded:
             self._start_nats()
         for name in missing:
             if name != parts.NATS:
                 made = self._workshop.part(name, self._broker.address, self._broker.authority)
                 self._supervisor.start(made)
-        if missing:
+        if parts.SERVER in wishes.names:
+            self._frontage.want(at_once=self._pinned)
+        if missing or (self._pinned and not self._frontage.is_settled()):
             self._ready, self._begun = False, time.monotonic()
+        if missing:
             lasting = {name: value for name, value in self.status().items() if name != "parts"}
             write_secret(self._folder / "plane.json", _json(lasting))
+
+    def _server(self) -> Part:
+        return self._workshop.server(self._wishes.address, self._broker.certificate)
 
     def _start_nats(self) -> None:
         part = self._workshop.nats(self._broker.address, self._broker.certificate)
@@ -135,8 +144,9 @@ class Plane:
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and deal with it."""
-        again = self._supervisor.look()
-        waits = [self._next_look - time.monotonic(), *([] if again is None else [again])]
+        waits = [self._next_look - time.monotonic()]
+        looks = (self._supervisor.look(), self._frontage.look() if self._was_up else None)
+        waits += [again for again in looks if again is not None]
         if not self._ready:
             self._look_whether_up()
             waits.append(_WORTH_A_LOOK)
@@ -148,8 +158,10 @@ class Plane:
     def _look_whether_up(self) -> None:
         child = self._supervisor.children.get(WEAVER)
         if child is None or (child.pid is not None and _answers()):
-            self._ready = self._was_up = True
-            self._answer_all({"ok": "up"})
+            self._was_up = True
+            if not self._pinned or self._frontage.is_settled():
+                self._ready = True
+                self._answer_all({"ok": "up"})
         elif child.ends >= _MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
             if not self._was_up:
                 raise NotUp(child)

@@ -98,26 +98,29 @@ class Knobs:
 
 
 class Config(Mapping[str, Any]):
-    """The values of the run's knobs as they are now; they are changed from outside only."""
+    """The values of the run's knobs as they are now, changed from outside only, and what else
+    the run was given, which stays as it is."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, given: Mapping[str, Any] | None = None) -> None:
         self._knobs = knobs
+        self._given = given or {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._knobs:
-            raise KeyError(name)
-        return self._knobs.get(name).value
+        return self._knobs.get(name).value if name in self._knobs else self._given[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._knobs:
+        if name.startswith("_") or name not in self._names():
             raise AttributeError(f"the run's config has no {name!r}")
-        return self._knobs.get(name).value
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._knobs.names())
+        return iter(self._names())
 
     def __len__(self) -> int:
-        return len(self._knobs.names())
+        return len(self._names())
+
+    def _names(self) -> dict[str, None]:
+        return dict.fromkeys((*self._knobs.names(), *self._given))
 
     def __repr__(self) -> str:
         return f"Config({dict(self)!r})"

@@ -8,6 +8,7 @@ from typing import Any
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
+from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
 _run: "Run | None" = None
@@ -33,21 +34,26 @@ def init(
 ) -> "Run":
     """Return the run this process belongs to; its config's values are knobs.
 
-    A rank that nobody of ours started is known to this user's plane all the same, as one of a job
-    that has the script's name: a notebook, a script under torchrun, mpirun or srun.
+    What a submitted job says goes before that: its hyperparameters are in the config, its knobs
+    are offered. A rank that nobody of ours started is known to this user's plane all the same, as
+    one of a job that has the script's name: a notebook, a script under torchrun, mpirun or srun.
     """
     global _run
     if _run is None:
         threadlet = current(seat_of_a_stranger)
         when_imported("torch.optim.optimizer", threadlet.watch)
-        _run = Run(threadlet, project)
+        spec = submitted(os.environ)
+        _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
+        for name, knob in spec.knobs.items():
+            _run.knob(name, knob.get("value"), knob.get("min"), knob.get("max"))
         if threadlet.seat.agent and "LOOM_JOB" not in os.environ:
             threadlet.event("job", names_of_a_stranger())
     if replica != "":
         current().join(str(replica))
     for name, value in (config or {}).items():
-        _run.knob(name, value)
+        if name not in _run.submitted.knobs:
+            _run.knob(name, _run.submitted.hyperparameters.get(name, value))
     return _run
 
 
@@ -82,10 +88,11 @@ class Step:
 class Run:
     """A run as the training program sees it."""
 
-    def __init__(self, threadlet: Threadlet, project: str) -> None:
+    def __init__(self, threadlet: Threadlet, project: str, spec: "Submitted | None" = None) -> None:
+        self.submitted = spec or Submitted()
         self.project = project
         self.id = threadlet.seat.job
-        self.config = Config(threadlet.knobs)
+        self.config = Config(threadlet.knobs, self.submitted.hyperparameters)
         self.applied = 0  # steps that are done
         self.add = threadlet.notes.add
         self._threadlet = threadlet

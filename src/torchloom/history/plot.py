@@ -1,0 +1,187 @@
+"""Curves for people: in a terminal as dots, in a file as a picture."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torchloom.errors import Failure, UserError
+from torchloom.history.canvas import Canvas, Paint, unpainted
+from torchloom.history.series import Series, thinned
+from torchloom.history.ticks import clock, short, ticks
+
+By = Literal["step", "time"]
+COLOURS = 6  # that a painter can tell apart
+ENDINGS = (".png", ".svg", ".pdf")
+_LEAST_ROWS = 7  # of a panel, its title and axis included
+_SAMPLE, _GAP = "⠒⠒", "   "  # of a line in the legend, and what is between two
+_FAR = 1e300
+_FRAME = 4  # rows of a panel that are no curve: title, axis, its numbers, legend
+
+
+class NoMatplotlib(Failure):
+    """Pictures need a library that is not there."""
+
+    code = "no_matplotlib"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pictures are drawn with matplotlib, which is not installed; "
+            "`pip install 'torchloom[plots]'`, or leave out --out for a plot in the terminal"
+        )
+
+
+class BadPicture(UserError):
+    """A file with this ending cannot be drawn."""
+
+    code = "bad_picture"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"cannot draw {str(path)!r}; its name must end in {', '.join(ENDINGS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The curves of one metric, to be drawn over each other."""
+
+    title: str
+    curves: tuple[Series, ...]
+
+
+def panels(curves: Sequence[Series]) -> list[Panel]:
+    """Return a panel a metric, in the order in which they come."""
+    names = dict.fromkeys(curve.name for curve in curves)
+    return [Panel(name, tuple(one for one in curves if one.name == name)) for name in names]
+
+
+def in_text(
+    shown: Sequence[Panel], columns: int, rows: int, by: By = "step", paint: Paint = unpainted
+) -> list[str]:
+    """Return panels one below the other, each line at most so wide, together about so high."""
+    tall = max(_LEAST_ROWS, rows // max(1, len(shown)))
+    return [line for panel in shown for line in _panel(panel, columns, tall, by, paint)]
+
+
+def to_file(shown: Sequence[Panel], path: Path, by: By = "step", title: str = "") -> None:
+    """Draw panels into a picture; its kind is that of the name's ending."""
+    if path.suffix.lower() not in ENDINGS:
+        raise BadPicture(path)
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise NoMatplotlib from error
+    figure = Figure(figsize=(8, 1 + 3 * len(shown)), layout="constrained")
+    figure.suptitle(title)
+    for axes, panel in zip(figure.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
+        for curve in panel.curves:
+            xs = curve.steps if by == "step" else curve.seconds()
+            axes.plot(xs, curve.values, label=_label(curve), linewidth=1.2)
+        axes.set_ylabel(panel.title)
+        axes.grid(alpha=0.3)
+        if len(panel.curves) > 1:
+            axes.legend(frameon=False)
+    axes.set_xlabel("step" if by == "step" else "seconds")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _panel(panel: Panel, columns: int, rows: int, by: By, paint: Paint) -> list[str]:
+    dots = [
+        [(x, y) for x, y in zip(_xs(thin, by), thin.values, strict=True)]
+        for thin in (thinned(curve, 4 * columns) for curve in panel.curves)
+    ]
+    finite = [(x, y) for curve in dots for x, y in curve if _has_place(y)]
+    if not finite:
+        return [panel.title, "  no point is a number", ""]
+    low, high = _range([y for _, y in finite])
+    left, right = min(x for x, _ in finite), max(x for x, _ in finite)
+    marks = {_row(y, low, high, rows - _FRAME): short(y) for y in ticks(low, high, rows // 3 + 1)}
+    margin = max(map(len, marks.values()))
+    canvas = Canvas(columns - margin - 2, rows - _FRAME)
+    for colour, curve in enumerate(dots):
+        _draw(canvas, curve, (left, right), (low, high), colour)
+    body = [
+        f"{marks.get(row, ''):>{margin}} {'┤' if row in marks else '│'}{line}".rstrip()
+        for row, line in enumerate(canvas.lines(paint))
+    ]
+    width = columns - margin - 2
+    axis = [" " * (margin + 1) + line for line in _axis(left, right, width, by)]
+    title = f"{'':>{margin}} {panel.title} by {by}"[:columns]
+    return [title, *body, *axis, _legend(panel, margin, columns, paint)]
+
+
+def _draw(
+    canvas: Canvas,
+    curve: Sequence[tuple[float, float]],
+    across: tuple[float, float],
+    up: tuple[float, float],
+    colour: int,
+) -> None:
+    """Draw a curve; where it is no number there is a gap."""
+    before: tuple[int, int] | None = None
+    for x, y in curve:
+        if not _has_place(y):
+            before = None
+            continue
+        dot = _scaled(x, across, canvas.width), _scaled(y, up, canvas.height)
+        canvas.line(before or dot, dot, colour)
+        before = dot
+
+
+def _scaled(value: float, limits: tuple[float, float], dots: int) -> int:
+    low, high = limits
+    return round((value - low) / (high - low) * (dots - 1)) if high > low else dots // 2
+
+
+def _has_place(value: float) -> bool:
+    """Tell whether a value can be drawn: the width of an axis must be a number, too."""
+    return abs(value) < _FAR
+
+
+def _row(value: float, low: float, high: float, rows: int) -> int:
+    """Return the row, from the top, in which a value is drawn."""
+    return (rows * 4 - 1 - _scaled(value, (low, high), rows * 4)) // 4
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Return what an axis shows: all values, and where there is only one a bit beside it."""
+    low, high = min(values), max(values)
+    if low < high:
+        return low, high
+    return low - (abs(low) or 1.0) * 0.1, high + (abs(high) or 1.0) * 0.1
+
+
+def _axis(left: float, right: float, width: int, by: By) -> list[str]:
+    """Return the axis at the bottom, and as many of its numbers as do not touch."""
+    write: Callable[[float], str] = short if by == "step" else clock
+    ruler, words = list("└" + "─" * width), [" "] * (width + 1)
+    for value in ticks(left, right, max(2, width // 9)):
+        place, text = 1 + _scaled(value, (left, right), width), write(value)
+        ruler[place] = "┬"
+        begin = max(0, min(place - len(text) // 2, width + 1 - len(text)))
+        end = begin + len(text)
+        if not "".join(words[max(0, begin - 1) : end + 1]).strip():
+            words[begin:end] = text
+    return ["".join(ruler), "".join(words).rstrip()]
+
+
+def _legend(panel: Panel, margin: int, columns: int, paint: Paint) -> str:
+    """Return which colour is which curve, and where it ended; those that do not fit are dots."""
+    line, used = " " * (margin + 2), margin + 2
+    for colour, curve in enumerate(panel.curves):
+        words = f" {_label(curve)} {short(curve.values[-1])}"
+        if used + len(_SAMPLE + words) + len(_GAP) >= columns:
+            return f"{line}…"
+        line += paint(_SAMPLE, colour) + words + _GAP
+        used += len(_SAMPLE + words + _GAP)
+    return line.rstrip()
+
+
+def _label(curve: Series) -> str:
+    return curve.run or f"rank {curve.rank}"
+
+
+def _xs(curve: Series, by: By) -> Sequence[float]:
+    return curve.steps if by == "step" else curve.seconds()

@@ -1,0 +1,136 @@
+"""A curve as plain columns: smoothed, thinned for a screen, never sampled at random."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric of one rank: where, when and what, equally long."""
+
+    name: str
+    steps: tuple[int, ...]
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+    rank: int = 0
+    run: str = ""
+
+    def __post_init__(self) -> None:
+        if not len(self.steps) == len(self.times) == len(self.values):
+            raise ValueError(f"the columns of {self.name} are not equally long")
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @classmethod
+    def of(
+        cls, name: str, rows: Iterable[Sequence[float]], rank: int = 0, run: str = ""
+    ) -> "Series":
+        """Return a curve from rows of (step, unix seconds, value)."""
+        whole = [tuple(row) for row in rows]
+        steps, times, values = zip(*whole, strict=True) if whole else ((), (), ())
+        return cls(name, tuple(map(int, steps)), tuple(times), tuple(values), rank, run)
+
+    @classmethod
+    def of_buckets(cls, told: Mapping[str, Any], ends: bool = False) -> "Series":
+        """Return a curve from buckets as the plane tells them: each by its least, greatest, last.
+
+        With `ends` each is its last value alone, as is fit for an average.
+        """
+        names = ("step_first", "step_last", "min", "max", "last", "time")
+        rows: list[tuple[int, float, float]] = []
+        for first, step, low, high, value, time in zip(*(told[n] for n in names), strict=True):
+            if first < step and not ends and low <= high:  # not where nothing is a number
+                rows += [(first, time, low), ((first + step) // 2, time, high)]
+            rows.append((step, time, value))
+        return cls.of(told["name"], rows, told["rank"])
+
+    def seconds(self) -> tuple[float, ...]:
+        """Return when each point was, from the first on."""
+        return tuple(time - self.times[0] for time in self.times)
+
+    def smoothed(self, weight: float) -> "Series":
+        """Return the curve as a moving average that forgets: 0 is the curve itself, 0.99 is flat.
+
+        The start is not biased towards zero. What is not finite stays where it is and counts for
+        nothing.
+        """
+        return replace(self, values=tuple(_averages(self.values, weight)))
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A curve in few steps: of each stretch the least, the greatest and the last value."""
+
+    steps: tuple[int, ...]  # the last of each stretch
+    times: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    last: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def resampled(series: Series, most: int) -> Buckets:
+    """Return at most so many stretches of about as many points; no extreme is lost."""
+    if most < 1:
+        raise ValueError("a curve has at least one stretch")
+    cuts = [
+        (len(series) * i // most, len(series) * (i + 1) // most)
+        for i in range(min(most, len(series)))
+    ]
+    if len(series) <= most:
+        cuts = [(i, i + 1) for i in range(len(series))]
+    parts = [series.values[begin:end] for begin, end in cuts]
+    return Buckets(
+        tuple(series.steps[end - 1] for _, end in cuts),
+        tuple(series.times[end - 1] for _, end in cuts),
+        tuple(min(_numbers(part)) for part in parts),
+        tuple(max(_numbers(part)) for part in parts),
+        tuple(part[-1] for part in parts),
+    )
+
+
+def thinned(series: Series, most: int) -> Series:
+    """Return the curve with at most about so many points: first, least, greatest, last of each.
+
+    Drawn as a line on a screen of that many dots it looks like the whole.
+    """
+    if len(series) <= most:
+        return series
+    kept: list[int] = []
+    stretches = max(1, most // 4)
+    for i in range(stretches):
+        begin, end = len(series) * i // stretches, len(series) * (i + 1) // stretches
+        inside = range(begin, end)
+        finite = [k for k in inside if math.isfinite(series.values[k])] or list(inside)
+        least = min(finite, key=lambda k: series.values[k])
+        most_of = max(finite, key=lambda k: series.values[k])
+        kept += sorted({begin, least, most_of, end - 1})
+    return replace(
+        series,
+        steps=tuple(series.steps[k] for k in kept),
+        times=tuple(series.times[k] for k in kept),
+        values=tuple(series.values[k] for k in kept),
+    )
+
+
+def _averages(values: Sequence[float], weight: float) -> Iterator[float]:
+    if not 0 <= weight < 1:
+        raise ValueError("the weight of what came before is from 0 to less than 1")
+    total, weights = 0.0, 0.0
+    for value in values:
+        if not math.isfinite(value):
+            yield value
+            continue
+        total = weight * total + (1 - weight) * value
+        weights = weight * weights + (1 - weight)
+        yield total / weights
+
+
+def _numbers(part: Sequence[float]) -> list[float]:
+    """Return what can be compared; where nothing can, that there is no number."""
+    return [value for value in part if not math.isnan(value)] or [math.nan]

@@ -1,0 +1,150 @@
+"""Decide what of ended runs may go: by age, and never of the last ones or of those that are pinned.
+
+Nothing goes unless the user said after how long: what a machine deletes by itself must have been
+asked for.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from torchloom.errors import UserError, shorten
+
+What: TypeAlias = Literal["run", "metrics", "logs", "dumps"]
+
+SECTION = "retention"
+AGES = ("runs", "metrics", "logs", "dumps")
+KEEP = 100  # runs that ended last and stay whatever their age
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_AGE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([mhdw])")
+_FOREVER = ("never", "forever")
+
+
+class BadRetention(UserError):
+    """The section says something that cannot be done; so nothing is done."""
+
+    code = "bad_retention"
+
+    def __init__(self, key: str, text: str, remedy: str) -> None:
+        self.field = key
+        self.remedy = remedy
+        super().__init__(f"[{SECTION}] {key} = {shorten(text)}: {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """After how many seconds what goes; nothing means never."""
+
+    runs: float | None = None
+    metrics: float | None = None
+    logs: float | None = None
+    dumps: float | None = None
+    keep: int = KEEP
+    pinned: frozenset[str] = frozenset()  # ids, names and tags
+
+    @property
+    def ages(self) -> dict[str, float]:
+        """Return what goes at all, and after how many seconds."""
+        found = {name: getattr(self, name) for name in AGES}
+        return {name: age for name, age in found.items() if age is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A run as far as this is about it."""
+
+    id: str
+    is_over: bool
+    ended_at: float | None = None
+    name: str = ""
+    tags: frozenset[str] = field(default_factory=frozenset)
+    parent: str = ""  # the run whose rank launched this one: it goes with that
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One thing that may go."""
+
+    what: What
+    job: str
+
+
+def limits_of(values: Mapping[str, str]) -> Limits:
+    """Return what a section of a config file says; what cannot be meant is refused."""
+    known = (*AGES, "keep", "pinned")
+    for key, text in values.items():
+        if key not in known:
+            raise BadRetention(key, text, f"there is no such key; there are: {', '.join(known)}")
+    said = {key: _bare(text) for key, text in values.items()}
+    ages = {key: _age(key, text) for key, text in said.items() if key in AGES}
+    keep = _count("keep", said["keep"]) if "keep" in said else KEEP
+    pinned = frozenset(re.split(r"[\s,]+", said.get("pinned", ""))) - {""}
+    return Limits(**ages, keep=keep, pinned=pinned)
+
+
+def due(limits: Limits, runs: Iterable[Known], now: float) -> list[Due]:
+    """Return what may go, the oldest first; of a run that goes whole only that is said."""
+    everything = list(runs)
+    present = {run.id for run in everything}
+    ended = [run for run in everything if run.is_over and run.ended_at is not None]
+    over = [run for run in ended if run.parent not in present]
+    over.sort(key=lambda run: (run.ended_at or 0.0, run.id))
+    last = {run.id for run in over[max(0, len(over) - limits.keep) :]} if limits.keep else set()
+    found: list[Due] = []
+    for run in over:
+        if run.id not in last and not _is_pinned(limits, run):
+            found += _of(limits, run.id, now - (run.ended_at or 0.0))
+    gone = {one.job for one in found if one.what == "run"}
+    return found + [Due("run", run.id) for run in ended if run.parent in gone]
+
+
+def in_words(limits: Limits) -> str:
+    """Return what goes when, as people say it."""
+    if not limits.ages:
+        return "everything is kept"
+    ages = ", ".join(f"{name} after {_words(age)}" for name, age in limits.ages.items())
+    pinned = f" and {len(limits.pinned)} pinned" if limits.pinned else ""
+    return f"{ages}; the last {limits.keep} runs{pinned} stay"
+
+
+def _of(limits: Limits, job: str, age: float) -> list[Due]:
+    if limits.runs is not None and age > limits.runs:
+        return [Due("run", job)]
+    parts: tuple[What, ...] = ("metrics", "logs", "dumps")
+    ages = limits.ages
+    return [Due(part, job) for part in parts if part in ages and age > ages[part]]
+
+
+def _is_pinned(limits: Limits, run: Known) -> bool:
+    return not limits.pinned.isdisjoint({run.id, run.name, *run.tags})
+
+
+def _bare(text: str) -> str:
+    """Return a value without the quotes that other formats want."""
+    text = text.strip()
+    return (
+        text[1:-1].strip() if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+    )
+
+
+def _age(key: str, text: str) -> float | None:
+    if text.lower() in _FOREVER:
+        return None
+    found = _AGE.fullmatch(text.lower())
+    if found is None:
+        raise BadRetention(key, text, "write an age such as 12h, 90d or 4w, or never")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _count(key: str, text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text) is None:
+        raise BadRetention(key, text, "write how many runs stay whatever their age, such as 100")
+    return int(text)
+
+
+def _words(seconds: float) -> str:
+    for unit in ("w", "d", "h"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds / 60:g}m"

@@ -1,0 +1,87 @@
+"""Put an app's only role where it was told to go: so many ranks on each host, with these devices.
+
+Whoever hands out nodes and devices says so with the run options `hosts` and `devices`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torchloom import settings
+from torchloom.errors import UserError, shorten
+from torchloom.launch import devices
+from torchloom.launch.assembly import choose_launcher
+from torchloom.launch.assembly.topology import Topology
+from torchloom.launch.command import AGENT, LaunchCommand
+from torchloom.launch.environments import find_world
+from torchloom.launch.hostfile import HostSlots, same_host
+from torchloom.launch.identity import host_name
+from torchloom.launch.planning import HostPlan, over_hosts
+from torchloom.launch.request import LaunchRequest, ReplicaRequest
+from torchloom.launch.sites import site_of
+from torchloom.settings import LOOPBACK_NAMES
+from torchloom.specs.api import CfgVal
+
+_SITES = "sites.toml"  # in $LOOM_HOME
+
+
+class BadPlace(UserError):
+    """Hosts or devices that an app cannot be put on."""
+
+    code = "bad_place"
+
+
+def placed(request: LaunchRequest, cfg: Mapping[str, CfgVal]) -> LaunchRequest:
+    """Return the request for the hosts and devices that the options name; as it is without."""
+    hosts = [_host(word) for word in _words(cfg, "hosts")]
+    if hosts:
+        request = _on(request, hosts)
+    masks = _words(cfg, "devices")
+    return _masked(request, masks) if masks else request
+
+
+def _words(cfg: Mapping[str, CfgVal], name: str) -> list[str]:
+    value = cfg.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _host(word: str) -> HostSlots:
+    host, colon, ranks = word.rpartition(":")
+    if not host or not colon or not ranks.isdecimal() or int(ranks) < 1:
+        raise BadPlace(f"hosts: {shorten(word)!r} is no HOST:RANKS; write node1:4")
+    return HostSlots(host, int(ranks))
+
+
+def _on(request: LaunchRequest, hosts: Sequence[HostSlots]) -> LaunchRequest:
+    if len(request.roles) != 1 or len(request.roles[0].replicas) != 1:
+        raise BadPlace("hosts: only an app of one role and one replica can be put on hosts")
+    own, env = host_name(), settings.environment()
+    ranks = tuple(each.slots or 1 for each in hosts)
+    if len(hosts) == 1 and _is_here(hosts[0].host, own):
+        (role,) = request.roles
+        return replace(request, roles=(replace(role, ranks=ranks[0]),))
+    world = find_world({}, own).with_hosts(tuple(hosts))
+    launcher = choose_launcher(world, max(2, len(hosts)), lambda program: False)
+    plan = HostPlan(world, Topology(world.hosts, ranks), launcher)
+    site = site_of(own, env, settings.loom_home() / _SITES)
+    return over_hosts(request, plan, LaunchCommand(words=(AGENT,)), site)
+
+
+def _is_here(host: str, own: str) -> bool:
+    return host in LOOPBACK_NAMES or same_host(host, own)
+
+
+def _masked(request: LaunchRequest, masks: Sequence[str]) -> LaunchRequest:
+    """Have each replica see its devices alone; an empty mask hides all of them."""
+    replicas = [replica for role in request.roles for replica in role.replicas]
+    if len(masks) != len(replicas):
+        raise BadPlace(f"devices: {len(masks)} lists for {len(replicas)} replicas; give one each")
+    dealt = iter(masks)
+    roles = tuple(
+        replace(role, replicas=tuple(_seeing(each, next(dealt)) for each in role.replicas))
+        for role in request.roles
+    )
+    return replace(request, roles=roles)
+
+
+def _seeing(replica: ReplicaRequest, mask: str) -> ReplicaRequest:
+    return replace(replica, env={**replica.env, devices.MASK: mask})

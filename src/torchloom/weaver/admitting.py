@@ -1,0 +1,82 @@
+"""Answers at the door about people: who may come in, by which token, by which link."""
+
+from typing import Any
+
+from torchloom.weaver import shapes
+from torchloom.weaver.people import COOKIE, LONGEST_LIFE, TOKEN, People
+from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.store.rows import Token, User
+
+KINDS = (TOKEN, COOKIE)
+
+
+class Admitting:
+    """Read the question, have `People` decide, show no more than may be shown."""
+
+    def __init__(self, people: People) -> None:
+        self._people = people
+
+    async def users(self, asked: Question) -> list[dict[str, Any]]:
+        return [_user(user) for user in self._people.users()]
+
+    async def user_put(self, asked: Question) -> dict[str, Any]:
+        """Make or change a user; what is not said stays."""
+        disabled = asked.flag("disabled") if asked.facts.get("disabled") is not None else None
+        name, role = asked.text("user") or asked.needed("name"), asked.text("role") or None
+        return _user(self._people.put(name, role, disabled, _author(asked)))
+
+    async def tokens(self, asked: Question) -> list[dict[str, Any]]:
+        return [_token(token) for token in self._people.tokens(asked.text("user"))]
+
+    async def token_add(self, asked: Question) -> dict[str, Any]:
+        """A new token, with the secret that is never shown again."""
+        seconds = asked.seconds("seconds", 0.0, LONGEST_LIFE) or None
+        token, secret = self._people.add_token(
+            asked.needed("user"),
+            asked.text("label"),
+            _author(asked),
+            seconds,
+            key=asked.text("key"),
+        )
+        return {**_token(token), "token": secret}
+
+    async def token_revoke(self, asked: Question) -> dict[str, Any]:
+        return _token(self._people.revoke(asked.needed("id"), _author(asked)))
+
+    async def link_add(self, asked: Question) -> dict[str, Any]:
+        """The code of a new link, which is never shown again."""
+        link, code = self._people.add_link(asked.needed("user"), _author(asked), asked.text("key"))
+        return {"user": link.user, "code": code, "expires_at": shapes.when(link.expires_at)}
+
+    async def link_use(self, asked: Question) -> dict[str, Any]:
+        """What a link's code is exchanged for: a cookie, or a token where that is asked for."""
+        kind = asked.text("kind", COOKIE)
+        if kind not in KINDS:
+            raise BadQuestion(f"kind must be {' or '.join(KINDS)}")
+        token, secret = self._people.use_link(asked.needed("code"), kind, asked.text("label"))
+        return {**_token(token), "role": self._people.role(token.user), "token": secret}
+
+
+def _author(asked: Question) -> str:
+    return asked.needed("author")
+
+
+def _user(user: User) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "role": user.role,
+        "disabled": user.disabled,
+        "created_at": shapes.when(user.created_at),
+    }
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "user": token.user,
+        "label": token.label,
+        "kind": token.kind,
+        "created_at": shapes.when(token.created_at),
+        "expires_at": shapes.when(token.expires_at),
+        "revoked_at": shapes.when(token.revoked_at),
+    }

@@ -1,0 +1,94 @@
+"""Own the queue: what was submitted waits, is placed, is started once, and gives its place back."""
+
+import asyncio
+from collections.abc import Callable
+
+from torchloom.rules import placement, queue
+from torchloom.rules.lifecycle import CANCELLED_BY_USER
+from torchloom.specs.job import JobState
+from torchloom.weaver.devices import Devices
+from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.launching import Launcher
+from torchloom.weaver.rooms import GATHERING, Rooms
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.starting import CANCEL, Starting
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Job, Quota, Submission
+from torchloom.weaver.submissions import Submissions, Wanted
+from torchloom.weaver.turns import Turns
+
+
+class Coordinator:
+    """The parts of the queue, wired. `start` goes on where the last weaver was."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        jobs: Jobs,
+        roster: Roster,
+        devices: Devices,
+        journal: Journal,
+        launcher: Launcher,
+        gathering: float = GATHERING,
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._journal = journal
+        self.starting = Starting(state, jobs, roster, launcher)
+        self.turns = Turns(state, jobs, self.starting.begin)
+        expected = [agent.id for agent in roster.agents() if agent.state == "up"]
+        self.rooms = Rooms(self.turns, devices, expected, gathering)
+        self._submissions = Submissions(state, jobs, journal, self.turns)
+
+    def on_task(self, watch: Callable[[asyncio.Task[None]], None]) -> None:
+        """Have somebody told how everything ends that is begun here."""
+        self.starting.on_task = self._submissions.on_task = watch
+
+    def start(self) -> None:
+        """Go on with what was stored; runs have been looked at before."""
+        self.turns.go_on()
+        self.rooms.start()
+
+    async def close(self) -> None:
+        """Begin nothing more."""
+        self._submissions.close()
+        self.rooms.close()
+        await self.starting.close()
+
+    async def submit(self, wanted: Wanted) -> tuple[Job, bool]:
+        """Store a job, and tell whether it is a new one."""
+        if placement.shortage(wanted.need, self.turns.queue.nodes):
+            await self.rooms.gathered.wait()  # who is about to come may have what it needs
+        return await self._submissions.add(wanted)
+
+    async def cancel(self, job: Job, author: str, reason: str) -> Job:
+        """End a job: one that waits leaves the queue, one that runs is stopped."""
+        why = reason or CANCELLED_BY_USER
+        is_waiting = job.state == JobState.QUEUED
+        with self._state.together():
+            self._journal.note("cancelled", job.id, author=author, reason=why)
+            if is_waiting:
+                self._jobs.end(job.id, JobState.CANCELLED, why)
+            elif job.id in self.turns.queue.placed:
+                self._jobs.mark(job.id, {CANCEL: why})
+        if not is_waiting and not self.starting.is_busy(job.id):
+            await self.starting.stop(job.id, why)
+        return self._jobs.get(job.id) or job
+
+    def set_quota(self, owner: str, workers: int | None, author: str) -> None:
+        """Store how many workers an owner may have; none means as many as there are."""
+        with self._state.together():
+            if workers is None:
+                self._state.remove(Quota, owner=owner)
+            else:
+                self._state.put(Quota(owner, workers))
+            facts = {"owner": owner, "workers": workers}
+            self._journal.note("quota_set", author=author, facts=facts)
+            effects = self.turns.decide(queue.QuotaSet(owner, workers))
+            self.turns.store(effects)
+        self.turns.act(effects)
+
+    def submission(self, job: str) -> Submission | None:
+        """Return how a job was asked for; nothing for one that came another way."""
+        return self._state.one(Submission, job=job)

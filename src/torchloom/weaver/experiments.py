@@ -1,0 +1,187 @@
+"""Keep each run's record and each job's summary, beside the loop: nobody waits for either.
+
+A job that begins is recorded a moment later; one that has ended is summed up, and again whenever
+records of it come in late. What a weaver does not live to do, the next one does.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from torchloom import settings
+from torchloom.bus.messages import Event
+from torchloom.specs.job import JobState
+from torchloom.weaver import recording
+from torchloom.weaver.devices import Devices
+from torchloom.weaver.jobs import WORLD_SIZE, Jobs
+from torchloom.weaver.recording import Wanted
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.store import Store
+from torchloom.weaver.store.rows import Fact, Job, Rank, Run, Submission
+from torchloom.weaver.summary import facts_of, is_due, project_of, summary_of
+
+AFTER = 0.5  # seconds: ranks that start have the machine to themselves until then
+_TOGETHER = 0.3  # seconds in which records of an end come together
+_APART = 0.02  # seconds between what a start finds to be done
+_log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+
+
+class Experiments:
+    """What is to be recorded and summed up, one after another in a thread of its own."""
+
+    def __init__(
+        self, store: Store, jobs: Jobs, roster: Roster, devices: Devices, host: str
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._roster = roster
+        self._devices = devices
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "experiments")
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known: set[str] = set()  # runs whose record is there or on its way
+        self._is_closed = False
+        self._named: set[str] = set()  # jobs whose program has said its project
+        self._acts = {"record": self._record, "sum": self._sum_up}
+        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+
+    def start(self) -> None:
+        """Find what an earlier weaver has left undone."""
+        for number, job in enumerate(self._jobs.all()):
+            self._consider(job, number * _APART)
+
+    def changed(self, job: Job) -> None:
+        """A job has begun, changed or ended."""
+        self._consider(job, 0.0)
+
+    def told(self, rank: Rank, event: Event) -> None:
+        """A program says which project it is part of."""
+        project = event.facts.get("project")
+        if event.kind != "init" or not isinstance(project, str) or not project:
+            return
+        job = self._jobs.get(rank.job)
+        if job is not None and job.id not in self._named:
+            self._named.add(job.id)
+            self._put_brief(job, {"project": project}, wins=False)
+
+    def stored(self, job: str) -> None:
+        """Records of a job are stored: an end that was summed up without them is not any more."""
+        known = self._jobs.get(job)
+        if known is not None and JobState(known.state).is_final:
+            self._soon(("sum", job), _TOGETHER)
+
+    async def close(self) -> None:
+        """Let go of what is not done: the next weaver finds it."""
+        self._is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(functools.partial(self._thread.shutdown, cancel_futures=True))
+
+    def _consider(self, job: Job, delay: float) -> None:
+        if job.run_id not in self._known and job.state == JobState.RUNNING:
+            self._known.add(job.run_id)
+            self._soon(("record", job.id), delay + AFTER)
+        if is_due(job):
+            self._soon(("sum", job.id), delay + _TOGETHER)
+
+    def _soon(self, key: Key, delay: float) -> None:
+        if key not in self._timers and not self._is_closed:
+            self._timers[key] = self._loop.call_later(delay, self._begin, key)
+
+    def _begin(self, key: Key) -> None:
+        del self._timers[key]
+        act, job = key
+        task = self._loop.create_task(self._acts[act](job), name=f"{act} {job}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self.on_task)
+
+    async def _record(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is None or self._store.state.one(Fact, name=recording.FACT + job.run_id):
+            return
+        record = await self._aside(recording.recorded, self._wanted(job))
+        if record is not None and self._jobs.get(name) is not None:
+            self._keep(job, record)
+
+    async def _sum_up(self, name: str) -> None:
+        job = self._jobs.get(name)
+        if job is None or not JobState(job.state).is_final:
+            return  # it runs again
+        store = self._store
+        summary = await self._aside(summary_of, store.state, store.records, job)
+        project = await self._aside(project_of, store.records, job.id)
+        now = self._jobs.get(name)
+        if summary is None or now is None or now.ended_at != job.ended_at:
+            return
+        self._jobs.mark(name, facts_of(job, summary))
+        await self._complete(now, project or "")
+
+    async def _complete(self, job: Job, project: str) -> None:
+        """Add to a record what was known only when all ranks had come."""
+        fact = self._store.state.one(Fact, name=recording.FACT + job.run_id)
+        if fact is not None:
+            record = await self._aside(recording.completed, fact.value, self._wanted(job))
+            if self._jobs.get(job.id) is None:
+                return  # it has been removed meanwhile
+            if record is not None and record != fact.value:
+                self._store.state.put(Fact(fact.name, record))
+        if project:
+            self._put_brief(job, {"project": project}, wins=False)
+
+    def _keep(self, job: Job, record: dict[str, Any]) -> None:
+        with self._store.state.together():
+            self._store.state.put(Fact(recording.FACT + job.run_id, record))
+            self._put_brief(job, recording.brief(record), wins=True)
+
+    def _put_brief(self, job: Job, found: dict[str, Any], wins: bool) -> None:
+        """Add to what lists show of a run."""
+        state = self._store.state
+        run = state.one(Run, id=job.run_id)
+        run = run or Run(job.run_id, job.id, job.name, created_at=job.created_at)
+        first, second = (run.config, found) if wins else (found, run.config)
+        merged = {**found, **run.config, **_said(first), **_said(second)}
+        if merged != run.config:
+            state.put(replace(run, config=merged))
+
+    def _wanted(self, job: Job) -> Wanted:
+        ranks = tuple(self._roster.ranks(job.id))
+        submitted = self._store.state.one(Submission, job=job.id)
+        return Wanted(
+            job=job.id,
+            run=job.run_id,
+            host=self._host,
+            world_size=len(ranks) or job.facts.get(WORLD_SIZE),
+            ranks=ranks,
+            devices=tuple(self._devices.all()),
+            spec=submitted.spec if submitted else None,
+            env=settings.environment(),
+        )
+
+    async def _aside(self, act: Callable[..., Any], *args: Any) -> Any:
+        """Return what is found in the other thread; nothing, and a line in the log, if it fails."""
+        return await self._loop.run_in_executor(self._thread, _attempt, act, args)
+
+
+def _attempt(act: Callable[..., Any], args: Iterable[Any]) -> Any:
+    try:
+        return act(*args)
+    except Exception:  # a job's surroundings may be anything; its weaver goes on all the same
+        _log.exception("%s failed", act.__name__)
+        return None
+
+
+def _said(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what says something: a spec without a project leaves it to the program to name one."""
+    return {name: value for name, value in found.items() if value not in ("", [], None)}

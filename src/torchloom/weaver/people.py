@@ -1,0 +1,269 @@
+"""Who may come in, and as what: users, the tokens they show, and links that are good once.
+
+A secret is shown to whoever asked for it and kept nowhere; what is stored is its SHA-256, which
+is enough for 256 random bits. Every change is an event with its author, in the same transaction.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from torchloom.errors import NotFound, UserError, shorten
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Link, Token, User
+
+ROLES = ("viewer", "operator", "admin")  # each may do what those before it may
+TOKEN, COOKIE = "token", "cookie"
+PREFIX = "loom_"  # of every token, so that people and scanners know one when they see it
+LINK_LIFE, COOKIE_LIFE = 86_400.0, 30 * 86_400.0
+LONGEST_LIFE = 10 * 365 * 86_400.0
+_KEPT = 7 * 86_400.0  # for so long an old link is told apart from one that never was
+_NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
+_LONGEST_LABEL = 200
+
+
+class BadName(UserError):
+    """Nobody can be called this."""
+
+    code = "bad_name"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no user can be called {shorten(name)!r}; a name is up to 64 of a-z 0-9 . _ @ + -, "
+            "and begins with a letter or a digit"
+        )
+
+
+class BadRole(UserError):
+    """There is no such role."""
+
+    code = "bad_role"
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"no role {shorten(role)!r}; a role is one of {', '.join(ROLES)}")
+
+
+class BadLabel(UserError):
+    """A label that cannot be shown in a line."""
+
+    code = "bad_label"
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"a label is at most {_LONGEST_LABEL} printable characters; choose a shorter one"
+        )
+
+
+class LastAdmin(UserError):
+    """Without this one nobody could manage people any more."""
+
+    code = "last_admin"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is the last admin; make somebody else an admin first")
+
+
+class UserDisabled(UserError):
+    """Somebody who may not come in gets no way in."""
+
+    code = "user_disabled"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"user {name} is disabled; an admin can enable it again")
+
+
+class LinkRefused(UserError):
+    """The link does not let anybody in."""
+
+    code = "link_unknown"
+
+    def __init__(self, why: str, code: str = "link_unknown") -> None:
+        self.code = code
+        super().__init__(f"{why}; ask an admin for a new one (`loom tokens link USER`)")
+
+
+class KeyUsed(UserError):
+    """What this key asked for was made before, and is shown once."""
+
+    code = "key_reused"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} was made with this key already and is shown only once; ask with another key"
+        )
+
+
+def hash_of(secret: str) -> str:
+    """Return what of a secret is stored."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_good(token: Token, now: float) -> bool:
+    """Tell whether a token lets its user in."""
+    return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
+
+
+class People:
+    """The rules of who may come in, over the rows that say so."""
+
+    def __init__(
+        self, state: StateStore, journal: Journal, now: Callable[[], float] = time.time
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._now = now
+
+    def users(self) -> list[User]:
+        """Return everybody, by name."""
+        return self._state.find(User)
+
+    def put(self, name: str, role: str | None, disabled: bool | None, author: str) -> User:
+        """Make a user, or change one; what is not said stays as it is."""
+        if not _NAME.fullmatch(name):
+            raise BadName(name)
+        known = self._state.one(User, name=name)
+        before = known or User(name, "", created_at=self._now())
+        after = replace(
+            before,
+            role=before.role if role is None else role,
+            disabled=before.disabled if disabled is None else disabled,
+        )
+        if after.role not in ROLES:
+            raise BadRole(after.role)
+        if after == known:
+            return known
+        self._keep_an_admin(before, after)
+        facts = {"user": name, "role": after.role, "disabled": after.disabled}
+        with self._state.together():
+            self._state.put(after)
+            self._journal.note("user_put", author=author, facts=facts)
+        return after
+
+    def tokens(self, user: str = "") -> list[Token]:
+        """Return the tokens of a user or of everybody, oldest first."""
+        if user:
+            self._user(user)
+        found = self._state.find(Token, **({"user": user} if user else {}))
+        return sorted(found, key=lambda token: (token.created_at, token.id))
+
+    def add_token(
+        self,
+        user: str,
+        label: str,
+        author: str,
+        seconds: float | None = None,
+        kind: str = TOKEN,
+        key: str = "",
+    ) -> tuple[Token, str]:
+        """Make a token; return it and its secret, which nobody can ask for again."""
+        self._enabled(user)
+        if key and (made := self._state.find(Token, user=user, key=key)):
+            raise KeyUsed(f"token {made[0].id}")
+        return self._made(user, label, author, seconds, kind, key)
+
+    def revoke(self, token_id: str, author: str) -> Token:
+        """End a token; one that has ended already is left as it is."""
+        found = self._state.one(Token, id=token_id)
+        if found is None:
+            raise NotFound("token", token_id, (), "`loom tokens` lists them")
+        if found.revoked_at is not None:
+            return found
+        ended = replace(found, revoked_at=self._now())
+        with self._state.together():
+            self._state.put(ended)
+            self._journal.note("token_revoked", author=author, facts=_about(ended))
+        return ended
+
+    def add_link(self, user: str, author: str, key: str = "") -> tuple[Link, str]:
+        """Make a link; return it and its code, which nobody can ask for again."""
+        self._enabled(user)
+        if key and self._state.find(Link, user=user, key=key):
+            raise KeyUsed("a link")
+        code, now = secrets.token_urlsafe(32), self._now()
+        link = Link(hash_of(code), user, now + LINK_LIFE, None, key)
+        with self._state.together():
+            old = [each.hash for each in self._state.find(Link) if each.expires_at + _KEPT < now]
+            if old:
+                self._state.remove(Link, hash=old)
+            self._state.put(link)
+            self._journal.note("link_added", author=author, facts={"user": user})
+        return link, code
+
+    def use_link(self, code: str, kind: str, label: str) -> tuple[Token, str]:
+        """Exchange the code of a link for a token or a cookie, once."""
+        link = self._state.one(Link, hash=hash_of(code))
+        if link is None or not hmac.compare_digest(link.hash, hash_of(code)):
+            raise LinkRefused("no such link")
+        if link.used_at is not None:
+            raise LinkRefused("this link was used already, and is good once", "link_used")
+        if self._now() >= link.expires_at:
+            raise LinkRefused("this link is older than 24 hours", "link_over")
+        self._enabled(link.user)
+        with self._state.together():
+            self._state.put(replace(link, used_at=self._now()))
+            self._journal.note("link_used", author=link.user, facts={"user": link.user})
+            life = COOKIE_LIFE if kind == COOKIE else None
+            return self._made(link.user, label, link.user, life, kind)
+
+    def know(self, token_id: str, user: str, secret: str, author: str) -> None:
+        """Have a secret that was made elsewhere be a token; the same one again changes nothing."""
+        known = self._state.one(Token, id=token_id)
+        if known is not None and hmac.compare_digest(known.hash, hash_of(secret)):
+            return
+        token = Token(token_id, user, "first start", hash_of(secret), created_at=self._now())
+        with self._state.together():
+            if self._state.one(User, name=user) is None:
+                self.put(user, ROLES[-1], False, author)
+            self._state.put(token)
+            self._journal.note("token_added", author=author, facts=_about(token))
+
+    def role(self, user: str) -> str:
+        """Return what a user is."""
+        return self._user(user).role
+
+    def _made(
+        self, user: str, label: str, author: str, seconds: float | None, kind: str, key: str = ""
+    ) -> tuple[Token, str]:
+        if len(label) > _LONGEST_LABEL or not label.isprintable():
+            raise BadLabel
+        secret, now = PREFIX + secrets.token_urlsafe(32), self._now()
+        ends = None if seconds is None else now + seconds
+        name = f"t-{secrets.token_hex(4)}"
+        token = Token(name, user, label, hash_of(secret), kind, now, ends, None, key)
+        with self._state.together():
+            self._state.put(token)
+            self._journal.note("token_added", author=author, facts=_about(token))
+        return token, secret
+
+    def _user(self, name: str) -> User:
+        found = self._state.one(User, name=name)
+        if found is None:
+            known = [user.name for user in self.users()]
+            raise NotFound("user", name, known, f"`loom tokens add {shorten(name)} --role viewer`")
+        return found
+
+    def _enabled(self, name: str) -> User:
+        found = self._user(name)
+        if found.disabled:
+            raise UserDisabled(name)
+        return found
+
+    def _keep_an_admin(self, before: User, after: User) -> None:
+        if _is_admin(before) and not _is_admin(after):
+            others = [user for user in self.users() if user.name != before.name]
+            if not any(map(_is_admin, others)):
+                raise LastAdmin(before.name)
+
+
+def _is_admin(user: User) -> bool:
+    return user.role == ROLES[-1] and not user.disabled
+
+
+def _about(token: Token) -> dict[str, str]:
+    """Return what an event says of a token: nothing by which somebody could come in."""
+    return {"user": token.user, "token": token.id, "label": token.label, "kind": token.kind}

@@ -1,0 +1,202 @@
+"""Now and then have go what the user no longer wants kept, one run after the other.
+
+The order lets any of it be interrupted: the run's folder goes first, then its records, and last
+what `state` has of it, so that what is half done is found and done again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torchloom.errors import LoomError
+from torchloom.launch import clearing
+from torchloom.rules.retention import Due, Known, Limits, due
+from torchloom.weaver import recording
+from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.question import Question
+from torchloom.weaver.store import StateLost, Store, rows
+from torchloom.weaver.store.forgetting import Forgetting
+
+PERIOD = 600.0  # seconds between two looks
+_AT_ONCE = 500  # rows of `state` that are taken out together
+_log = logging.getLogger(__name__)
+
+
+class Retaining:
+    """Find what is due and carry it out; a mistake in the config file keeps everything."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        journal: Journal,
+        limits: Callable[[], Limits] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._journal = journal
+        self._limits = limits or _limits
+        self._now = now
+        self._done: set[Due] = set()  # parts that are gone of runs that stay
+        self._alone = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+
+    def look_soon(self) -> None:
+        """Look beside all else, unless that is still under way."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="retention")
+            self._task.add_done_callback(self.on_task)
+
+    async def close(self) -> None:
+        """Leave what is under way; the next weaver goes on with it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def answer(self, asked: Question) -> list[dict[str, Any]]:
+        """What is due; without `dry` it is gone when this is said."""
+        if asked.flag("dry"):
+            return [_shape(one, False, "would go") for one in await self.find()]
+        return [_shape(one, *told) for one, told in await self.carry_out()]
+
+    async def find(self) -> list[Due]:
+        """Return what is due now."""
+        limits = await asyncio.to_thread(self._limits)
+        if not limits.ages:
+            return []
+        folders = await asyncio.to_thread(clearing.known_runs)
+        found = due(limits, self._known(folders), self._now())
+        return await asyncio.to_thread(self._present, found)
+
+    async def carry_out(self) -> list[tuple[Due, tuple[bool, str]]]:
+        """Have go what is due; return what became of each."""
+        async with self._alone:
+            return [(one, await self._remove(one)) for one in await self.find()]
+
+    async def _look(self) -> None:
+        try:
+            for one, (is_done, text) in await self.carry_out():
+                if not is_done:
+                    _log.warning("%s of %s is not kept, but stays: %s", one.what, one.job, text)
+        except StateLost:
+            raise
+        except LoomError as error:
+            _log.warning("nothing is removed: %s", error)
+        except Exception:  # a folder or a database that is odd is no reason to end a weaver
+            _log.exception("what is to be removed cannot be found out")
+
+    def _known(self, folders: list[Known]) -> list[Known]:
+        """Return every run: of one that we know too, both must say that it is over."""
+        by_id = {run.id: run for run in folders}
+        tags = {run.job: run.config.get("tags") for run in self._store.state.find(rows.Run)}
+        for job in self._jobs.all():
+            there = by_id.get(job.id)
+            over = is_over(job) and (there is None or there.is_over)
+            ended = job.ended_at if job.ended_at is not None else job.created_at
+            labels = frozenset(map(str, tags.get(job.id) or ()))
+            parent = there.parent if there else ""
+            by_id[job.id] = Known(job.id, over, ended, job.name, labels, parent)
+        return list(by_id.values())
+
+    def _present(self, found: list[Due]) -> list[Due]:
+        """Return of what is due what is still there; a run that we know of is."""
+        with contextlib.closing(Forgetting(self._store.place)) as records:
+            there = [one for one in found if one not in self._done and self._is_there(one, records)]
+        self._done.update(one for one in found if one.what != "run" and one not in there)
+        return there
+
+    def _is_there(self, one: Due, records: Forgetting) -> bool:
+        match one.what:
+            case "metrics":
+                return records.has_points(one.job)
+            case "dumps":
+                return clearing.is_there(one) or bool(self._verdicts(one.job))
+            case "run":
+                return clearing.is_there(one) or self._jobs.get(one.job) is not None
+        return clearing.is_there(one)
+
+    def _verdicts(self, job: str) -> list[rows.Happening]:
+        """Return what happened to a job that stacks were kept of."""
+        found, after = list[rows.Happening](), 0
+        while events := self._store.state.happened(job, after, _AT_ONCE):
+            after = events[-1].seq
+            found += (one for one in events if one.kind == "verdict" and one.facts.get("stacks"))
+        return found
+
+    async def _remove(self, one: Due) -> tuple[bool, str]:
+        try:
+            if one.what == "run":
+                await self._remove_run(one.job)
+            else:
+                await self._remove_part(one)
+                self._done.add(one)
+        except StateLost:
+            raise
+        except LoomError as error:
+            return False, str(error)
+        except Exception as error:  # of the records' drivers, which share no class
+            _log.exception("%s of %s could not be removed", one.what, one.job)
+            return False, str(error)
+        return True, "removed"
+
+    async def _remove_part(self, one: Due) -> None:
+        match one.what:
+            case "metrics":
+                await asyncio.to_thread(self._forget, one.job, whole=False)
+            case "logs":
+                await asyncio.to_thread(clearing.remove_logs, one.job)
+            case "dumps":
+                await asyncio.to_thread(clearing.remove_dumps, one.job)
+                for event in self._verdicts(one.job):  # the sentence stays
+                    self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
+
+    async def _remove_run(self, job: str) -> None:
+        await asyncio.to_thread(clearing.remove_run, job)
+        known = self._jobs.get(job)
+        if known is not None and not is_over(known):
+            return  # somebody has it go on; its folder was left alone for the same reason
+        await asyncio.to_thread(self._forget, job, whole=True)
+        if known is not None:
+            await self._remove_rows(known)
+
+    async def _remove_rows(self, job: rows.Job) -> None:
+        """Take a job out of `state`, what there may be much of first; that it was there stays."""
+        state = self._store.state
+        while events := state.happened(job.id, limit=_AT_ONCE):
+            state.remove(rows.Happening, seq=[event.seq for event in events])
+            await asyncio.sleep(0)
+        commands = [command.id for command in state.find(rows.Command, job=job.id)]
+        for at in range(0, len(commands), _AT_ONCE):
+            state.remove(rows.CommandAck, command=commands[at : at + _AT_ONCE])
+            await asyncio.sleep(0)
+        with state.together():
+            for kind in (rows.Command, rows.Guard, rows.Rank, rows.Submission, rows.Placement):
+                state.remove(kind, job=job.id)
+            state.remove(rows.Fact, name=recording.FACT + job.run_id)
+            self._jobs.forget(job.id)
+            facts = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
+            self._journal.note("run_removed", author="retention", facts=facts)
+
+    def _forget(self, job: str, whole: bool) -> None:
+        with contextlib.closing(Forgetting(self._store.place)) as records:
+            if whole:
+                records.job(job)
+            else:
+                records.points(job)
+
+
+def _limits() -> Limits:
+    from torchloom.runner import retention
+
+    return retention.limits()
+
+
+def _shape(one: Due, is_done: bool, text: str) -> dict[str, Any]:
+    return {"kind": one.what, "job": one.job, "done": is_done, "text": text}

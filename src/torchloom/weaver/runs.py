@@ -1,0 +1,200 @@
+"""Runs as a reader of the database sees them: a list to search, and one run whole."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torchloom.errors import NotFound, UserError, shorten
+from torchloom.launch.folder import RunFolder
+from torchloom.specs.job import JobState
+from torchloom.weaver import recording
+from torchloom.weaver.conditions import Condition, condition
+from torchloom.weaver.jobs import WORLD_SIZE
+from torchloom.weaver.shapes import when
+from torchloom.weaver.store import RecordStore, StateStore
+from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
+from torchloom.weaver.summary import SUMMARY, metrics_of
+from torchloom.weaver.surroundings.origin import spec_shown
+from torchloom.weaver.timeline import config_of, timeline_of
+
+Place = tuple[float, str]  # when a job was made, and its id
+_LABELS = ("project", "group")
+_FILES = {recording.FILE: "record", recording.PATCH: "diff"}
+
+
+class Reads(Protocol):
+    """Both halves of what a plane remembers."""
+
+    @property
+    def state(self) -> StateStore: ...
+
+    @property
+    def records(self) -> RecordStore: ...
+
+
+class BadCursor(UserError):
+    """What was given to read on from is no end of a page."""
+
+    code = "bad_cursor"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which runs are wanted; what is empty is not asked. All that is asked must hold."""
+
+    text: str = ""
+    states: tuple[str, ...] = ()
+    owner: str = ""
+    project: str = ""
+    group: str = ""
+    tag: str = ""
+    commit: str = ""
+    where: tuple[str, ...] = ()
+    since: float | None = None
+    until: float | None = None
+
+
+def listed(
+    store: Reads, search: Search | None = None, limit: int = 100, cursor: str = ""
+) -> dict[str, Any]:
+    """Return a page of runs, newest first, and where the next begins."""
+    asked = search or Search()
+    conditions = [condition(words) for words in asked.where]
+    items: list[dict[str, Any]] = []
+    last: Place | None = None
+    for job, run in _newest(store.state, _place(cursor)):
+        brief = brief_of(store, job, run)
+        if not _is_wanted(job, brief, asked, conditions):
+            continue
+        if last is not None and len(items) == max(1, limit):
+            return {"items": items, "next": f"{last[0]!r}:{last[1]}"}
+        items.append(brief)
+        last = (job.created_at, job.id)
+    return {"items": items, "next": None}
+
+
+def shown(store: Reads, run_id: str) -> dict[str, Any]:
+    """Return all that is known of one run."""
+    is_name = run_id.isprintable()  # others no database need be asked for
+    run = store.state.one(Run, id=run_id) if is_name else None
+    job = store.state.one(Job, id=run.job if run else run_id) if is_name else None
+    if job is None:
+        raise NotFound("run", run_id, [one.id for one in store.state.find(Run)])
+    fact = store.state.one(Fact, name=recording.FACT + job.run_id)
+    record = fact.value if fact else None
+    submitted = store.state.one(Submission, job=job.id)
+    spec = spec_shown(submitted.spec) if submitted else (record or {}).get("spec")
+    ranks = store.state.find(Rank, job=job.id)
+    commands = store.state.find(Command, job=job.id)
+    config = config_of(ranks, commands, (spec or {}).get("hyperparameters") or {})
+    return {
+        **brief_of(store, job, _labelled(run, spec)),
+        "config": config,
+        "timeline": timeline_of(config, commands, job.started_at),
+        "spec": spec,
+        "recorded": record,
+        "artifacts": _artifacts(job),
+        "checkpoints": [],
+    }
+
+
+def diff(run_id: str) -> str | None:
+    """Return how a run's source differed from its commit, as it was recorded."""
+    if not recording.is_name(run_id):
+        return None
+    with contextlib.suppress(OSError):
+        path = RunFolder.named(run_id).path / recording.PATCH
+        return path.read_bytes().decode(errors="replace")
+    return None
+
+
+def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
+    """Return what a list shows of a run."""
+    config: Mapping[str, Any] = run.config if run else {}
+    is_over = JobState(job.state).is_final
+    summary = job.facts.get(SUMMARY) if is_over else None
+    metrics = summary["metrics"] if summary else metrics_of(store.records, job.id)
+    return {
+        "run_id": job.run_id,
+        "job_id": job.id,
+        "name": job.name,
+        "owner": job.owner,
+        "state": job.state,
+        "reason": job.reason,
+        **{name: config.get(name) or "" for name in _LABELS},
+        "tags": list(config.get("tags") or ()),
+        "commit": config.get("commit"),
+        "branch": config.get("branch"),
+        "dirty": config.get("dirty"),
+        "created_at": when(job.created_at),
+        "started_at": when(job.started_at),
+        "ended_at": when(job.ended_at),
+        "step": job.step,
+        "world_size": job.facts.get(WORLD_SIZE),
+        "attempt": job.attempt,
+        "metrics": metrics,
+        "summary": summary,
+    }
+
+
+def _newest(state: StateStore, before: Place | None) -> Iterator[tuple[Job, Run | None]]:
+    """Yield every run, newest first, from a place on."""
+    runs = {run.id: run for run in state.find(Run)}
+    jobs = sorted(state.find(Job), key=lambda job: (job.created_at, job.id), reverse=True)
+    waiting = [job.id for job in jobs if job.state == JobState.QUEUED]
+    specs = {row.job: row.spec for row in state.find(Submission, job=waiting)} if waiting else {}
+    for job in jobs:
+        if before is None or (job.created_at, job.id) < before:
+            yield job, _labelled(runs.get(job.run_id), specs.get(job.id))
+
+
+def _labelled(run: Run | None, spec: Mapping[str, Any] | None) -> Run | None:
+    """Return a run with the labels of its spec, which is all that is known before it begins."""
+    if run is None or spec is None:
+        return run
+    labels = {name: spec[name] for name in (*_LABELS, "tags") if spec.get(name)}
+    return replace(run, config={**labels, **run.config})
+
+
+def _place(cursor: str) -> Place | None:
+    made, _, job = cursor.partition(":")
+    if not cursor:
+        return None
+    try:
+        return float(made), job
+    except ValueError:
+        raise BadCursor(f"{shorten(cursor)!r} is no place to read on from") from None
+
+
+def _is_wanted(
+    job: Job, brief: Mapping[str, Any], asked: Search, conditions: Sequence[Condition]
+) -> bool:
+    made = job.created_at
+    return (
+        (not asked.states or job.state in asked.states)
+        and all(getattr(asked, name) in ("", brief[name]) for name in ("owner", *_LABELS))
+        and (not asked.tag or asked.tag in brief["tags"])
+        and (brief["commit"] or "").startswith(asked.commit)
+        and (asked.since is None or made >= asked.since)
+        and (asked.until is None or made < asked.until)
+        and _has(brief, asked.text)
+        and all(one.fits(brief["metrics"]) for one in conditions)
+    )
+
+
+def _has(brief: Mapping[str, Any], text: str) -> bool:
+    """Tell whether every word of a text is in something that a run is known by."""
+    names = ("run_id", "name", "owner", "project", "group", "commit", "branch", "state", "reason")
+    known = " ".join([*(str(brief[name] or "") for name in names), *brief["tags"]]).lower()
+    return all(word in known for word in text.lower().split())
+
+
+def _artifacts(job: Job) -> list[dict[str, Any]]:
+    """Return the files of a run's folder that tell what it was."""
+    found = []
+    for name, kind in _FILES.items():
+        with contextlib.suppress(OSError, ValueError):
+            size = (RunFolder.named(job.id).path / name).stat().st_size
+            found.append({"kind": kind, "name": name, "bytes": size})
+    return found

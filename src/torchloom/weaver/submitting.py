@@ -1,0 +1,164 @@
+"""Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
+
+from dataclasses import asdict
+from typing import Any
+
+from torchloom import settings
+from torchloom.errors import UserError
+from torchloom.rules.placement import Room
+from torchloom.schedulers import LOCAL
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import queueing, shapes
+from torchloom.weaver.acting import JobOver
+from torchloom.weaver.asking import Asking
+from torchloom.weaver.jobs import is_over
+from torchloom.weaver.naming import job_named
+from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.submissions import Wanted
+
+_LONGEST_KEY = 200
+_MOST_WORKERS = 1 << 31
+
+
+class BadSpec(UserError):
+    """A job that cannot be what it is; `field` says where, `remedy` what to do."""
+
+    code = "bad_spec"
+
+    def __init__(self, field: str, remedy: str) -> None:
+        self.field = field
+        self.remedy = remedy
+        super().__init__(f"{field}: {remedy}" if field else remedy)
+
+
+class Submitting:
+    """What the coordinator can be asked."""
+
+    def __init__(self, weaver: Weaver, looking: Asking) -> None:
+        self._jobs = weaver.jobs
+        self._roster = weaver.roster
+        self._coordinator = weaver.coordinator
+        self._turns = weaver.coordinator.turns
+        self._looking = looking
+
+    async def submit(self, asked: Question) -> dict[str, Any]:
+        """Store a job that is to run when it is its turn."""
+        plain = asked.facts.get("spec")
+        author = _author(asked)
+        wanted = Wanted(
+            spec=_spec(plain),
+            plain=plain,
+            owner=asked.text("owner") or author,
+            author=author,
+            key=_key(asked),
+            cwd=asked.text("cwd"),
+            python=asked.text("python"),
+        )
+        job, is_new = await self._coordinator.submit(wanted)
+        workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer
+        return {**shapes.job_shape(job, job.step, workers), "created": is_new}
+
+    async def cancel(self, asked: Question) -> dict[str, Any]:
+        """End a job: one that waits leaves the queue, one that runs is ended at once."""
+        job = job_named(self._jobs, asked.text("job"))
+        if is_over(job):
+            raise JobOver(job)
+        job = await self._coordinator.cancel(job, _author(asked), asked.text("reason"))
+        return self._looking.shape(job)
+
+    async def queue(self, asked: Question) -> list[dict[str, Any]]:
+        """Who waits, whose turn is first at the front, and for what."""
+        state = self._turns.queue
+        return [
+            {
+                "job": job,
+                "owner": state.waiting[job].owner,
+                "priority": state.waiting[job].priority,
+                "position": position,
+                "need": asdict(state.waiting[job].need),
+                "why": why,
+            }
+            for position, (job, why) in enumerate(self._turns.why().items(), 1)
+        ]
+
+    async def cluster(self, asked: Question) -> dict[str, Any]:
+        """The nodes, what each has, what of it is free, and who has the rest."""
+        placed = self._turns.queue.placed
+        nodes = [
+            {
+                "id": name,
+                "host": offer.host,
+                "state": "up",
+                "cpus": offer.cpus,
+                "memory_mb": offer.memory_mb,
+                "gpus": list(offer.gpus),
+                "free": _room(free),
+                "jobs": queueing.used_by(placed, name),
+            }
+            for name, (offer, free) in self._coordinator.rooms.all().items()
+        ]
+        return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))]}
+
+    async def quota(self, asked: Question) -> dict[str, Any]:
+        """Say how many workers an owner may have at once; null takes the limit away."""
+        owner, workers = asked.needed("owner"), asked.number("workers")
+        if workers is not None and not 0 <= workers < _MOST_WORKERS:
+            raise BadQuestion(f"workers must be 0 or more, not {workers}; null is no limit")
+        self._coordinator.set_quota(owner, workers, _author(asked))
+        return self._quota(owner)
+
+    async def quotas(self, asked: Question) -> list[dict[str, Any]]:
+        """Who may have how much, and has how much."""
+        return [self._quota(owner) for owner in sorted(self._turns.queue.quotas)]
+
+    def _quota(self, owner: str) -> dict[str, Any]:
+        state = self._turns.queue
+        limit = state.quotas.get(owner)
+        return {"owner": owner, "workers": limit, "used": state.workers_of(owner)}
+
+    def _lost(self, there: set[str]) -> list[dict[str, Any]]:
+        """Return the nodes that are out of sight and have jobs."""
+        placed = self._turns.queue.placed
+        names = {share.node for one in placed.values() for share in one.shares} - there
+        return [
+            {
+                "id": name,
+                "host": agent.host if (agent := self._roster.agent(name)) else name,
+                "state": "lost",
+                "cpus": 0,
+                "memory_mb": 0,
+                "gpus": [],
+                "free": _room(Room(0)),
+                "jobs": queueing.used_by(placed, name),
+            }
+            for name in sorted(names)
+        ]
+
+
+def _spec(plain: object) -> JobSpec:
+    try:
+        spec = job_from_dict(plain)
+    except SpecError as error:
+        raise BadSpec(error.path, error.problem) from error
+    if spec.scheduler not in LOCAL:
+        there = f"the queue has nodes of its own: {LOCAL[0]}, or `loom run -s {spec.scheduler}`"
+        raise BadSpec("scheduler", there)
+    return spec
+
+
+def _key(asked: Question) -> str:
+    key = asked.text("key")
+    if len(key) > _LONGEST_KEY:
+        raise BadQuestion(f"a key has {_LONGEST_KEY} letters at most, not {len(key)}")
+    return key
+
+
+def _author(asked: Question) -> str:
+    return asked.text("author") or settings.user_name()
+
+
+def _room(room: Room) -> dict[str, Any]:
+    return {"cpus": room.cpus, "memory_mb": room.memory_mb, "gpus": list(room.gpus)}

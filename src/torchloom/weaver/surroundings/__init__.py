@@ -1,0 +1,1 @@
+"""What surrounds a job when it begins: its source, packages, machine; read, and nothing started."""

@@ -1,0 +1,133 @@
+"""Curves in a terminal fit it and show what they must; pictures are drawn, or refused in words."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom.history.plot import BadPicture, NoMatplotlib, Panel, in_text, panels, to_file
+from torchloom.history.series import Series
+
+FALLING = Series.of("loss", [(i, 100.0 + i, 2.0 * math.exp(-i / 20)) for i in range(101)], run="a")
+RISING = Series.of("accuracy", [(i, 100.0 + i, i / 100) for i in range(101)])
+
+
+def test_each_metric_has_a_panel_with_all_its_curves() -> None:
+    other = Series.of("loss", [(0, 0.0, 1.0)], rank=1)
+
+    assert panels([FALLING, RISING, other]) == [
+        Panel("loss", (FALLING, other)),
+        Panel("accuracy", (RISING,)),
+    ]
+
+
+def test_a_straight_line_looks_like_one() -> None:
+    assert in_text(panels([RISING]), 30, 9) == [
+        "    accuracy by step",
+        "  1 ┤                    ⣀⡠⠤⠒⠋",
+        "    │               ⣀⡤⠴⠒⠉⠁",
+        "0.5 ┤          ⣀⡤⠖⠚⠉",
+        "    │    ⢀⣀⠤⠖⠚⠉",
+        "  0 ┤⣠⠤⠒⠊⠉",
+        "    └┬───────────────────────┬",
+        "     0                     100",
+        "     ⠒⠒ rank 0 1",
+    ]
+
+
+@pytest.mark.parametrize("by", ["step", "time"])
+def test_two_panels_fit_80_by_24(by: str) -> None:
+    lines = in_text(panels([FALLING, RISING]), 80, 22, by)  # type: ignore[arg-type]
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line.strip() for line in lines if by in line] == [f"loss by {by}", f"accuracy by {by}"]
+
+
+def test_where_a_curve_is_no_number_there_is_a_gap_and_no_error() -> None:
+    values = [1.0, 1.0, math.nan, math.inf, 1.0, 1.0]
+    curve = Series.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
+
+    row = next(line for line in in_text(panels([curve]), 40, 7) if "⠤" in line or "⠒" in line)
+
+    body = row.partition("│")[2] or row.partition("┤")[2]
+    assert body.strip()[0] != " "
+    assert " " in body.strip()
+
+
+def test_a_curve_without_any_number_is_said_to_have_none() -> None:
+    curve = Series.of("loss", [(0, 0.0, math.nan)])
+
+    assert in_text(panels([curve]), 40, 10) == ["loss", "  no point is a number", ""]
+
+
+values = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(
+    st.lists(st.lists(values, min_size=1, max_size=50), min_size=1, max_size=4),
+    st.integers(30, 200),
+    st.integers(8, 60),
+)
+def test_whatever_is_drawn_fits(curves: list[list[float]], columns: int, rows: int) -> None:
+    drawn = [
+        Series.of("loss", [(i, float(i), value) for i, value in enumerate(curve)], run=f"run-{n}")
+        for n, curve in enumerate(curves)
+    ]
+
+    lines = in_text(panels(drawn), columns, rows)
+
+    assert all(len(line) <= columns for line in lines)
+    assert len(lines) <= max(rows, 8)
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_picture_has_the_kind_of_its_name(tmp_path: Path, ending: str, magic: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"curve.{ending}"
+
+    to_file(panels([FALLING, RISING]), path, "time", "a title")
+
+    assert path.read_bytes().startswith(magic)
+    assert path.stat().st_size > 5000
+
+
+def test_another_kind_of_picture_is_refused() -> None:
+    with pytest.raises(BadPicture, match=r"'x.gif'; its name must end in .png, .svg, .pdf"):
+        to_file(panels([FALLING]), Path("x.gif"))
+
+
+def test_without_matplotlib_the_remedy_is_named(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not here')")
+    code = (
+        "from pathlib import Path\n"
+        "from torchloom.history.plot import to_file\n"
+        "try:\n    to_file([], Path('x.png'))\n"
+        "except Exception as error:\n    print(type(error).__name__, error.exit_code, error)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.startswith(f"{NoMatplotlib.__name__} 1 ")
+    assert "pip install 'torchloom[plots]'" in done.stdout
+
+
+def test_matplotlib_is_imported_for_pictures_alone() -> None:
+    code = (
+        "import sys\n"
+        "from torchloom.history.plot import in_text, panels\n"
+        "from torchloom.history.series import Series\n"
+        "in_text(panels([Series.of('a', [(0, 0.0, 1.0)])]), 80, 24)\n"
+        "assert not {'matplotlib', 'numpy'} & set(sys.modules)\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

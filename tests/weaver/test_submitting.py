@@ -1,0 +1,250 @@
+"""What the door answers about the queue: jobs, who waits and why, nodes, quotas; its refusals."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchloom.bus.memory import Exchange, MemoryBus
+from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
+from torchloom.specs.job import JobState
+from torchloom.weaver.answering import Answering
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store import Place, open_store
+
+from .fakes import until
+from .queued import World, stored
+
+SPEC = {"name": "train", "script": "train.py", "resources": {"workers": 2}}
+
+
+class Door:
+    """Ask a weaver as a door does."""
+
+    def __init__(self, weaver: Weaver, world: World) -> None:
+        self.weaver = weaver
+        self.world = world
+        self._answering = Answering(weaver)
+
+    async def said(self, name: str, **facts: Any) -> dict[str, Any]:
+        return await self._answering.answer({"ask": name, "version": 1, **facts})
+
+    async def ask(self, name: str, **facts: Any) -> Any:
+        said = await self.said(name, **facts)
+        assert "ok" in said, said
+        return said["ok"]
+
+    def node(self, name: str, cpus: int, *devices: Device) -> None:
+        head = Head(VERSION, "", 0, NO_RANK, "")
+        said = Hello(head, name, f"{name}.host", "boot", 1, 0, devices, (), cpus, 4096)
+        self.weaver.roster.greet(said)
+        self.weaver.coordinator.rooms.node(said)
+
+
+@contextlib.asynccontextmanager
+async def door_of(where: Path | Place, world: World | None = None) -> AsyncIterator[Door]:
+    place = where if isinstance(where, Place) else Place(where)
+    store, bus, world = open_store(place), MemoryBus(Exchange()), world or World()
+    weaver = Weaver(store, bus, world)
+    await weaver.start()
+    weaver.coordinator.start()
+    yield Door(weaver, world)
+    await weaver.stop()
+    await bus.close()
+    store.close()
+
+
+def at_the_door(folder: Path, scenario: Callable[[Door], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        async with door_of(folder) as door:
+            await scenario(door)
+
+    asyncio.run(run())
+
+
+def test_a_submitted_job_is_answered_with_its_shape_and_shown_with_its_spec(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        said = await door.ask("submit", spec=SPEC, owner="alice", author="ann", cwd="/work")
+        again = await door.ask("submit", spec=SPEC, owner="alice", author="ann")
+
+        words = ("name", "owner", "state", "world_size", "created")
+        assert [said[name] for name in words] == ["train", "alice", "RUNNING", 2, True]
+        assert said["handle"] == f"local://torchx/{said['id']}"
+        shown = await door.ask("job", job=again["id"])
+        assert (shown["state"], shown["spec"]) == ("QUEUED", SPEC)
+        assert shown["reason"] == "waits for room: needs 2 workers, 0 would fit now"
+        await until(lambda: said["id"] in door.world.orders)
+        assert door.world.orders[said["id"]].cwd == "/work"
+
+    at_the_door(tmp_path, scenario)
+
+    assert stored(tmp_path, "SELECT author FROM submissions") == [("ann",), ("ann",)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "field"),
+    [
+        ({"spec": None}, "bad_spec", "job"),
+        ({"spec": {"name": "x"}}, "bad_spec", ""),
+        ({"spec": {**SPEC, "resources": {"workers": 0}}}, "bad_spec", "resources.workers"),
+        ({"spec": {**SPEC, "scheduler": "slurm"}}, "bad_spec", "scheduler"),
+        ({"spec": {**SPEC, "resources": {"workers": 9}}}, "unschedulable", None),
+        ({"spec": SPEC, "key": "k" * 201}, "bad_question", None),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_field_and_nothing_is_stored(
+    tmp_path: Path, facts: dict[str, Any], code: str, field: str | None
+) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+
+        said = await door.said("submit", owner="alice", **facts)
+
+        assert (said["code"], said.get("field"), said["exit_code"]) == (code, field, 2)
+        assert bool(said.get("remedy")) == (field is not None)
+
+    at_the_door(tmp_path, scenario)
+
+    assert stored(tmp_path, "SELECT id FROM jobs") == []
+
+
+def test_the_queue_is_told_in_its_order_with_what_each_needs_and_waits_for(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        ids = [
+            (await door.ask("submit", spec={**SPEC, "priority": each}, owner="alice"))["id"]
+            for each in (0, 0, 5)
+        ]
+
+        need = {"workers": 2, "cpus": 1, "gpus": 0, "memory_mb": 0}
+        room = "waits for room: needs 2 workers, 0 would fit now"
+        shared = {"owner": "alice", "need": need}
+        assert await door.ask("queue") == [
+            {**shared, "job": ids[2], "priority": 5, "position": 1, "why": room},
+            {
+                **shared,
+                "job": ids[1],
+                "priority": 0,
+                "position": 2,
+                "why": f"waits behind {ids[2]}",
+            },
+        ]
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_the_cluster_shows_what_is_free_and_who_has_the_rest_of_lost_nodes_too(
+    tmp_path: Path,
+) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 4, Device("GPU-1", "cuda", 0), Device("n1/cpu/0", "cpu", 0))
+        door.node("n2", 2)
+        one = (await door.ask("submit", spec=SPEC, owner="alice"))["id"]
+        nodes = (await door.ask("cluster"))["nodes"]
+        door.weaver.coordinator.rooms.gone("n2")
+        left = (await door.ask("cluster"))["nodes"]
+
+        shape = {"id": "n1", "host": "n1.host", "state": "up", "cpus": 4, "memory_mb": 4096}
+        free = {"cpus": 4, "memory_mb": 4096, "gpus": ["GPU-1"]}
+        assert nodes[0] == {**shape, "gpus": ["GPU-1"], "free": free, "jobs": []}
+        assert (nodes[1]["free"]["cpus"], nodes[1]["jobs"]) == (0, [one])
+        assert [(node["id"], node["state"], node["jobs"]) for node in left] == [
+            ("n1", "up", []),
+            ("n2", "lost", [one]),
+        ]
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_quotas_are_set_shown_and_taken_away_and_noted_with_their_author(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 8)
+        await door.ask("submit", spec=SPEC, owner="alice")
+        set_ = await door.ask("quota", owner="alice", workers=3, author="root")
+        waits = await door.ask("submit", spec=SPEC, owner="alice")
+        shown = await door.ask("quotas")
+        await door.ask("quota", owner="alice", workers=None, author="root")
+
+        assert set_ == {"owner": "alice", "workers": 3, "used": 2}
+        assert shown == [set_]
+        assert waits["state"] == "QUEUED"
+        assert await door.ask("quotas") == []
+        assert await door.ask("queue") == []
+        assert (await door.said("quota", owner="a", workers=-1))["code"] == "bad_question"
+
+    at_the_door(tmp_path, scenario)
+
+    noted = stored(tmp_path, "SELECT author FROM events WHERE kind = 'quota_set'")
+    assert noted == [("root",), ("root",)]
+
+
+def test_a_job_is_cancelled_once_and_one_that_is_over_not_again(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        await door.ask("submit", spec=SPEC, owner="alice")
+        job = (await door.ask("submit", spec=SPEC, owner="alice"))["id"]
+
+        done = await door.ask("cancel", job=job, author="bob", reason="a mistake")
+        again = await door.said("cancel", job=job, author="bob")
+
+        assert (done["state"], done["reason"]) == ("CANCELLED", "a mistake")
+        assert again["code"] == "job_over"
+        assert await door.ask("queue") == []
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_the_next_weaver_has_the_queue_of_the_last_one_on_either_database(place: Place) -> None:
+    world = World()
+
+    async def scenario() -> None:
+        async with door_of(place, world) as door:
+            door.node("n1", 2)
+            await door.ask("quota", owner="bob", workers=1, author="root")
+            ids = [
+                (await door.ask("submit", spec=SPEC, owner="alice", key=f"k{n}"))["id"]
+                for n in range(3)
+            ]
+            await until(lambda: ids[0] in world.starts)
+            before = await door.ask("queue"), await door.ask("quotas")
+        async with door_of(place, world) as door:
+            door.node("n1", 2)
+            again = await door.ask("submit", spec=SPEC, owner="alice", key="k1")
+
+            assert (await door.ask("queue"), await door.ask("quotas")) == before
+            assert (again["id"], again["created"]) == (ids[1], False)
+            door.weaver.jobs.end(ids[0], JobState.COMPLETED, "ranks_ended")
+            await until(lambda: ids[1] in world.starts)
+            assert dict(world.starts) == dict.fromkeys(ids[:2], 1)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_can_be_submitted_over_the_bus(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        names = Answering(door.weaver).names
+
+        assert {"submit", "cancel", "quota"}.isdisjoint(names)
+        assert {"queue", "cluster", "quotas"} <= set(names)
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_jobs_that_have_no_run_are_listed_with_those_that_only_the_plane_knows(
+    tmp_path: Path,
+) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        ids = [(await door.ask("submit", spec=SPEC, owner="alice"))["id"] for _ in range(2)]
+
+        listed = await door.ask("jobs", strangers=True)
+
+        assert {job["id"]: job["state"] for job in listed} == dict(
+            zip(ids, ("RUNNING", "QUEUED"), strict=True)
+        )
+
+    at_the_door(tmp_path, scenario)
