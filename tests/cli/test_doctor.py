@@ -11,11 +11,13 @@ import pytest
 
 from torchloom.cli.main import main
 
+from ..living import until
+from .monitored import plane_in
 from .test_json import problems
 
 LOOKS = (
     *("python", "torch", "devices", "mpi", "scheduler", "hosts", "ports", "dns", "state"),
-    *("runtime", "shm", "disk", "limits", "clock", "leftovers"),
+    *("runtime", "shm", "disk", "caches", "limits", "clock", "leftovers", "retention"),
 )
 
 
@@ -177,6 +179,74 @@ def test_what_is_cleaned_keeps_to_its_schema(
         ("process", "train-a", leftover.pid, True),
         ("folder", None, None, True),
     ]
+
+
+def test_what_is_kept_and_its_size_is_told(
+    ended: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, state: Path
+) -> None:
+    ended("train-a", logs=["x" * 100_000])
+    Path.home().joinpath(".loomconfig").write_text("[retention]\nlogs = 30d\n")
+
+    found = findings(capsys)
+
+    assert found["retention"]["text"] == "logs after 30d; the last 100 runs stay"
+    assert found["runs"]["text"].startswith("1 run with ")
+    assert found["runs"]["text"].endswith(f" of it logs, in {state}/runs")
+
+
+def test_without_a_plane_what_is_old_goes_from_the_folders(
+    ended: Any, capsys: pytest.CaptureFixture[str], state: Path
+) -> None:
+    for job in ("train-a", "train-b"):
+        ended(job, logs=["why\n"])
+    Path.home().joinpath(".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 1\n")
+
+    assert main(["doctor", "--clean", "--dryrun"]) == 0
+    would = capsys.readouterr().out
+    assert (state / "runs/train-a").is_dir()
+    assert main(["doctor", "--clean", "--json"]) == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert "would go run train-a" in would
+    assert problems("doctor-clean", rows) == []
+    assert [(row["kind"], row["job"], row["done"]) for row in rows if row["kind"] == "run"] == [
+        ("run", "train-a", True)
+    ]
+    assert not (state / "runs/train-a").exists()
+    assert (state / "runs/train-b").is_dir()
+
+
+def test_a_plane_that_is_there_does_it(
+    ended: Any, capsys: pytest.CaptureFixture[str], state: Path, tmp_path: Path
+) -> None:
+    Path.home().joinpath(".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\n")
+    with plane_in(tmp_path / "db") as plane:
+        plane.job("train-a")
+        plane.job("train-b")
+        ended("train-a")
+        plane.end("train-a", "COMPLETED", "ranks_ended")
+        until(lambda: ("COMPLETED",) in plane.rows("SELECT state FROM jobs"))
+
+        assert main(["doctor", "--clean"]) == 0
+
+        assert plane.rows("SELECT id FROM jobs") == [("train-b",)]
+
+    assert "removed  run train-a" in capsys.readouterr().out
+    assert not (state / "runs/train-a").exists()
+
+
+def test_a_mistake_in_the_section_is_refused_before_anything_goes(
+    ended: Any, capsys: pytest.CaptureFixture[str], state: Path
+) -> None:
+    ended("train-a")
+    Path.home().joinpath(".loomconfig").write_text("[retention]\nruns = 0h\nkeep = none\n")
+
+    assert main(["doctor", "--clean"]) == 2
+
+    assert "[retention] keep = none: write how many runs stay" in capsys.readouterr().err
+    assert main(["doctor", "--quick"]) == 1
+    assert "problem  retention" in capsys.readouterr().out
+    assert (state / "runs/train-a").is_dir()
 
 
 def test_a_dry_run_without_cleaning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from torchloom.bus.messages import Frame, Look, Stacks, Thread
 from torchloom.cli import stackprint
@@ -31,10 +32,10 @@ def of(rank: int, *frames: Frame) -> Stacks:
     return Stacks(register(rank).head, "node-1", "s", looks)
 
 
-def answer() -> dict[str, Any]:
-    """Return what the weaver says of four ranks."""
-    ranks = [row("node-1", register(rank), 0.0) for rank in range(4)]
-    seen = [of(0, BARRIER, MAIN), of(1, SLEEP, MAIN), of(2, BARRIER, MAIN), of(3)]
+def answer(*seen: Stacks) -> dict[str, Any]:
+    """Return what the weaver says of ranks; without any, of four that hang."""
+    seen = seen or (of(0, BARRIER, MAIN), of(1, SLEEP, MAIN), of(2, BARRIER, MAIN), of(3))
+    ranks = [row("node-1", register(one.head.rank), 0.0) for one in seen]
     stacks = {one.head.incarnation: one for one in seen}
     evidence = weigh("trainer", ranks, dict.fromkeys(range(4), 20), stacks)
     time = "2026-01-01T00:00:00.000+00:00"
@@ -57,6 +58,63 @@ def test_each_stack_is_printed_once_with_its_ranks() -> None:
         "    barrier (distributed/distributed_c10d.py:5)  x()\n"
         "    <module> (job/train.py:9)"
     )
+
+
+def going_on(rank: int, *steps: int) -> Stacks:
+    """Return what is seen of a rank that sleeps in each step, at two looks."""
+    seen = of(rank, SLEEP, MAIN)
+    looks = zip(seen.looks, steps, strict=True)
+    said = tuple(replace(look, step=step, phase=1, lasted=0.3) for look, step in looks)
+    return replace(seen, looks=said)
+
+
+def test_ranks_at_one_place_in_different_steps_are_one_line() -> None:
+    found = answer(*(going_on(rank, 30 + rank, 31 + rank) for rank in range(4)))
+
+    assert list(stackprint.told(found, all_threads=False)) == [
+        "trainer: no rank waits for another: ranks 0-3 go from step to step",
+        "",
+        "ranks 0-3  steps 31-34, waiting, moves, by py-spy",
+        "    load (job/train.py:32)  time.sleep(9)",
+        "    <module> (job/train.py:9)",
+    ]
+
+
+def test_ranks_at_one_place_that_are_not_about_the_same_have_a_line_each() -> None:
+    found = answer(going_on(0, 30, 31), of(1, SLEEP, MAIN))
+
+    assert list(stackprint.told(found, all_threads=False))[2:4] == [
+        "rank 0  step 31, waiting, moves, by py-spy",
+        "rank 1  step 20, waiting, has not moved, by py-spy",
+    ]
+
+
+def test_before_there_are_ranks_it_is_said_so() -> None:
+    assert list(stackprint.told({**answer(), "roles": []}, all_threads=False)) == [
+        "no rank of the job is known yet: stacks can be taken once its ranks have started"
+    ]
+
+
+def test_a_terminal_gets_sentences_in_several_lines_and_calls_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    long = replace(SLEEP, text="x" * 100)
+
+    lines = [
+        part
+        for line in stackprint.told(answer(of(0, BARRIER, MAIN), of(1, long, MAIN)), False)
+        for part in stackprint.fitted(line).split("\n")
+    ]
+
+    assert max(map(len, lines)) <= 80
+    assert lines[:3] == [
+        "trainer: rank 1 stands still in load (job/train.py:32) while rank 0 waits for",
+        "  its peers in barrier (distributed/distributed_c10d.py:5) from <module>",
+        "  (job/train.py:9)",
+    ]
+    assert f"    load (job/train.py:32)  {'x' * 51}…" in lines
 
 
 def test_all_threads_of_one_rank_are_printed_with_whole_paths() -> None:

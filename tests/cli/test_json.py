@@ -135,7 +135,7 @@ def test_a_schema_refuses_what_it_does_not_know(ended: Any, printed: Run) -> Non
         ("engine", ["engines", "local"]),
         ("config-show", ["config", "show"]),
         ("config-show", ["config"]),
-        ("doctor", ["doctor"]),
+        pytest.param("doctor", ["doctor"], marks=pytest.mark.process),
         ("plan", ["plan", "train.py"]),
         ("plan", ["plan", "--check", "train.py"]),
         ("plan", ["plan", "--check", "app.json"]),

@@ -38,7 +38,7 @@ def test_a_plane_comes_up_shows_itself_and_goes_down(plane: Any, state: Path) ->
     assert (up.returncode, up.stderr) == (0, b"loom: starting nats\n")
     assert problems("up", shown) == []
     assert status(plane) == shown
-    assert shown["token_file"] == str(state / "plane" / "keys" / "door.creds")
+    assert shown["token_file"] == str(state / "plane" / "admin.token")
     assert Path(f"/proc/{shown['pid']}/environ").exists()
 
     down = plane("down", "--json")
@@ -115,10 +115,14 @@ def test_for_people_it_names_the_parts_their_processes_and_logs(plane: Any, stat
     shown = status(plane)
     host = os.uname().nodename
     assert lines[0].startswith(f"plane on {host}, pid {shown['pid']}, up 0s, until `loom down`")
-    assert lines[1:3] == [f"nats   {shown['nats']}", f"creds  {shown['token_file']}"]
-    assert lines[3].split() == ["PART", "PID", "ENDED", "LOG"]
-    assert lines[4].split()[::2] == ["nats", "never"]
-    assert lines[4].endswith(f"{state}/plane/logs/{host}-nats.log")
+    assert lines[1:4] == [
+        f"url    {shown['url']}",
+        f"token  {shown['token_file']}",
+        f"nats   {shown['nats']}",
+    ]
+    assert lines[4].split() == ["PART", "PID", "ENDED", "LOG"]
+    assert lines[5].split()[::2] == ["nats", "never"]
+    assert lines[5].endswith(f"{state}/plane/logs/{host}-nats.log")
 
 
 def test_at_another_address_nats_speaks_tls(plane: Any) -> None:
@@ -182,7 +186,7 @@ def test_the_whole_plane_comes_up_and_each_part_comes_back(
     for pid in pids().values():
         os.kill(pid or 0, signal.SIGKILL)
     killed = {(name, part["pid"]) for name, part in before["parts"].items()}
-    until(lambda: None not in pids().values() and not killed & set(pids().items()), "all three")
+    until(lambda: None not in pids().values() and not killed & set(pids().items()), "all four")
 
     after = find() or {}
     assert after["pid"] == before["pid"]
@@ -190,6 +194,7 @@ def test_the_whole_plane_comes_up_and_each_part_comes_back(
         "nats": 1,
         "weaver": 1,
         "agent": 1,
+        "server": 1,
     }
 
 

@@ -16,7 +16,7 @@ def command(job: str, at: int | None, reason: str, as_json: bool) -> None:
 
     The program says how, by `run.on("checkpoint", save)`. Without JOB the only active one is meant.
     """
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
     asked = {"reason": reason} if at is None else {"reason": reason, "at": at}
-    tell(plane.ask("checkpoint", None, job=job, **asked), as_json)
+    tell(chosen.ask("checkpoint", None, job=job, **asked), as_json)

@@ -17,9 +17,9 @@ def command(context: click.Context, as_json: bool) -> None:
     """Show every device of every node, its state and the ranks that use it."""
     if context.invoked_subcommand is not None:
         return
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    found = plane.ask("devices")
+    found = chosen.ask("devices")
     if as_json:
         echo_json(found["devices"])
         return
@@ -38,10 +38,10 @@ def _event(name: str, state: str, text: str) -> None:
     @click.option("--reason", default="", metavar="WHY", help="Kept with the event.")
     @click.option("--json", "as_json", is_flag=True, help="Print the device.")
     def _(device: str, reason: str, as_json: bool) -> None:
-        from torchloom.client import plane
+        from torchloom.client import chosen
 
         new = name == "register"
-        found = plane.ask("device_event", device=device, state=state, reason=reason, new=new)
+        found = chosen.ask("device_event", device=device, state=state, reason=reason, new=new)
         if as_json:
             echo_json(found)
             return

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ from torchloom.errors import UserError
 
 if TYPE_CHECKING:
     from torchloom.launch.checks import Finding, Place
+    from torchloom.rules.retention import Limits
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 _LOGS = ("local", "log_dir")  # where a config file may send logs
@@ -25,7 +26,7 @@ _WIDTH = 9  # of the first column
 @click.command("doctor", cls=LoomCommand)
 @click.option("--quick", is_flag=True, help="Do not import torch: no look at its backends.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Look at this.")
-@click.option("--clean", is_flag=True, help="End and remove what crashed launches left.")
+@click.option("--clean", is_flag=True, help="End and remove what crashes left, and what is old.")
 @click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: only show.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json: bool) -> int:
@@ -35,7 +36,7 @@ def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json:
     place = _place(hostfile)
     if clean:
         return _clean(place, dry, as_json)
-    findings = _look(place, quick, show=not as_json)
+    findings = _look(place, quick, show=not as_json) + _retention()
     if as_json:
         echo_json([{**asdict(each), "ok": each.ok} for each in findings])
     else:
@@ -57,7 +58,23 @@ def _place(hostfile: Path | None) -> "Place":
         user=settings.user_name(),
         logs=Path(logs).expanduser().absolute() if logs else None,
         hostfile=hostfile,
+        databases=_databases(settings.loom_home()),
     )
+
+
+def _databases(home: Path) -> Path | None:
+    """Return where the plane's databases are when that is not the usual place, if anywhere."""
+    if (home / "plane" / "state.db").exists() or not (home / "plane").is_dir():
+        return None
+    from torchloom.weaver.store.place import place_of
+
+    return place_of(home, settings.environment()).folder
+
+
+def _retention() -> "list[Finding]":
+    from torchloom.runner import retention
+
+    return retention.findings()
 
 
 def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
@@ -120,7 +137,9 @@ def _screen_rows() -> int:
 def _clean(place: "Place", dry: bool, as_json: bool) -> int:
     from torchloom.launch.checks.clean import Cleaned, clean
     from torchloom.launch.checks.leftovers import find
+    from torchloom.runner import retention
 
+    limits = retention.limits()  # a mistake there is refused before anything goes
     looked = (Cleaned(each, False, "would go") for each in find(place))
     rows, failed = [], False
     for each in looked if dry else clean(place):
@@ -134,8 +153,30 @@ def _clean(place: "Place", dry: bool, as_json: bool) -> int:
         if not as_json:
             of = f" (of {what.job})" if what.job else ""
             click.echo(clip(printable(f"{each.text:<9}{what.kind} {what.name}{of}")))
+    for old in _old(limits, dry):
+        rows.append({"kind": old["kind"], "name": old["job"], "job": old["job"], "pid": None})
+        rows[-1] |= {"done": old["done"], "text": old["text"]}
+        failed = failed or not (old["done"] or dry)
+        if not as_json:
+            click.echo(clip(printable(f"{old['text']:<9}{old['kind']} {old['job']}")))
     if as_json:
         echo_json(rows)
     elif not rows:
         click.echo("nothing is left over")
     return 1 if failed else 0
+
+
+def _old(limits: "Limits", dry: bool) -> "list[dict[str, Any]]":
+    """Have go what `[retention]` says: by the weaver, or of the runs' folders alone without one."""
+    from torchloom.client import plane
+    from torchloom.client.errors import NoPlane
+
+    if not limits.ages:
+        return []
+    try:
+        found: list[dict[str, Any]] = plane.ask("retain", None, dry=dry)
+    except NoPlane:
+        from torchloom.launch import clearing
+
+        return clearing.carry_out(limits, dry)
+    return found

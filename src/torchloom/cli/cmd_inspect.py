@@ -71,7 +71,7 @@ def _stacks(job: str, rank: int | None, threads: bool, as_json: bool) -> None:
         echo_json(found)
     else:
         for line in stackprint.told(found, threads):
-            echo(line)
+            echo(stackprint.fitted(line))
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ _MOST = 1000  # jobs that nobody of ours launched
 @click.option("-cfg", "--scheduler_args", "--scheduler-args", default="", hidden=True)
 @click.option(
     "--state",
-    type=click.Choice([state.name for state in AppState], case_sensitive=False),
+    type=click.Choice([*(state.name for state in AppState), "QUEUED"], case_sensitive=False),
     metavar="STATE",
     help="Only jobs in this state, such as running.",
 )
@@ -44,7 +44,7 @@ def command(
     most = limit or (None if every or as_json else _SCREENFUL)
     known = live.jobs([record.id for record in records[:most]]) if records else {}
     jobs = [job_shape(record, scheduler, known.get(record.id)) for record in records[:most]]
-    others = [j for j in live.strangers(most or _MOST) if state in (None, j["state"].lower())]
+    others = [j for j in live.strangers(most or _MOST) if state in (None, j["state"])]
     shown = sorted([*jobs, *others], key=_time, reverse=True)[:most]
     if as_json:
         echo_json(shown)

@@ -16,7 +16,7 @@ def command(job: str, at: int | None, reason: str, as_json: bool) -> None:
 
     Processes and devices are kept. Without JOB the only active one is meant.
     """
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
     asked = {"reason": reason} if at is None else {"reason": reason, "at": at}
-    tell(plane.ask("pause", None, job=job, **asked), as_json)
+    tell(chosen.ask("pause", None, job=job, **asked), as_json)

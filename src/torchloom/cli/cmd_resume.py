@@ -15,6 +15,6 @@ def command(job: str, reason: str, as_json: bool) -> None:
 
     Without JOB the only active one is meant.
     """
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    tell(plane.ask("resume", None, job=job, reason=reason), as_json)
+    tell(chosen.ask("resume", None, job=job, reason=reason), as_json)

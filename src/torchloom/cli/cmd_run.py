@@ -9,7 +9,7 @@ from torchloom.cli.elsewhere import EngineSubmission
 from torchloom.cli.output import echo_json
 from torchloom.cli.stdin_request import request_from_stdin
 from torchloom.cli.submission import Submission
-from torchloom.cli.target import Request, dryrun, dryrun_shape
+from torchloom.cli.target import Kind, Request, dryrun, dryrun_shape, kind_of
 from torchloom.cli.target_command import TargetCommand, request_from, target_options
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
@@ -40,7 +40,7 @@ def command(
     loom run train.py --lr 0.1     what follows the script is the script's
     loom run -n 4 train.py         four processes with torchrun's environment
     loom run dist.ddp -j 1x2 --script train.py
-    loom run app.yaml
+    loom run job.yaml              through the queue of this user's plane
     """
     request = request_from_stdin(options, sys.stdin) if from_stdin else request_from(options)
     runner = get_runner()
@@ -48,7 +48,7 @@ def command(
     if dry or request.dry:
         _show(request, info, as_json)
         return 0
-    job = _submission(runner, request, info)
+    job = _queued(runner, request, info) or _submission(runner, request, info)
     if not (detach or as_json):
         return job.follow()
     job.submit_json() if as_json else job.submit()
@@ -62,6 +62,23 @@ def _show(request: Request, info: AppDryRunInfo[Any], as_json: bool) -> None:
         echo_json({**dryrun_shape(request.scheduler, info), "problems": None})
     else:
         click.echo(repr(info))
+
+
+def _queued(runner: Runner, request: Request, info: AppDryRunInfo[Any]) -> Submission | None:
+    """Return what the plane's queue runs: a job from a file."""
+    if kind_of(request) is not Kind.SPEC:
+        return None
+    from torchloom.cli import queued
+    from torchloom.specs.jobspec import JobSpec
+    from torchloom.specs.serialize import read_spec
+
+    spec, scheduler = read_spec(request.words[0]), runner.scheduler(request.scheduler)
+    if not isinstance(spec, JobSpec) or not queued.goes_through_the_queue(request, spec):
+        return None
+    assert isinstance(scheduler, LocalScheduler)
+    said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
+    spec = queued.as_asked(spec, request, {**said, **request.cfg})
+    return queued.QueuedSubmission(runner, scheduler, request, info, spec)
 
 
 def _submission(

@@ -76,16 +76,16 @@ def command(
 
 
 def _ask(name: str, job: str, facts: Mapping[str, Any], as_json: bool) -> None:
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
     said = {name: value for name, value in facts.items() if value is not None}
-    tell(plane.ask(name, None, job=job, **said), as_json)
+    tell(chosen.ask(name, None, job=job, **said), as_json)
 
 
 def _list(job: str, as_json: bool) -> None:
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    knobs = plane.ask("knobs", job=job)
+    knobs = chosen.ask("knobs", job=job)
     if as_json:
         echo_json(knobs)
     else:
@@ -95,7 +95,7 @@ def _list(job: str, as_json: bool) -> None:
 def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
     """Ask for each change of an audit log; those whose steps are far are only promised."""
     from torchloom.cli.replaying import read_changes
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
     names: dict[str, str] = {}  # what each change of the log is called here
     for change in read_changes(path):
@@ -103,7 +103,7 @@ def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
         wish = {**change, "reason": reason or change["reason"], "wait": _PROMISE}
         if undo in names:
             wish["undo"] = names[undo]
-        outcome = plane.ask("set", None, job=job, **wish)
+        outcome = chosen.ask("set", None, job=job, **wish)
         names[known] = outcome["id"]
         tell(outcome, as_json)
 

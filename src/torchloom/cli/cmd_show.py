@@ -46,6 +46,8 @@ def command(
         found = None if isinstance(error, Ambiguous) else live.stranger(job)
         if found is None:
             raise
+        if live.is_of_the_queue(found) and not events:
+            return _show_queued(found, wait, spec, as_json)
         if wait or spec or events:
             raise UserError(f"nobody of ours launched {found['id']}: show it as it is") from None
         _show_stranger(found, as_json)
@@ -60,6 +62,19 @@ def command(
     else:
         _show(record, _ranks(record, roles), as_json)
     return 1 if wait and record.state is not AppState.SUCCEEDED else 0
+
+
+def _show_queued(job: live.Live, wait: bool, spec: bool, as_json: bool) -> int:
+    """Show a job that has no run: it waits for its turn, or ended without one."""
+    from torchloom.cli import queued
+
+    if wait:
+        job = queued.waited(job["id"])
+    if spec:
+        queued.show_spec(job, as_json)
+    else:
+        _show_stranger(job, as_json)
+    return 1 if wait and job["state"] != "COMPLETED" else 0
 
 
 def _show_stranger(job: live.Live, as_json: bool) -> None:

@@ -40,6 +40,9 @@ def command(
         raise UserError("--now does not wait for a step; leave --at out, or --now")
     found, strangers = _found(jobs or (None,))
     for job in strangers:
+        if live.is_of_the_queue(live.job(job) or {}):
+            _leave_queue(job, reason, as_json)
+            continue
         if now or as_json:
             raise UserError(f"nobody of ours launched {job}: its ranks can only be asked to end")
         _end_at(job, at, reason, no_wait, as_json)
@@ -58,6 +61,17 @@ def command(
     for before, after in zip(found, ended, strict=True) if at is None or not no_wait else ():
         had = "had already ended: " if before.is_over() else ""
         click.echo(f"{after.id} {had}{after.state.name}")
+
+
+def _leave_queue(job: str, reason: str, as_json: bool) -> None:
+    """Have a job that waits leave the queue."""
+    from torchloom.cli import queued
+
+    done = queued.cancel(job, reason)
+    if as_json:
+        echo_json([done])
+    else:
+        click.echo(f"{done['id']} {done['state']}")
 
 
 def _end(runner: Runner, jobs: list[Record], reason: str, now: bool) -> None:

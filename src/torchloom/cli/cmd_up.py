@@ -17,7 +17,7 @@ _PARTS = ("nats", "weaver")
 @click.option("--status", is_flag=True, help="Change nothing; exit 1 when no plane runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(host: str | None, only: str | None, status: bool, as_json: bool) -> None:
-    """Start the plane of this user: NATS, weaver and node agent.
+    """Start the plane of this user: NATS, weaver, node agent and HTTP server.
 
     It goes on in the background until `loom down`. A plane that a job started is kept from
     leaving; one that is up already is left as it is.
@@ -48,7 +48,7 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
 
     before = find()
     if before is None:
-        say("starting the plane: NATS, weaver, node agent" if only is None else f"starting {only}")
+        say(f"starting {only or 'the plane: NATS, weaver, node agent, server'}")
     found = find_or_start(pinned=True, only=only, host=host) or _status()
     if before is not None:
         say("the plane was up" if before["pinned"] else "the plane was up, and stays from now on")
@@ -60,8 +60,9 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
 def _show(found: dict[str, Any]) -> None:
     stays = "until `loom down`" if found["pinned"] else "until an hour without a job"
     echo(f"plane on {found['host']}, pid {found['pid']}, up {age(found['started_at'])}, {stays}")
+    echo(f"url    {found['url']}")
+    echo(f"token  {found['token_file']}")
     echo(f"nats   {found['nats']}")
-    echo(f"creds  {found['token_file']}")
     rows = [
         (name, str(part["pid"] or "-"), _ends(part), part["log"])
         for name, part in found["parts"].items()

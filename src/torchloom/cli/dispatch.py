@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 _LONGEST = 1000  # characters of a message: a hostile value must not flood the terminal
+_AWAY = ("ls", "show", "logs", "stop", "run")  # what reads folders that a plane elsewhere has
 
 
 def dispatch(words: Sequence[str]) -> int:
@@ -117,11 +118,23 @@ def _run(words: list[str]) -> int:
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
     if verb == "launch" and (code := _launch(rest)) is not None:
         return code
-    command: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
+    command = _command(verb)
     gc.enable()
     with command.make_context(f"loom {verb}", rest) as context:
         result = command.invoke(context)
     return result if isinstance(result, int) else 0
+
+
+def _command(verb: str) -> "click.Command":
+    """Return the command of a verb; another one where jobs of a plane elsewhere are meant."""
+    from torchloom.client.chosen import is_elsewhere
+
+    if verb in _AWAY and is_elsewhere():
+        from torchloom.cli.away import COMMANDS
+
+        return COMMANDS[verb]
+    found: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
+    return found
 
 
 def _launch(words: list[str]) -> int | None:

@@ -17,14 +17,24 @@ def jobs(ids: list[str]) -> dict[str, Live]:
 
 
 def strangers(limit: int) -> list[Live]:
-    """Return the jobs that only the plane knows: their ranks came by themselves."""
+    """Return the jobs that only the plane knows: they wait, or their ranks came by themselves."""
     return [_as_launched(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
 
 
 def stranger(name: str | None) -> Live | None:
     """Return such a job with its ranks, by whatever name it is meant."""
     found = _ask("job", job=name or "")
-    return _as_launched(found) if found and not found["scheduler"] else None
+    is_one = found and (not found["scheduler"] or not _has_run(found))
+    return _as_launched(found) if is_one else None
+
+
+def is_of_the_queue(job: Live) -> bool:
+    """Tell whether a job that has no run was submitted to the plane."""
+    return bool(job.get("facts", {}).get("submitted"))
+
+
+def _has_run(job: Live) -> bool:
+    return not is_of_the_queue(job) or "log_dir" in job["facts"]
 
 
 def _as_launched(job: Live) -> Live:

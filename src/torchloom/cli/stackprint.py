@@ -1,9 +1,11 @@
 """Print the stacks of a job's ranks: each one once, with the ranks that have it."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torchloom.cli.output import printable
+from torchloom.cli.output import clip, printable
+from torchloom.rules.verdict import numbers
 
 
 def narrowed(found: dict[str, Any], rank: int) -> dict[str, Any]:
@@ -24,6 +26,8 @@ def told(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
             if found["roles"]
             else ("the job has ended, and no stacks of it were kept")
         )
+    elif not found["roles"]:
+        yield "no rank of the job is known yet: stacks can be taken once its ranks have started"
     for role in found["roles"]:
         yield printable(f"{role['role']}: {role['verdict']['words']}")
         if all_threads:
@@ -32,17 +36,38 @@ def told(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
             yield from _by_stack(role)
 
 
+def fitted(line: str) -> str:
+    """Return a line as the terminal shows it best: sentences in several, calls cut at its end."""
+    if line.startswith(" ") or not sys.stdout.isatty():
+        return clip(line)
+    import shutil
+    import textwrap
+
+    room = shutil.get_terminal_size((80, 24)).columns
+    parts = textwrap.wrap(line, room, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(parts)
+
+
 def _by_stack(role: dict[str, Any]) -> Iterator[str]:
     ranks = {one["rank"]: one for one in role["ranks"]}
     for stack in role["stacks"]:
         yield ""
-        about = sorted({_about(ranks[rank]) for rank in stack["ranks"] if rank in ranks})
-        yield "  ".join((_names(stack["ranks"]), *about))
+        yield from _heads(stack["ranks"], ranks)
         text = _text(ranks.get(stack["ranks"][0]))
         for at, frame in enumerate(stack["frames"]):
             yield printable(f"    {frame}{f'  {text}' if text and at == 0 else ''}")
         if not stack["frames"]:
             yield f"    {_why(ranks.get(stack['ranks'][0]))}"
+
+
+def _heads(numbered: list[int], ranks: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for those of one stack that are about the same; steps may differ."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(numbered):
+        groups.setdefault(_state(ranks[rank]) if rank in ranks else "", []).append(rank)
+    for state, group in groups.items():
+        steps = {ranks[rank]["step"] for rank in group if rank in ranks}
+        yield f"{numbers(group)}  {_steps(steps)}, {state}" if state else numbers(group)
 
 
 def _by_rank(ranks: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -60,9 +85,19 @@ def _by_rank(ranks: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _about(rank: dict[str, Any]) -> str:
+    return f"{_steps({rank['step']})}, {_state(rank)}"
+
+
+def _steps(steps: set[int | None]) -> str:
+    known = sorted(step for step in steps if step is not None)
+    if not known:
+        return "no step yet"
+    return f"step {known[0]}" if known[0] == known[-1] else f"steps {known[0]}-{known[-1]}"
+
+
+def _state(rank: dict[str, Any]) -> str:
     moved = "moves" if rank["moved"] else "has not moved"
-    step = "no step yet" if rank["step"] is None else f"step {rank['step']}"
-    return f"{step}, {rank['kind']}, {moved}" + (f", by {rank['source']}" if rank["source"] else "")
+    return f"{rank['kind']}, {moved}" + (f", by {rank['source']}" if rank["source"] else "")
 
 
 def _text(rank: dict[str, Any] | None) -> str:
@@ -73,7 +108,3 @@ def _text(rank: dict[str, Any] | None) -> str:
 
 def _why(rank: dict[str, Any] | None) -> str:
     return printable(f"no stack: {rank['note'] or 'its process is not Python'}") if rank else ""
-
-
-def _names(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"

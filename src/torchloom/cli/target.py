@@ -120,7 +120,7 @@ def build_app(request: Request, runner: Runner) -> AppDef:
     if rest:
         raise UserError(f"{target} is a spec file and takes no arguments: {shorten(rest[0])!r}")
     spec = read_spec(target)
-    app = spec if isinstance(spec, AppDef) else app_of(spec, _python())
+    app = spec if isinstance(spec, AppDef) else app_of(spec, python_of_caller())
     return _with_options(app, request)
 
 
@@ -136,7 +136,7 @@ def _program(request: Request, kind: Kind) -> AppDef:
         script=words[0] if kind is Kind.SCRIPT else None,
         m=request.module,
         j=str(request.processes or "auto"),
-        python=_python(),
+        python=python_of_caller(),
     )
 
 
@@ -149,7 +149,7 @@ def _refuse_nearly_script(target: str) -> None:
 def _with_options(app: AppDef, request: Request) -> AppDef:
     if request.name is not None:
         app.name = request.name
-    variables = _variables(request.env)
+    variables = variables_of(request.env)
     for role in app.roles:
         role.name = request.role or role.name
         role.env.update(variables)
@@ -158,7 +158,7 @@ def _with_options(app: AppDef, request: Request) -> AppDef:
     return app
 
 
-def _variables(pairs: Sequence[str]) -> dict[str, str]:
+def variables_of(pairs: Sequence[str]) -> dict[str, str]:
     """Return what `-e` says; values arrive as written, so macros find no dollar in them."""
     inherited = environment()
     found = {}
@@ -171,7 +171,7 @@ def _variables(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _python() -> str:
+def python_of_caller() -> str:
     """Return the interpreter that `python` means to whoever typed `loom`.
 
     Called from the search path, that is the search path's python; called by a path of its own,

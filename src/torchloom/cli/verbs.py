@@ -108,7 +108,26 @@ VERBS: dict[str, Verb] = {
         "check this machine; end what crashes left behind",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
     ),
+    "login": Verb(
+        "use a plane elsewhere: its address, then a link or a token",
+        ("--fingerprint=", "--forget", "--json"),
+        "",
+        False,
+    ),
+    "tokens": Verb("who may come in: tokens, one-time links, roles", ("--json",), "", False),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
+    "compare": Verb(
+        "show how runs differ: config, results, source, packages",
+        ("--all", "--json"),
+        "job",
+        False,
+    ),
+    "plot": Verb(
+        "draw a run's curves, in the terminal or as a picture",
+        ("--out=", "--smooth=", "--by=", "--all-ranks", "--json"),
+        "job",
+        False,
+    ),
     "inspect": Verb(
         "look closer at a job: audit, stacks",
         ("--yaml", "--rank=", "--threads", "--json"),
@@ -170,8 +189,18 @@ JOB is an id, the beginning of one, a name, a handle, or @ for the newest.
 def help_text() -> str:
     """Return what `loom --help` prints; it fits 80 columns."""
     rows = [f"  {_together(name):<15}{VERBS[name].summary}" for name in VERBS if _leads(name)]
-    others = ", ".join(name for name, verb in VERBS.items() if not verb.first)
-    return "\n".join([_HEAD, "verbs:", *rows, f"\nmore: {others}\n", _TAIL])
+    others = _wrapped([name for name, verb in VERBS.items() if not verb.first])
+    return "\n".join([_HEAD, "verbs:", *rows, f"more: {others}\n", _TAIL])
+
+
+def _wrapped(names: list[str]) -> str:
+    """Return names in lines that fit behind a word of their own."""
+    lines = [""]
+    for name in names:
+        if len(lines[-1]) + len(name) > 70:
+            lines.append("")
+        lines[-1] += f"{name}, "
+    return "\n      ".join(line.rstrip() for line in lines).rstrip(",")
 
 
 def _leads(name: str) -> bool:

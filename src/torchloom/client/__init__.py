@@ -1,1 +1,16 @@
-"""How to reach a plane: find the one of this user, ask it, watch it, start it."""
+"""How to reach a plane: this user's own by its sockets, another one by HTTP."""
+
+TYPE_CHECKING = False  # a command line imports this first
+if TYPE_CHECKING:
+    from torchloom.client.http import Client
+
+__all__ = ["Client"]
+
+
+def __getattr__(name: str) -> "type[Client]":
+    """Import the HTTP client when it is asked for."""
+    if name != "Client":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torchloom.client.http import Client
+
+    return Client

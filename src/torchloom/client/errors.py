@@ -27,6 +27,13 @@ class PlaneSilent(PlaneLost):
     code = "plane_silent"
 
 
+class Unreachable(PlaneLost):
+    """A plane elsewhere does not answer, or not as a plane does."""
+
+    def __init__(self, why: str) -> None:
+        Failure.__init__(self, f"{why}; see whether it is up and whether this host reaches it")
+
+
 class PlaneNotStarted(Failure):
     """A plane was to be started and could not live."""
 

@@ -1,0 +1,181 @@
+"""`loom tokens`: who may come in, by which token, and links that are good once."""
+
+from typing import Any
+
+import click
+
+from torchloom import settings
+from torchloom.cli.command import LoomCommand
+from torchloom.cli.output import echo, echo_json, say, table
+
+_ROLES = ("viewer", "operator", "admin")
+_DAY = 86_400
+_role = click.option("--role", type=click.Choice(_ROLES), help="Make the user, or change its role.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+
+
+@click.group(
+    "tokens", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Show the tokens that let somebody in, and manage who has one.
+
+    A viewer looks, an operator submits and steers jobs, an admin manages people.
+    """
+    if context.invoked_subcommand is None:
+        _show("", False, as_json)
+
+
+@command.command("ls", cls=LoomCommand)
+@click.argument("user", default="")
+@click.option("--all", "all_of_them", is_flag=True, help="Those that have ended, too.")
+@_json
+def _ls(user: str, all_of_them: bool, as_json: bool) -> None:
+    """Show tokens, of one user or of all."""
+    _show(user, all_of_them, as_json)
+
+
+@command.command("users", cls=LoomCommand)
+@_json
+def _users(as_json: bool) -> None:
+    """Show who may come in, and as what."""
+    from torchloom.client import plane
+
+    users = plane.ask("users")
+    if as_json:
+        echo_json(users)
+        return
+    rows = [(one["name"], one["role"], "disabled" if one["disabled"] else "-") for one in users]
+    echo(table(("USER", "ROLE", "STATE"), rows))
+
+
+@command.command("user", cls=LoomCommand)
+@click.argument("user")
+@_role
+@click.option("--disable/--enable", "disabled", default=None, help="Let nobody in as this user.")
+@_json
+def _user(user: str, role: str | None, disabled: bool | None, as_json: bool) -> None:
+    """Make a user, change its role, disable or enable it."""
+    found = _put(user, role, disabled)
+    if as_json:
+        echo_json(found)
+    else:
+        echo(f"{found['name']} is {found['role']}{', disabled' if found['disabled'] else ''}")
+
+
+@command.command("add", cls=LoomCommand)
+@click.argument("user")
+@_role
+@click.option("--label", default="", metavar="TEXT", help="What it is for.")
+@click.option("--days", type=click.FloatRange(0.0001, 3650), help="For so long; else for good.")
+@_json
+def _add(user: str, role: str | None, label: str, days: float | None, as_json: bool) -> None:
+    """Make a token of a user. It is printed once, and kept nowhere."""
+    from torchloom.client import plane
+
+    if role is not None:
+        _put(user, role)
+    seconds = None if days is None else days * _DAY
+    made = plane.ask("token_add", user=user, label=label, seconds=seconds, author=_author())
+    if as_json:
+        echo_json(made)
+        return
+    say(f"token {made['id']} of {made['user']}; it is not shown again")
+    echo(made["token"])
+
+
+@command.command("revoke", cls=LoomCommand)
+@click.argument("token_id", metavar="ID")
+@_json
+def _revoke(token_id: str, as_json: bool) -> None:
+    """End a token: requests at once, open connections within seconds."""
+    from torchloom.client import plane
+
+    if token_id.startswith("loom_"):
+        from torchloom.errors import UserError
+
+        raise UserError("that is the token itself; give its id, which `loom tokens` shows")
+    ended = plane.ask("token_revoke", id=token_id, author=_author())
+    if as_json:
+        echo_json(ended)
+    else:
+        echo(f"token {ended['id']} of {ended['user']} is revoked")
+
+
+@command.command("link", cls=LoomCommand)
+@click.argument("user")
+@_role
+@_json
+def _link(user: str, role: str | None, as_json: bool) -> None:
+    """Make a link that lets a user in once, within 24 hours."""
+    from torchloom.client import plane
+
+    if role is not None:
+        _put(user, role)
+    made = {**plane.ask("link_add", user=user, author=_author()), **_way_in()}
+    if as_json:
+        echo_json({**made, "url": made["url"] and f"{made['url']}/login#{made['code']}"})
+        return
+    say(f"good once, for {made['user']}, until {made['expires_at']}")
+    if made["fingerprint"]:
+        say(f"or: loom login {made['url']} --fingerprint {made['fingerprint']}")
+    if not made["url"]:
+        say("no server runs that takes it; `loom up` starts one. This is the code alone:")
+    echo(f"{made['url']}/login#{made['code']}" if made["url"] else made["code"])
+
+
+def _show(user: str, all_of_them: bool, as_json: bool) -> None:
+    from torchloom.client import plane
+
+    found = plane.ask("tokens", user=user)
+    tokens = [one for one in found if all_of_them or _state(one) == "good"]
+    if as_json:
+        echo_json(tokens)
+        return
+    rows = [
+        (one["id"], one["user"], one["kind"], _state(one), _until(one), one["label"])
+        for one in tokens
+    ]
+    echo(table(("ID", "USER", "KIND", "STATE", "UNTIL", "LABEL"), rows))
+
+
+def _state(token: dict[str, Any]) -> str:
+    from datetime import UTC, datetime
+
+    if token["revoked_at"]:
+        return "revoked"
+    ends = token["expires_at"]
+    return "over" if ends and datetime.fromisoformat(ends) <= datetime.now(UTC) else "good"
+
+
+def _until(token: dict[str, Any]) -> str:
+    ends = token["revoked_at"] or token["expires_at"]
+    return str(ends)[:16].replace("T", " ") if ends else "-"
+
+
+def _put(user: str, role: str | None, disabled: bool | None = None) -> dict[str, Any]:
+    from torchloom.client import plane
+
+    found: dict[str, Any] = plane.ask(
+        "user_put", user=user, role=role, disabled=disabled, author=_author()
+    )
+    return found
+
+
+def _way_in() -> dict[str, str | None]:
+    """Return where this plane is called over HTTP, and how its certificate is known."""
+    from torchloom.client import plane
+    from torchloom.client.trust import fingerprint
+
+    url = str((plane.find() or {}).get("url", ""))
+    if not url.startswith("http"):
+        return {"url": None, "fingerprint": None}
+    authority = settings.loom_home() / "plane" / "keys" / "authority" / "ca.pem"
+    known = fingerprint(authority.read_text()) if url.startswith("https:") else None
+    return {"url": url, "fingerprint": known}
+
+
+def _author() -> str:
+    return settings.user_name()

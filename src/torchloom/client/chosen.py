@@ -1,0 +1,108 @@
+"""Ask the plane that this user has chosen: another one by HTTP, else the one of this host.
+
+What is asked has the same names and the same answers either way; who asks is then the user of the
+other plane, as its token says, and not the user of this host.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchloom import settings
+from torchloom.errors import Ambiguous, UserError
+
+if TYPE_CHECKING:
+    from torchloom.client.http import Client
+
+_STEERING = ("set", "undo", "pause", "resume", "stop", "checkpoint")
+_LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
+_PASSED = ("values", "hold", "guard", "span", "command", "at", "reason")
+Facts = Mapping[str, Any]
+
+
+class NotElsewhere(UserError):
+    """This is asked of the plane of one's own host alone."""
+
+    code = "not_elsewhere"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is not to be had from a plane elsewhere; "
+            "ask on its host, or `loom login --forget` to use this one's"
+        )
+
+
+def is_elsewhere() -> bool:
+    """Tell whether another plane than that of this host was chosen."""
+    return (settings.loom_home() / "login.json").exists()
+
+
+def client() -> "Client":
+    """Return the plane elsewhere that was chosen."""
+    from torchloom.client import login
+
+    found = login.current()
+    if found is None:
+        raise UserError("no plane elsewhere was chosen; `loom login URL` does")
+    return found.client()
+
+
+def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
+    """Ask whichever plane was chosen, and return its answer."""
+    if not is_elsewhere():
+        from torchloom.client import plane
+
+        return plane.ask(name, timeout, **facts)
+    if name not in _ASKS and name not in _STEERING:
+        raise NotElsewhere(f"`{name}`")
+    with client() as other:
+        return _steered(other, name, facts) if name in _STEERING else _ASKS[name](other, facts)
+
+
+def meant(other: "Client", job: str) -> str:
+    """Return the job that is meant; where none is named, the only one that is not over."""
+    if job:
+        return job
+    active: list[str] = [
+        one["id"] for one in other.jobs(state=["RUNNING", "PAUSED", "RECOVERING", "QUEUED"])
+    ]
+    if len(active) > 1:
+        raise Ambiguous("job", "", active)
+    if not active:
+        raise UserError("no job is active there; name one, `loom ls` lists them")
+    return active[0]
+
+
+def _steered(other: "Client", verb: str, facts: Facts) -> dict[str, Any]:
+    if facts.get("undo"):
+        raise NotElsewhere("`set --replay` of a log that takes changes back")
+    said = {name: facts[name] for name in _PASSED if facts.get(name) not in (None, "")}
+    wait = facts.get("wait")
+    if wait is not None:
+        said["wait"] = min(float(wait), _LONGEST_WAIT)
+    return other.command(meant(other, facts.get("job") or ""), verb, **said)
+
+
+def _devices(other: "Client", facts: Facts) -> dict[str, Any]:
+    found = other.devices()
+    return {"version": found["version"], "devices": found["items"]}
+
+
+def _device_event(other: "Client", facts: Facts) -> dict[str, Any]:
+    more = {name: facts[name] for name in ("reason", "new") if facts.get(name)}
+    return other.device_event(facts["device"], facts["state"], **more)
+
+
+def _of_job(read: Callable[["Client", str], Any]) -> Callable[["Client", Facts], Any]:
+    return lambda other, facts: read(other, meant(other, facts.get("job") or ""))
+
+
+_ASKS: Mapping[str, Callable[["Client", Facts], Any]] = {
+    "job": _of_job(lambda other, job: other.job(job)),
+    "knobs": _of_job(lambda other, job: other.knobs(job)),
+    "audit": _of_job(lambda other, job: list(other.commands(job))),
+    "stacks": _of_job(lambda other, job: other.stacks(job)),
+    "queue": lambda other, _: other.queue(),
+    "devices": _devices,
+    "device_event": _device_event,
+    "compare": lambda other, facts: other.compare(facts["runs"]),
+}

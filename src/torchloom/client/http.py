@@ -1,0 +1,288 @@
+"""A plane over HTTP as a Python object: jobs, commands, metrics, logs, experiments.
+
+    client = Client("https://plane:8787", token, fingerprint)
+    job = client.submit({"name": "try", "script": "train.py"})
+    for line in client.logs(job["id"]):
+        print(line["message"])
+
+What the plane refuses is raised as `Refused`, in its own words; `httpx` is imported on first use.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from torchloom.client import trust
+from torchloom.client.errors import Unreachable
+from torchloom.errors import Failure, UserError, shorten
+from torchloom.settings import LOOPBACK_NAMES
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT = 75.0  # seconds; a command may wait for a minute
+OVER = ("COMPLETED", "FAILED", "CANCELLED")
+_PAGE = 200
+_LOOK = 0.5  # seconds between two looks at what is to come
+
+
+class Refused(UserError):
+    """The plane's own word against a request."""
+
+    def __init__(self, status: int, said: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code = str(said.get("code") or "refused")
+        self.field = said.get("field")
+        self.remedy = said.get("remedy")
+        words = [str(said.get("detail") or f"the plane answered {status}"), self.remedy]
+        super().__init__("; ".join(str(word) for word in words if word))
+
+
+class PlaneFailed(Failure):
+    """The plane could not do what was right to ask."""
+
+    code = "plane_failed"
+
+
+class BadUrl(UserError):
+    """What was given as a plane's address is none, or nobody could be sure who answers there."""
+
+    code = "bad_url"
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"{shorten(url)!r} {why}; a plane's address is https://HOST:PORT")
+
+
+class Client:
+    """One plane, and one user of it. Its connections are closed by `close` or a `with` block."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        fingerprint: str = "",
+        *,
+        authority: str = "",
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.url = address(url)
+        self._token = token
+        self._fingerprint = fingerprint
+        self._authority = authority
+        self._timeout = timeout
+        self._http: httpx.Client | None = None
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"  # and not the token
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def me(self) -> dict[str, Any]:
+        """Return who is asking, and as what."""
+        return self._one("GET", "/api/me")
+
+    def login(self, code: str, label: str = "") -> dict[str, Any]:
+        """Exchange the code of a link for a token, once."""
+        return self._one("POST", "/api/login", json={"code": code, "kind": "token", "label": label})
+
+    def logout(self) -> None:
+        """End the token that this client has."""
+        self._ask("POST", "/api/logout")
+
+    def jobs(self, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Yield jobs, newest first: of a `state`, `owner`, `name`, `project`, `tag`, `since`..."""
+        return self._pages("/api/jobs", filters)
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return one job with its ranks."""
+        return self._one("GET", f"/api/jobs/{_part(job)}")
+
+    def submit(
+        self, spec: Mapping[str, Any], key: str = "", cwd: str | None = None
+    ) -> dict[str, Any]:
+        """Submit a job; the same spec with the same key, sent again, is one job."""
+        return self._one("POST", "/api/jobs", json=spec, key=key, params=_said(cwd=cwd))
+
+    def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
+        """End a job, or take it out of the queue."""
+        return self._one("DELETE", f"/api/jobs/{_part(job)}", params=_said(reason=reason or None))
+
+    def command(self, job: str, verb: str, key: str = "", **facts: Any) -> dict[str, Any]:
+        """Have a running job do something: `set` with `values`, `pause`, `resume`, `stop`, ..."""
+        asked = {"verb": verb, **_said(**facts)}
+        return self._one("POST", f"/api/jobs/{_part(job)}/commands", json=asked, key=key)
+
+    def set(self, job: str, values: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+        """Change knobs of a running job, all at one step."""
+        return self.command(job, "set", values=dict(values), **facts)
+
+    def commands(self, job: str) -> Iterator[dict[str, Any]]:
+        """Yield what was asked of a job, in order."""
+        return self._pages(f"/api/jobs/{_part(job)}/commands")
+
+    def events(self, job: str) -> Iterator[dict[str, Any]]:
+        """Yield what happened to a job."""
+        return self._pages(f"/api/jobs/{_part(job)}/events")
+
+    def knobs(self, job: str) -> list[dict[str, Any]]:
+        """Return what of a job can be changed, and its values."""
+        return list(self._pages(f"/api/jobs/{_part(job)}/knobs"))
+
+    def metrics(self, job: str, **filters: Any) -> dict[str, Any]:
+        """Return curves of a job."""
+        return self._one("GET", f"/api/jobs/{_part(job)}/metrics", params=_said(**filters))
+
+    def logs(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the lines that a job has written so far: `rank`, `level`, `regex`, `since`, ..."""
+        return self._pages(f"/api/jobs/{_part(job)}/logs", filters)
+
+    def follow(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the lines of a job as it writes them, until it is over."""
+        path, params = f"/api/jobs/{_part(job)}/logs", {"limit": _PAGE, **_said(**filters)}
+        while True:
+            page = self._one("GET", path, params=params)
+            yield from page["items"]
+            if not page["next"]:
+                return
+            params["cursor"] = page["next"]
+            if not page["items"]:
+                if self._is_over(job):
+                    return
+                time.sleep(_LOOK)
+
+    def experiments(self, **filters: Any) -> Iterator[dict[str, Any]]:
+        """Yield runs, newest first."""
+        return self._pages("/api/experiments", filters)
+
+    def experiment(self, run: str) -> dict[str, Any]:
+        """Return one run with all that is known of it."""
+        return self._one("GET", f"/api/experiments/{_part(run)}")
+
+    def compare(self, runs: Sequence[str]) -> dict[str, Any]:
+        """Return runs side by side."""
+        return self._one("POST", "/api/experiments/compare", json={"runs": list(runs)})
+
+    def queue(self) -> list[dict[str, Any]]:
+        """Return what waits, and why."""
+        return list(self._pages("/api/cluster/queue"))
+
+    def devices(self) -> dict[str, Any]:
+        """Return every device, and who uses it."""
+        return self._one("GET", "/api/devices")
+
+    def device_event(self, device: str, state: str, **facts: Any) -> dict[str, Any]:
+        """Say what happened to a device."""
+        said = {"state": state, **_said(**facts)}
+        return self._one("POST", f"/api/devices/{quote(device)}/events", json=said)
+
+    def stacks(self, job: str) -> dict[str, Any]:
+        """Return what every rank of a job is doing."""
+        return self._one("GET", f"/api/jobs/{_part(job)}/stacks")
+
+    def authority(self) -> str:
+        """Return the certificate that this client believes; nothing where TLS is not pinned."""
+        if not self._authority and self._fingerprint and self.url.startswith("https:"):
+            found = trust.fetch(self.url)
+            self._authority = trust.checked(self.url, found, self._fingerprint)
+        return self._authority
+
+    def _is_over(self, job: str) -> bool:
+        return self.job(job)["state"] in OVER
+
+    def _pages(
+        self, path: str, filters: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        params = {"limit": _PAGE, **_said(**(filters or {}))}
+        while True:
+            page = self._one("GET", path, params=params)
+            yield from page["items"]
+            cursor = page.get("next")
+            if not cursor or cursor == params.get("cursor"):
+                return
+            params["cursor"] = cursor
+
+    def _one(self, method: str, path: str, **words: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask(method, path, **words)
+        return found
+
+    def _ask(
+        self, method: str, path: str, *, key: str = "", params: Any = None, json: Any = None
+    ) -> Any:
+        import httpx
+
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex} if method == "POST" else {}
+        try:
+            answer = self._open().request(method, path, headers=headers, params=params, json=json)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{self.url} does not answer: {_reason(error)}") from error
+        if answer.is_success:
+            return answer.json() if answer.content else None
+        raise _problem(answer)
+
+    def _open(self) -> "httpx.Client":
+        if self._http is None:
+            import httpx
+
+            authority = self.authority()
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+                verify=trust.context(authority) if authority else True,
+                timeout=self._timeout,
+                trust_env=False,  # a proxy would see the token, or would be asked for loopback
+            )
+        return self._http
+
+
+def address(url: str) -> str:
+    """Return where a plane is called; without TLS only on this host, for a token goes there."""
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise BadUrl(url, "is no address") from None
+    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
+        raise BadUrl(url, "is no address")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise BadUrl(url, "has more than host and port")
+    if parts.scheme == "http" and host not in LOOPBACK_NAMES:
+        raise BadUrl(url, "is not this host and not encrypted: a token sent there can be read")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _problem(answer: "httpx.Response") -> Exception:
+    try:
+        said = answer.json()
+    except ValueError:
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    if answer.status_code >= 500:
+        return PlaneFailed(str(said.get("detail") or f"the plane answered {answer.status_code}"))
+    return Refused(answer.status_code, said)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "its certificate is not of the authority that was pinned; `loom login` again"
+    return text or type(error).__name__
+
+
+def _said(**facts: Any) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")

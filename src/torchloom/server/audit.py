@@ -1,0 +1,73 @@
+"""What was asked of a job and what happened to it, read from the database."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchloom.server.letters import whole
+from torchloom.weaver import shapes
+from torchloom.weaver.store.reading import Reading
+from torchloom.weaver.store.rows import Command, CommandAck, Guard
+
+Place = tuple[int, int]  # how far the weaver's events and those of ranks are known
+
+
+def commands(store: Reading, job: str, after: int, limit: int) -> list[dict[str, Any]]:
+    """Return a job's commands after a number, in order, with what each rank did."""
+    rows = [row for row in store.state.find(Command, job=job) if row.number > after]
+    return _shaped(store, sorted(rows, key=lambda row: row.number)[:limit])
+
+
+def command(store: Reading, job: str, name: str) -> dict[str, Any] | None:
+    """Return one command of a job."""
+    row = store.state.one(Command, id=name, job=job)
+    return _shaped(store, [row])[0] if row else None
+
+
+def events(store: Reading, job: str, after: Place | None, limit: int) -> tuple[Any, Place]:
+    """Return what happened to a job and what its ranks told, by time, and how far that goes."""
+    if after is None:
+        happened = store.state.last_happened(job, limit)
+        told = store.records.last_events(job, limit)
+    else:
+        happened = store.state.happened(job, after[0], limit)
+        told = store.records.events(job, after[1], limit)
+    first = after or (0, 0)
+    upto = (
+        happened[-1].seq if happened else first[0],
+        told[-1].id if told else first[1],
+    )
+    items = [*map(shapes.happening_shape, happened), *map(shapes.told_shape, told)]
+    return whole(sorted(items, key=lambda item: item["time"] or "")), upto
+
+
+def authored(store: Reading, job: str, after: int, limit: int) -> list[dict[str, Any]]:
+    """Return what people did to a job after a number, in order."""
+    found = store.state.authored(job, after, limit)
+    shown: list[dict[str, Any]] = whole(list(map(shapes.happening_shape, found)))
+    return shown
+
+
+def _shaped(store: Reading, rows: list[Command]) -> list[dict[str, Any]]:
+    names = [row.id for row in rows]
+    acks = store.state.find(CommandAck, command=names) if names else []
+    guards = {row.command: row for row in store.state.find(Guard, command=names)} if names else {}
+    shown: list[dict[str, Any]] = whole(
+        [shapes.command_shape(row, _of(row, acks), guards.get(row.id)) for row in rows]
+    )
+    return shown
+
+
+def _of(row: Command, acks: list[CommandAck]) -> list[CommandAck]:
+    return [ack for ack in acks if ack.command == row.id]
+
+
+def is_same(asked: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Tell whether a command that is known is what is asked for again under its key."""
+    payload, verb = known["payload"], asked["verb"]
+    if verb == "undo":
+        return known["kind"] == "knob" and bool(payload.get("undo"))
+    if verb != "set":
+        return known["kind"] in (verb, f"{verb}_at") and bool(known["at"] == asked.get("at"))
+    values = payload.get("values") or {payload.get("name"): payload.get("value")}
+    is_set = known["kind"] == "knob" and values == asked["values"]
+    return bool(is_set and known["at"] == asked.get("at"))

@@ -1,0 +1,111 @@
+"""Who is calling: a token or a cookie, looked up by its hash in what the plane remembers.
+
+`Identities.who(secret)` returns the caller, `identity_of(connection)` what the guard found for a
+request or a WebSocket, and `Identities.watch(identity)` comes back when that way in has ended:
+whoever holds a connection open races it against its own work, and hangs up.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from torchloom.weaver.people import ROLES, hash_of, is_good
+from torchloom.weaver.store import StateLost, StateStore
+from torchloom.weaver.store.rows import Token, User
+
+COOKIE = "loom"
+ENDED = 4401  # the code by which a WebSocket is closed when its token has ended
+_FRESH = 1.0  # seconds for which a look at the database counts
+_LOOK_AGAIN = 1.0  # seconds between two looks whether a token still lets its user in
+_REMEMBERED = 10_000  # tokens
+_LONGEST = 200  # letters of a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user and the token by which they are known; the secret is in neither."""
+
+    user: str
+    role: str
+    token: str
+    kind: str
+
+    def may(self, role: str) -> bool:
+        """Tell whether this user's role is at least the one that is needed."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+Look: TypeAlias = Callable[[str, str], Identity | None]  # a column of the tokens, and its value
+
+
+class Identities:
+    """Who is who, by what the database said at most a second ago."""
+
+    def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._known: dict[tuple[str, str], tuple[float, Identity]] = {}
+
+    async def who(self, secret: str) -> Identity | None:
+        """Return whose secret this is; nothing when it lets nobody in."""
+        if not secret or len(secret) > _LONGEST:
+            return None
+        return await self._find("hash", hash_of(secret))
+
+    async def watch(self, identity: Identity) -> None:
+        """Come back when a token is revoked or over, or its user may less than before."""
+        while True:
+            try:
+                found = await self._find("id", identity.token)
+            except StateLost:  # nobody can say that it still counts
+                return
+            if found is None or not found.may(identity.role):
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    def forget(self) -> None:
+        """Look again at the next question: something has changed."""
+        self._known.clear()
+
+    async def _find(self, column: str, value: str) -> Identity | None:
+        key, now = (column, value), self._clock()
+        seen = self._known.get(key)
+        if seen is not None and now - seen[0] < _FRESH:
+            return seen[1]
+        found = await asyncio.to_thread(self._look, column, value)
+        self._known.pop(key, None)
+        if found is not None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = (now, found)
+        return found
+
+
+def identities_of(state: StateStore, now: Callable[[], float] = time.time) -> Identities:
+    """Return who is who by the rows of a database."""
+
+    def look(column: str, value: str) -> Identity | None:
+        token = state.one(Token, **{column: value})
+        if token is None or not hmac.compare_digest(str(getattr(token, column)), value):
+            return None
+        user = state.one(User, name=token.user)
+        if user is None or user.disabled or not is_good(token, now()):
+            return None
+        return Identity(user.name, user.role, token.id, token.kind)
+
+    return Identities(look)
+
+
+def identity_of(connection: HTTPConnection) -> Identity:
+    """Return who makes a request, as the guard found."""
+    identity: Identity = connection.scope["state"]["identity"]
+    return identity
+
+
+Who = Annotated[Identity, Depends(identity_of)]

@@ -1,0 +1,63 @@
+"""What every route may use: the weaver's door, and what the plane remembers, read in threads."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from torchloom.server.weaver_link import WeaverAway, WeaverLink
+from torchloom.weaver.store.reading import Reading
+from torchloom.weaver.store.rows import Job
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_THREADS = 8
+
+
+class Desk:
+    """One for an app; nothing in it changes anything by itself."""
+
+    def __init__(self, link: WeaverLink, store: Reading, home: Path) -> None:
+        self.link = link
+        self.store = store
+        self.home = home
+        self._threads = ThreadPoolExecutor(_THREADS, "read")
+
+    async def read(self, look: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
+        """Return what a look at the database or at files finds; the loop goes on meanwhile."""
+        work = functools.partial(look, *args, **words)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def stored(self, job: str) -> Job | None:
+        """Return a job by its id, as the database has it."""
+        return await self.read(self.store.state.one, Job, id=job)
+
+    async def job(self, name: str) -> str:
+        """Return the id of the job that is meant: its id, or what else the weaver knows it by."""
+        if await self.stored(name) is not None:
+            return name
+        found: str = (await self.link.ask("job", job=name))["id"]
+        return found
+
+    async def close(self) -> None:
+        """Hang up, when the last look is over."""
+        self.link.close()
+        await asyncio.to_thread(self._threads.shutdown)
+        self.store.close()
+
+
+def desk_of(connection: HTTPConnection) -> Desk:
+    """Return the desk of the app that serves a connection."""
+    desk: Desk = connection.app.state.desk
+    return desk
+
+
+DeskDep = Annotated[Desk, Depends(desk_of)]
+
+__all__ = ["Desk", "DeskDep", "WeaverAway", "desk_of"]

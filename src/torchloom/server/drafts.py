@@ -1,0 +1,179 @@
+"""What is streamed, before anybody's cursor is on it: the seed's payloads, key by key."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from torchloom.server.cursors import logs_text
+from torchloom.server.joblogs import Line
+from torchloom.weaver import shapes
+from torchloom.weaver.store.curves import Segment
+from torchloom.weaver.store.rows import Happening, Job, Told
+
+TYPES = ("metric", "resource", "log", "state", "event")
+_OWN = ("type", "step", "seq", "time", "rank", "role", "generation", "job", "cursor")
+_BEGINNINGS = {"job_started": "RUNNING", "submitted": "QUEUED"}  # states that a job is made in
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message of one job; `move` is how far its source is read with it, by the cursor's names."""
+
+    job: str
+    kind: str
+    rank: int
+    time: float
+    body: Mapping[str, Any]
+    move: Mapping[str, Any]
+
+
+def of_happening(row: Happening) -> Draft:
+    """Return a transition as `state`, anything else that the weaver notes as `event`."""
+    after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
+    move = {"happened": row.seq}
+    if after is not None:
+        body = _state(str(after), row.reason, row.seq, row.time, row.job)
+        return Draft(row.job, "state", -1, row.time, body, move)
+    shape = shapes.happening_shape(row)
+    body = {"type": "event", **shape, "rank": _rank(row.rank)}
+    return Draft(row.job, "event", row.rank, row.time, body, move)
+
+
+def of_job(job: Job, seq: int, now: float) -> Draft:
+    """Return how a job is now, for whoever begins to listen; it moves no cursor."""
+    body = _state(job.state, job.reason, seq, now, job.id)
+    return Draft(job.id, "state", -1, now, body, {})
+
+
+def of_told(row: Told) -> Draft:
+    """Return what a rank or an agent told."""
+    shape = shapes.told_shape(row)
+    body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
+    return Draft(row.job, "event", row.rank, row.time, body, {"told": row.id})
+
+
+def of_line(line: Line, job: str) -> Draft:
+    """Return a line of a log."""
+    body = {"type": "log", "seq": line.start, **line.shape(), "job": job}
+    return Draft(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
+
+
+def of_segments(segments: Iterable[Segment]) -> Iterator[Draft]:
+    """Yield metrics as they were stored, one message a rank and step with all that it logged.
+
+    Within a transaction of one job they have one order at every read; so `row` counts them.
+    """
+    for position, commit in groupby(segments, key=lambda segment: segment.position):
+        jobs: dict[str, list[Segment]] = {}
+        for segment in commit:
+            jobs.setdefault(segment.job, []).append(segment)
+        for job, its in jobs.items():
+            yield from _of_commit(job, position, its)
+
+
+def _of_commit(job: str, position: int, segments: Iterable[Segment]) -> Iterator[Draft]:
+    rows: dict[tuple[int, int, str, int], dict[str, float]] = {}
+    times: dict[tuple[int, int, str, int], float] = {}
+    for segment in segments:
+        rest = (segment.rank, segment.role, segment.generation)
+        for step, time, value in zip(segment.steps, segment.times, segment.values, strict=True):
+            rows.setdefault((step, *rest), {})[segment.name] = value
+            times[step, *rest] = time
+    last = len(rows)
+    for number, key in enumerate(sorted(rows), 1):
+        step, rank, role, generation = key
+        body = {
+            "type": "metric",
+            "step": step,
+            **{_named(name): value for name, value in rows[key].items()},
+            "seq": position,
+            "time": shapes.when(times[key]),
+            "rank": rank,
+            "role": role,
+            "generation": generation,
+            "job": job,
+        }
+        done = {"arrived": position, "row": 0}
+        move = done if number == last else {"arrived": position - 1, "row": number}
+        yield Draft(job, "metric", rank, times[key], body, move)
+
+
+def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[str, Any]:
+    return {
+        "type": "state",
+        "status": status,
+        "reason": reason,
+        "seq": seq,
+        "time": shapes.when(time),
+        "rank": None,
+        "job": job,
+    }
+
+
+def _named(name: str) -> str:
+    """Return the key of a metric; one that is named like a key of ours is set apart."""
+    return f"metric.{name}" if name in _OWN else name
+
+
+def _rank(rank: int) -> int | None:
+    return None if rank < 0 else rank
+
+
+class Standing:
+    """How far one reader of one job is; each draft that it takes moves it on."""
+
+    def __init__(self, happened: int = 0, told: int = 0, arrived: int = 0, row: int = 0) -> None:
+        self.happened = happened
+        self.told = told
+        self.arrived = arrived
+        self.row = row
+        self.logs: dict[str, int] | None = None
+        self._text: str | None = None  # of the logs, while they stay where they are
+
+    def copy(self) -> "Standing":
+        """Return another that stands at the same place."""
+        other = Standing(self.happened, self.told, self.arrived, self.row)
+        other.logs = None if self.logs is None else dict(self.logs)
+        return other
+
+    def move(self, draft: Draft) -> None:
+        """Take a draft."""
+        if draft.kind == "log":
+            self.logs, self._text = self.logs or {}, None
+            self.logs.update(draft.move)
+        else:
+            for name, value in draft.move.items():
+                setattr(self, name, value)
+
+    def reach(self, other: "Standing") -> None:
+        """Be as far as another in what the databases hold."""
+        self.happened, self.told = other.happened, other.told
+        self.arrived, self.row = other.arrived, other.row
+
+    def follow(self, logs: dict[str, int] | None) -> None:
+        """Be at these places of the logs."""
+        self.logs, self._text = logs, None
+
+    def is_behind(self, draft: Draft) -> bool:
+        """Tell whether a draft is new from here."""
+        if draft.kind == "log":
+            return any((self.logs or {}).get(key, 0) < end for key, end in draft.move.items())
+        if "arrived" in draft.move:
+            there = (draft.move["arrived"], draft.move["row"])
+            return (self.arrived, self.row) < there
+        return any(getattr(self, name) < value for name, value in draft.move.items())
+
+    def cursor(self) -> str:
+        """Return this place as a reader is told it."""
+        if self._text is None:
+            self._text = logs_text(self.logs)
+        row = f"-{self.row}" if self.row else ""
+        return f"{self.happened}.{self.told}.{self.arrived}{row}{self._text}"
+
+
+def encoded(draft: Draft, cursor: str) -> bytes:
+    """Return a message as it is sent; what JSON has no number for (NaN, infinity) is null."""
+    return msgspec.json.encode({**draft.body, "cursor": cursor})

@@ -1,0 +1,179 @@
+"""The logs of a job's ranks by line: where each stands, when it was written, how grave it is."""
+
+import contextlib
+import heapq
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchloom.launch.folder import RunFolder
+from torchloom.launch.record import Record
+from torchloom.server.stamps import Stamps
+from torchloom.weaver.shapes import when
+
+STREAMS = ("stdout", "stderr")
+LEVELS = ("debug", "info", "warning", "error", "critical")  # in the order of their gravity
+LONGEST = 16_384  # bytes; a longer line comes in parts
+_BLOCK = 1 << 16
+_UNMARKED = {"stdout": "info", "stderr": "error"}
+_WORD = re.compile(r"\b(DEBUG|TRACE|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b")
+_SHORT = re.compile(r"(?:^|\[)([DIWEF])\d{4}[ :]")  # glog's and c10d's
+_SAID = {"TRACE": "debug", "NOTICE": "info", "WARN": "warning", "FATAL": "critical"}
+_LETTERS = {"D": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
+_MARK_WITHIN = 120  # letters from the beginning of a line
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One of the two outputs of a rank."""
+
+    key: str
+    folder: Path
+    stream: str
+    role: str
+    rank: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.stream}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, or a part of a very long one; it begins and ends at these bytes of its file."""
+
+    output: Output
+    start: int
+    end: int
+    time: float
+    text: str
+
+    @property
+    def level(self) -> str:
+        return level_of(self.text, self.output.stream)
+
+    def shape(self) -> dict[str, Any]:
+        return {
+            "time": when(self.time) if self.time else None,
+            "rank": self.output.rank,
+            "role": self.output.role,
+            "stream": self.output.stream,
+            "level": self.level,
+            "message": self.text,
+        }
+
+
+def level_of(text: str, stream: str) -> str:
+    """Return a level: the line's own word for it; without one stdout informs, stderr complains.
+
+    So a traceback, which has no such word, is found among the errors.
+    """
+    beginning = text[:_MARK_WITHIN]
+    if short := _SHORT.search(beginning):
+        return _LETTERS[short[1]]
+    if word := _WORD.search(beginning):
+        return _SAID.get(word[1], word[1].lower())
+    return _UNMARKED[stream]
+
+
+def record_of(home: Path, job: str) -> Record | None:
+    """Return the record of a job that was launched by us; others have no logs here."""
+    if not job or "/" in job or job.startswith("."):
+        return None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return RunFolder(home / "runs" / job).record()
+    return None
+
+
+def outputs_of(record: Record | None, ranks: Collection[int] | None = None) -> list[Output]:
+    """Return the outputs of a job, or of some of its ranks."""
+    if record is None:
+        return []
+    return [
+        Output(f"{rank.logs}:{stream}", record.log_path(rank), stream, rank.role, rank.rank)
+        for rank in record.ranks
+        if ranks is None or rank.rank in ranks
+        for stream in STREAMS
+    ]
+
+
+def lines_of(output: Output, start: int, is_final: bool) -> Iterator[Line]:
+    """Yield the lines of an output from a byte on; one without an end only when none will come."""
+    stamps = Stamps(output.folder, output.stream)
+    try:
+        with open(output.path, "rb") as file:
+            file.seek(start)
+            for begins, raw in _whole(iter(lambda: file.read(_BLOCK), b""), start, is_final):
+                time = stamps.time_at(begins)
+                yield Line(output, begins, begins + len(raw), time, _shown(raw))
+    except FileNotFoundError:
+        return  # it has not said anything yet
+    finally:
+        stamps.close()
+
+
+def merged(
+    outputs: Sequence[Output], starts: Mapping[str, int], is_final: bool = False
+) -> Iterator[Line]:
+    """Yield the lines of several outputs by time, each output's in its own order."""
+    ways = [lines_of(output, starts.get(output.key, 0), is_final) for output in outputs]
+    return heapq.merge(*ways, key=lambda line: line.time)
+
+
+def ends_of(outputs: Sequence[Output]) -> dict[str, int]:
+    """Return where each output's last whole line ends now."""
+    return {output.key: tail_of(output, 0) for output in outputs}
+
+
+def tail_of(output: Output, count: int) -> int:
+    """Return where the last `count` whole lines of an output begin, looking from its end."""
+    try:
+        with open(output.path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            data, start = b"", end
+            while start > 0 and data.count(b"\n") <= count and end - start < LONGEST * (count + 1):
+                start = max(0, start - _BLOCK)
+                file.seek(start)
+                data = file.read(min(_BLOCK, end - start)) + data
+    except FileNotFoundError:
+        return 0
+    place = len(data)
+    for _ in range(count + 1):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return start
+    return start + place + 1
+
+
+def _whole(blocks: Iterator[bytes], start: int, is_final: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield (place, bytes) of every whole line, and of the parts of very long ones."""
+    rest = b""
+    for block in blocks:
+        for raw in _split(rest + block):
+            if not raw.endswith(b"\n") and len(raw) < LONGEST:
+                rest = raw
+                break
+            yield start, raw
+            start += len(raw)
+        else:
+            rest = b""
+    if rest and is_final:
+        yield start, rest
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    """Yield lines with their newline, none longer than the longest."""
+    at = 0
+    while at < len(data):
+        end = data.find(b"\n", at, at + LONGEST) + 1 or min(len(data), at + LONGEST)
+        yield data[at:end]
+        at = end
+
+
+def _shown(raw: bytes) -> str:
+    """Return a line as a terminal would show it: of a progress bar the last state."""
+    text = raw.decode(errors="replace").rstrip("\r\n")
+    return text.rpartition("\r")[2]

@@ -1,0 +1,221 @@
+"""`python -m torchloom.server`: take a port, serve, say where, leave in order when told."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from torchloom import settings
+from torchloom.client import places
+from torchloom.errors import Failure, LoomError, UserError
+from torchloom.server import intake
+from torchloom.server.access import JsonLines
+from torchloom.server.app import Front, build, guarded
+from torchloom.server.desk import Desk
+from torchloom.server.frames import FramedProtocol
+from torchloom.server.hosts import VARIABLE as ORIGINS
+from torchloom.server.hosts import reach
+from torchloom.server.weaver_link import WeaverLink
+from torchloom.weaver.store import Place, place_of
+from torchloom.weaver.store.reading import open_reading
+
+CARD = "server.json"  # in the plane's folder: where this server answers
+PORT = 8787  # preferred; another where somebody has it
+_GRACE = 5  # seconds for requests that are under way when the server is told to leave
+_EVERYWHERE = ("", "0.0.0.0", "::", "*")
+
+
+class NoPort(Failure):
+    """The port that was asked for cannot be had."""
+
+    code = "no_port"
+
+
+class BadAddress(UserError):
+    """Nothing is to be served at this address."""
+
+    code = "bad_address"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where a server listens, and where it finds the weaver and the database."""
+
+    host: str
+    port: int | None
+    home: Path
+    runtime: Path
+    door: Path
+    place: Place
+    origins: str
+    certificate: Path | None
+    key: Path | None
+    authority: Path | None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.certificate else "http"
+
+
+class Server(uvicorn.Server):
+    """Says where it answers as soon as it does, and takes that back when it leaves."""
+
+    card: Path
+    url: str
+
+    def leave(self, signum: int, frame: FrameType | None) -> None:
+        """Take no more calls, answer what was asked, and end."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _write(self.card, {"url": self.url, "pid": os.getpid()})
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if _read(self.card).get("pid") == os.getpid():
+            self.card.unlink(missing_ok=True)
+        await super().shutdown(sockets)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Be a server; return the exit code."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        return _serve(options_of(words, settings.environment()))
+    except LoomError as error:
+        sys.stderr.write(f"server: {error}\n")
+        return error.exit_code
+
+
+def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
+    """Return what the command line and the environment say."""
+    parser = argparse.ArgumentParser(prog="python -m torchloom.server", description=__doc__)
+    parser.add_argument("--host", default=settings.LOOPBACK, help="the address to serve at")
+    parser.add_argument(
+        "--port", type=int, help=f"0 for any; without it the last one, {PORT}, or any that is free"
+    )
+    parser.add_argument("--home", type=Path, help="the state folder; LOOM_HOME")
+    parser.add_argument("--runtime", type=Path, help="the folder of the plane's sockets")
+    parser.add_argument("--door", type=Path, help="the weaver's socket, where it is another's")
+    parser.add_argument("--tls-cert", type=Path, help="the certificates to show, the own one first")
+    parser.add_argument("--tls-key", type=Path, help="the key of the certificate")
+    parser.add_argument("--tls-ca", type=Path, help="the authority that clients pin")
+    given = parser.parse_args(words)
+    if given.host in _EVERYWHERE:
+        raise BadAddress("nothing is served at all addresses; name the one that others reach")
+    if bool(given.tls_cert) != bool(given.tls_key):
+        raise BadAddress("--tls-cert and --tls-key go together; give both or neither")
+    home = (given.home or settings.loom_home()).absolute()
+    runtime = given.runtime or places.made_folder()
+    return Options(
+        host=given.host,
+        port=given.port,
+        home=home,
+        runtime=runtime,
+        door=given.door or runtime / places.door().name,
+        place=place_of(home, env),
+        origins=env.get(ORIGINS, ""),
+        certificate=given.tls_cert,
+        key=given.tls_key,
+        authority=given.tls_ca,
+    )
+
+
+def _serve(options: Options) -> int:
+    intake.prepare()
+    card = options.runtime / CARD
+    listener = listen(options, _read(card))
+    port: int = listener.getsockname()[1]
+    front = Front(
+        reach(port, options.host, options.origins, bool(options.certificate)),
+        bool(options.certificate),
+        options.authority,
+    )
+    app = build(Desk(WeaverLink(options.door), open_reading(options.place), options.home), front)
+    server = Server(
+        uvicorn.Config(
+            guarded(app, front),
+            loop="uvloop",
+            http="httptools",
+            ws=FramedProtocol,
+            ws_max_size=4096,
+            ws_per_message_deflate=False,
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE,
+            ssl_certfile=options.certificate,
+            ssl_keyfile=options.key,
+        )
+    )
+    server.card, server.url = card, f"{options.scheme}://{_shown(options.host)}:{port}"
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, server.leave)  # what comes before, and is raised again behind, too
+    server.run([listener])
+    return 0
+
+
+def listen(options: Options, last: Mapping[str, object]) -> socket.socket:
+    """Return a socket that takes calls: at the port that was named, or the first to be had."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    reason = ""
+    for port in _ports(options, last):
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((options.host.strip("[]"), port))
+            listener.set_inheritable(True)
+            return listener
+        except OSError as error:
+            listener.close()
+            reason = error.strerror or str(error)
+    asked = "any port" if options.port is None else f"port {options.port}"
+    raise NoPort(f"cannot have {asked} of {options.host}: {reason}; name another with --port")
+
+
+def _ports(options: Options, last: Mapping[str, object]) -> Iterator[int]:
+    """Yield what to try: who knew a server by its address finds the next one there."""
+    if options.port is not None:
+        yield options.port
+        return
+    port = str(last.get("url", "")).rpartition(":")[2]
+    if port.isdecimal() and 0 < int(port) < 1 << 16:
+        yield int(port)
+    yield PORT
+    yield 0
+
+
+def _shown(host: str) -> str:
+    plain = host.strip("[]")
+    return f"[{plain}]" if ":" in plain else plain
+
+
+def _read(card: Path) -> dict[str, object]:
+    try:
+        found = json.loads(card.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(card: Path, facts: Mapping[str, object]) -> None:
+    """Replace the card in one step; only this user reads it."""
+    partial = card.with_name(f".{card.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(facts, file)
+    partial.replace(card)

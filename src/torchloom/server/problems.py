@@ -1,0 +1,191 @@
+"""What went wrong, as HTTP says it: problem details (RFC 9457), one table of codes and statuses."""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from torchloom.errors import LoomError, UserError, shorten
+
+MEDIA = "application/problem+json"
+BODY = "body"  # the field that is named when the whole of what was sent is wrong
+_RETRY = {"Retry-After": "1"}
+_LONGEST = 600  # letters of a sentence
+_log = logging.getLogger(__name__)
+
+STATUS: Mapping[str, int] = {
+    "link_unknown": 401,
+    "link_over": 401,
+    "not_found": 404,
+    "no_job": 404,
+    "aborted": 409,
+    "ambiguous": 409,
+    "job_over": 409,
+    "key_reused": 409,
+    "last_admin": 409,
+    "link_used": 409,
+    "no_knobs": 409,
+    "nothing_to_undo": 409,
+    "refused": 409,
+    "unschedulable": 409,
+    "too_many_logins": 429,
+    "internal": 500,
+    "weaver_away": 503,
+    "state_lost": 503,
+    "superseded": 503,
+    "database_unreachable": 503,
+    "schema_newer": 503,
+}
+WORDS: Mapping[int, str] = {
+    400: "What was sent cannot be read.",
+    401: "No token, or none that is known.",
+    403: "The role is too small, or the request comes from a foreign page.",
+    404: "Nothing has this name.",
+    405: "The method is not for this path.",
+    409: "It does not fit how things stand; the code says why.",
+    413: "More was sent than is taken.",
+    415: "The content type is none that is read here.",
+    421: "The Host is not one of this server.",
+    422: "A value does not fit; `field` says which, `remedy` what to do.",
+    429: "Too often; wait.",
+    500: "A bug of the plane.",
+    503: "The weaver or the database does not answer; ask again after `Retry-After`.",
+}
+
+
+class Problem(BaseModel):
+    """What is wrong, for people (`detail`, `remedy`) and for machines (`code`, `field`)."""
+
+    type: str = Field(description="names the kind of problem; its last part is the code")
+    title: str = Field(description="what the status means")
+    status: int
+    detail: str = Field(description="what is wrong, in a sentence")
+    code: str = Field(description="what machines match")
+    field: str | None = Field(default=None, description="where in what was sent it is wrong")
+    remedy: str | None = Field(default=None, description="what to do about it")
+
+
+class ApiProblem(HTTPException):
+    """A problem that a route finds by itself."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        field: str = "",
+        remedy: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, detail, dict(headers) if headers else None)
+        self.code = code
+        self.field = field
+        self.remedy = remedy
+
+
+def problem_response(
+    status: int,
+    code: str,
+    detail: str,
+    field: str = "",
+    remedy: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a problem as a response; any letters may be in its sentences."""
+    facts: dict[str, Any] = {
+        "type": f"urn:torchloom:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": shorten(detail, _LONGEST),
+        "code": code,
+    }
+    facts.update({k: shorten(v, _LONGEST) for k, v in (("field", field), ("remedy", remedy)) if v})
+    return Response(json.dumps(facts), status, dict(headers) if headers else None, MEDIA)
+
+
+def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says of statuses that are problems."""
+    return {status: _declaration(status) for status in statuses}
+
+
+def status_of(error: LoomError) -> int:
+    """Return the status of an error: by its code, else by whose fault it is."""
+    return STATUS.get(error.code, 422 if isinstance(error, UserError) or _is_users(error) else 409)
+
+
+def explained(error: LoomError) -> Response:
+    """Return an error of ours as a response."""
+    status = status_of(error)
+    field = str(getattr(error, "field", "") or getattr(error, "path", "") or "")
+    remedy = str(getattr(error, "remedy", "") or "")
+    headers = _RETRY if status == 503 else None
+    return problem_response(status, error.code, str(error), field, remedy, headers)
+
+
+def register(app: FastAPI) -> None:
+    """Have whatever goes wrong in an app be told as a problem."""
+    app.add_exception_handler(LoomError, _ours)
+    app.add_exception_handler(HTTPException, _plain)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(ClientDisconnect, _hung_up)
+    app.add_exception_handler(Exception, _bug)
+
+
+def _is_users(error: LoomError) -> bool:
+    return error.exit_code == UserError.exit_code
+
+
+def _declaration(status: int) -> dict[str, Any]:
+    return {
+        "description": WORDS[status],
+        "content": {MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LoomError)
+    return explained(error)
+
+
+async def _plain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, ApiProblem):
+        return problem_response(
+            error.status_code, error.code, error.detail, error.field, error.remedy, error.headers
+        )
+    if error.status_code == 400:  # what the framework says of a body that it could not read
+        return _unread(str(error.detail))
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_").replace("'", "")
+    return problem_response(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _unread(str(first.get("ctx", {}).get("error", first["msg"])))
+    where = [str(part) for part in first["loc"]]
+    field = ".".join(where[1:]) or where[0]
+    wanted = first["msg"][:1].lower() + first["msg"][1:]
+    return problem_response(422, "bad_value", f"{field}: {wanted}", field, f"correct it: {wanted}")
+
+
+def _unread(why: str) -> Response:
+    return problem_response(400, "bad_json", f"not JSON: {why}", BODY, "send one JSON document")
+
+
+async def _hung_up(request: Request, error: Exception) -> Response:
+    return problem_response(400, "hung_up", "you hung up")  # nobody hears it; the log has a line
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    return problem_response(
+        500, "internal", "the server failed", remedy="its log has the traceback; report it"
+    )

@@ -1,0 +1,29 @@
+"""One module a group of routes; each has a `router` with whole paths."""
+
+from torchloom.server import stream
+from torchloom.server.routes import (
+    cluster,
+    commands,
+    devices,
+    experiments,
+    health,
+    jobs,
+    logs,
+    metrics,
+    people,
+    prometheus,
+)
+
+ROUTERS = (
+    health.router,
+    jobs.router,
+    commands.router,
+    cluster.router,
+    devices.router,
+    experiments.router,
+    people.router,
+    logs.router,
+    metrics.router,
+    prometheus.router,
+    stream.router,
+)

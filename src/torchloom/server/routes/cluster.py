@@ -1,0 +1,85 @@
+"""The cluster: which nodes there are and how they are, what is free, who waits."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+
+from torchloom.server import models
+from torchloom.server.auth import Who
+from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.problems import declared
+from torchloom.weaver import shapes
+from torchloom.weaver.store.rows import Agent
+
+_UP = "up"
+Owner = Annotated[str, Path(min_length=1, max_length=64)]
+router = APIRouter(tags=["cluster"])
+
+
+@router.get("/api/cluster/workers", response_model=models.Workers, responses=declared(503))
+async def workers(desk: DeskDep) -> Any:
+    """Every node whose agent has come: its health, what it has, and what runs there."""
+    nodes = await _nodes(desk)
+    agents = await desk.read(desk.store.state.find, Agent)
+    return {"items": [_worker(agent, nodes.get(agent.id, {})) for agent in agents]}
+
+
+@router.get("/api/cluster/resources", response_model=models.Resources, responses=declared(503))
+async def resources(desk: DeskDep) -> Any:
+    """What the nodes that are up have together, and what of it no job has."""
+    nodes = [node for node in (await _nodes(desk)).values() if node["state"] == _UP]
+    return {
+        "nodes": len(nodes),
+        **{name: _amount(nodes, name) for name in ("cpus", "memory_mb", "gpus")},
+    }
+
+
+@router.get("/api/cluster/queue", response_model=models.Queue, responses=declared(503))
+async def queue(desk: DeskDep) -> Any:
+    """Who waits, in the order of their turns, and for what."""
+    return {"items": await desk.link.ask("queue")}
+
+
+@router.get("/api/quotas", response_model=models.Quotas, responses=declared(503))
+async def quotas(desk: DeskDep) -> Any:
+    """Whoever has a limit: how many workers they may have at once, and have."""
+    return {"items": await desk.link.ask("quotas")}
+
+
+@router.put(
+    "/api/quotas/{owner}",
+    response_model=models.Quota,
+    responses=declared(400, 413, 422, 503),
+)
+async def quota(owner: Owner, wanted: models.QuotaRequest, desk: DeskDep, who: Who) -> Any:
+    """Say how many workers an owner may have at once."""
+    return await desk.link.ask("quota", owner=owner, workers=wanted.workers, author=who.user)
+
+
+async def _nodes(desk: Desk) -> dict[str, dict[str, Any]]:
+    return {node["id"]: node for node in (await desk.link.ask("cluster"))["nodes"]}
+
+
+def _worker(agent: Agent, node: dict[str, Any]) -> dict[str, Any]:
+    has = {name: node.get(name) for name in ("cpus", "memory_mb", "gpus", "free", "jobs")}
+    return {
+        **node,
+        **has,
+        "id": agent.id,
+        "host": agent.host,
+        "state": agent.state,
+        "reason": agent.reason,
+        "first_seen": shapes.when(agent.first_seen),
+        "last_hello": shapes.when(agent.greeted_at),
+    }
+
+
+def _amount(nodes: list[dict[str, Any]], name: str) -> dict[str, int]:
+    total = sum(_count(node.get(name)) for node in nodes)
+    free = sum(_count((node.get("free") or {}).get(name)) for node in nodes)
+    return {"total": total, "free": free}
+
+
+def _count(amount: Any) -> int:
+    """Return how many these are; GPUs may be told one by one."""
+    return len(amount) if isinstance(amount, list | dict) else int(amount or 0)

@@ -1,0 +1,118 @@
+"""Change a running job, and read what was asked of it."""
+
+import hashlib
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from torchloom.server import audit, models
+from torchloom.server.auth import Who
+from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
+from torchloom.server.problems import ApiProblem, declared
+
+_MORE = 10.0  # seconds beyond those that the weaver is asked to wait
+_OF_SET = ("values", "hold", "guard", "span")
+router = APIRouter(tags=["commands"])
+
+
+@router.post(
+    "/api/jobs/{id}/commands",
+    response_model=models.Command,
+    responses={
+        202: {"model": models.Command, "description": "Accepted; it is not over yet."},
+        **declared(400, 404, 409, 413, 422, 503),
+    },
+)
+async def command(
+    job: models.Name,
+    asked: models.CommandRequest,
+    response: Response,
+    desk: DeskDep,
+    who: Who,
+    key: models.Key = None,
+) -> Any:
+    """Have all ranks do something at one step; the answer says what became of it."""
+    name = await desk.job(job)
+    facts = asked.model_dump(exclude_none=True, exclude={"verb"})
+    _check(asked)
+    if key is not None:
+        facts["id"] = _id(who.user, name, key)
+        if known := await _known(desk, name, facts["id"], asked):
+            return _answered(known, response)
+    patience = asked.wait + _MORE
+    told = {**facts, "job": name, "author": who.user}
+    found = await desk.link.ask(asked.verb, patience=patience, **told)
+    return _answered(found, response)
+
+
+@router.get(
+    "/api/jobs/{id}/commands",
+    response_model=models.Commands,
+    responses=declared(404, 409, 422, 503),
+)
+async def commands(
+    job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None
+) -> Any:
+    """Every command of a job in order, with what each rank did."""
+    (after,) = place_of(cursor, int) if cursor else (-1,)
+    name = await desk.job(job)
+    found = await desk.read(audit.commands, desk.store, name, after, limit + 1)
+    page = found[:limit]
+    following = cursor_of(page[-1]["number"]) if len(found) > limit else None
+    return {"items": page, "next": following}
+
+
+@router.get(
+    "/api/jobs/{id}/commands/{command}",
+    response_model=models.Command,
+    responses=declared(404, 409, 422, 503),
+)
+async def one(job: models.Name, command: models.CommandId, desk: DeskDep) -> Any:
+    """One command, as it stands."""
+    name = await desk.job(job)
+    found = await desk.read(audit.command, desk.store, name, command)
+    if found is None:
+        remedy = f"GET /api/jobs/{name}/commands lists them"
+        raise ApiProblem(404, "not_found", f"job {name} has no such command", remedy=remedy)
+    return found
+
+
+def _check(asked: models.CommandRequest) -> None:
+    """Refuse what would silently be left out."""
+    if asked.verb == "set" and not asked.values:
+        remedy = 'give {"values": {"lr": 0.01}}'
+        raise ApiProblem(422, "bad_value", "set needs values", "values", remedy)
+    only = {"set": _OF_SET, "undo": ("command",)}
+    for verb, names in only.items():
+        for name in names:
+            if asked.verb != verb and name in asked.model_fields_set and getattr(asked, name):
+                detail = f"{name} is for {verb}, not for {asked.verb}"
+                raise ApiProblem(422, "bad_value", detail, name, "leave it out")
+
+
+def _id(user: str, job: str, key: str) -> str:
+    """Return the command's id for a key: the same on every server, another for everybody else."""
+    return hashlib.sha256("\0".join((user, job, key)).encode()).hexdigest()[:32]
+
+
+async def _known(
+    desk: Desk, job: str, name: str, asked: models.CommandRequest
+) -> dict[str, Any] | None:
+    """Return the command that this key was used for before, if there is nothing left to do."""
+    known = await desk.read(audit.command, desk.store, job, name)
+    if known is None:
+        return None
+    if not audit.is_same(asked.model_dump(exclude_none=True), known):
+        remedy = "take a new key for another request"
+        raise ApiProblem(
+            409, "key_reused", "this key was used for another command", "Idempotency-Key", remedy
+        )
+    return known if known["ended_at"] or asked.verb == "undo" else None
+
+
+def _answered(found: dict[str, Any], response: Response) -> dict[str, Any]:
+    if not found["ended_at"]:
+        response.status_code = 202
+        response.headers["Location"] = f"/api/jobs/{found['job']}/commands/{found['id']}"
+    return found

@@ -1,0 +1,59 @@
+"""Devices: which there are, who uses them, and what somebody says of one."""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path
+
+from torchloom.errors import shorten
+from torchloom.server import models
+from torchloom.server.auth import Who
+from torchloom.server.desk import DeskDep
+from torchloom.server.problems import BODY, ApiProblem, declared
+from torchloom.weaver.alerts import NoAlerts, read_alerts
+
+_LONGEST = 300  # letters of a uuid
+Uuid = Annotated[str, Path(min_length=1, max_length=_LONGEST)]
+router = APIRouter(tags=["devices"])
+
+
+@router.get("/api/devices", response_model=models.Devices, responses=declared(503))
+async def devices(desk: DeskDep) -> Any:
+    """Every device of every node, with the ranks that use it."""
+    found = await desk.link.ask("devices")
+    return {"version": found["version"], "items": found["devices"]}
+
+
+@router.post(
+    "/api/devices/alerts", response_model=models.AlertsTaken, responses=declared(400, 413, 422, 503)
+)
+async def alerts(
+    sent: Annotated[dict[str, Any], Body(json_schema_extra={"required": ["alerts"]})],
+    desk: DeskDep,
+    who: Who,
+    key: models.Key = None,
+) -> Any:
+    """Take in what Alertmanager sends to a webhook; alerts about other things are left alone."""
+    try:
+        found = read_alerts(json.dumps(sent).encode())
+    except NoAlerts as error:
+        remedy = "send what Alertmanager sends to a webhook: version 4"
+        raise ApiProblem(422, "bad_alerts", f"not alerts: {error}", BODY, remedy) from error
+    for alert in found:
+        facts: dict[str, Any] = {"device": alert.device, "state": str(alert.state), "new": True}
+        facts |= {"source": alert.source, "reason": shorten(alert.reason, 1000)}
+        await desk.link.ask("device_event", author=who.user, **facts)
+    return {"devices": [alert.device for alert in found]}
+
+
+@router.post(
+    "/api/devices/{uuid:path}/events",
+    response_model=models.Device,
+    responses=declared(400, 404, 409, 413, 422, 503),
+)
+async def event(
+    uuid: Uuid, said: models.DeviceRequest, desk: DeskDep, who: Who, key: models.Key = None
+) -> Any:
+    """Say that a device failed, is well again, or is to be emptied."""
+    facts = said.model_dump()
+    return await desk.link.ask("device_event", device=uuid, source=who.user, **facts)

@@ -1,0 +1,69 @@
+"""Experiments: every run with what is known of it, found again and laid side by side."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from torchloom.server import models
+from torchloom.server.desk import DeskDep
+from torchloom.server.paging import LONGEST, Limit, seconds_of
+from torchloom.server.problems import declared
+from torchloom.server.routes.jobs import Text
+from torchloom.specs.job import JobState
+from torchloom.weaver import comparing, runs
+
+router = APIRouter(tags=["experiments"])
+
+
+@router.get("/api/experiments", response_model=models.Runs, responses=declared(422, 503))
+async def listed(
+    desk: DeskDep,
+    limit: Limit = 100,
+    cursor: Annotated[str, Query(max_length=LONGEST)] = "",
+    text: Text = None,
+    state: Annotated[list[JobState] | None, Query(max_length=7)] = None,
+    owner: Text = None,
+    project: Text = None,
+    group: Text = None,
+    tag: Text = None,
+    commit: Text = None,
+    where: Annotated[
+        list[Annotated[str, Query(max_length=200)]] | None, Query(max_length=20)
+    ] = None,
+    since: Text = None,
+    until: Text = None,
+) -> Any:
+    """List runs, newest first; `where` asks for metrics, as in `loss<0.3`."""
+    search = runs.Search(
+        text=text or "",
+        states=tuple(map(str, state or ())),
+        owner=owner or "",
+        project=project or "",
+        group=group or "",
+        tag=tag or "",
+        commit=commit or "",
+        where=tuple(where or ()),
+        since=seconds_of("since", since),
+        until=seconds_of("until", until),
+    )
+    return await desk.read(runs.listed, desk.store, search, limit, cursor)
+
+
+@router.post(
+    "/api/experiments/compare",
+    response_model=models.Comparison,
+    responses=declared(400, 404, 409, 413, 422, 503),
+)
+async def compared(asked: models.CompareRequest, desk: DeskDep, key: models.Key = None) -> Any:
+    """Lay runs side by side: what differs in their settings, what came of each."""
+    return await desk.read(comparing.compared, desk.store, asked.runs)
+
+
+@router.get(
+    "/api/experiments/{run_id}",
+    response_model=models.RunDetail,
+    responses=declared(404, 409, 422, 503),
+)
+async def shown(run_id: models.RunId, desk: DeskDep) -> Any:
+    """One run with its settings over time, where it came from, and what it left."""
+    return await desk.read(runs.shown, desk.store, run_id)

@@ -1,0 +1,213 @@
+"""Jobs: submit, list, look at one, cancel."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from torchloom.server import audit, intake, models
+from torchloom.server.auth import Identity, Who
+from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.letters import whole
+from torchloom.server.paging import Cursor, Limit, cursor_of, place_of, seconds_of
+from torchloom.server.policy import OPERATOR
+from torchloom.server.problems import ApiProblem, declared
+from torchloom.server.weaver_link import WeaverAway
+from torchloom.specs.job import JobState
+from torchloom.weaver import shapes
+from torchloom.weaver.store.reading import Wanted
+from torchloom.weaver.store.rows import Job, Submission
+
+_SUMMARY, _WORLD_SIZE = "summary", "world_size"  # among the facts of a job
+_HIDDEN = "(hidden)"  # a value that may be a secret
+_SPEC = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            kind: {"schema": {"$ref": "#/components/schemas/JobSpec"}}
+            for kind in ("application/json", "application/yaml")
+        },
+    }
+}
+Text = Annotated[str | None, Query(max_length=300)]
+router = APIRouter(tags=["jobs"])
+
+
+@router.post(
+    "/api/jobs",
+    status_code=201,
+    response_model=models.Submitted,
+    responses={
+        200: {"model": models.Submitted, "description": "The key had been used for this job."},
+        **declared(400, 409, 413, 415, 422, 503),
+    },
+    openapi_extra=_SPEC,
+)
+async def submit(
+    request: Request,
+    response: Response,
+    desk: DeskDep,
+    who: Who,
+    key: models.Key = None,
+    cwd: models.AbsolutePath = None,
+    python: models.AbsolutePath = None,
+) -> Any:
+    """Submit a job. It is stored before the answer; with the same key it is stored once.
+
+    `cwd` is the folder it runs in, `python` the interpreter, both on the plane's host.
+    """
+    kind, body = request.headers.get("content-type", ""), await request.body()
+    spec = await desk.read(intake.read_spec, kind, body)
+    facts: dict[str, Any] = {"owner": who.user, "key": key or uuid.uuid4().hex}
+    facts |= {"cwd": cwd or "", "python": python or ""}
+    job = await desk.link.ask("submit", spec=spec, author=who.user, **facts)
+    response.status_code = 201 if job["created"] else 200
+    response.headers["Location"] = f"/api/jobs/{job['id']}"
+    return job
+
+
+@router.get("/api/jobs", response_model=models.Jobs, responses=declared(422, 503))
+async def jobs(
+    desk: DeskDep,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    state: Annotated[list[JobState] | None, Query(max_length=7)] = None,
+    owner: Text = None,
+    name: Text = None,
+    project: Text = None,
+    tag: Text = None,
+    since: Text = None,
+    until: Text = None,
+) -> Any:
+    """List jobs, newest first; what is added meanwhile changes no page."""
+    wanted = Wanted(
+        states=tuple(map(str, state or ())),
+        owner=owner or "",
+        name=name or "",
+        project=project or "",
+        tag=tag or "",
+        since=seconds_of("since", since),
+        until=seconds_of("until", until),
+    )
+    before = (*place_of(cursor, float, str),) if cursor else None
+    rows = await desk.read(desk.store.state.page, wanted, before, limit + 1)
+    page = rows[:limit]
+    following = cursor_of(page[-1].created_at, page[-1].id) if len(rows) > limit else None
+    return {"items": await _living(desk, page), "next": following}
+
+
+@router.get(
+    "/api/jobs/{id}", response_model=models.JobDetail, responses=declared(404, 409, 422, 503)
+)
+async def job(job: models.Name, desk: DeskDep, who: Who) -> Any:
+    """One job with its ranks; while no weaver answers, what the database has of it."""
+    try:
+        found: dict[str, Any] = await desk.link.ask("job", job=job)
+    except WeaverAway:
+        row = await desk.stored(job)
+        if row is None:
+            raise
+        found = {**_shape(row), "facts": whole(row.facts), "ranks": None}
+    summary = found["facts"].get(_SUMMARY) if JobState(found["state"]).is_final else None
+    return {**found, "spec": await _spec(desk, found["id"], who), "summary": summary}
+
+
+@router.delete("/api/jobs/{id}", response_model=models.Job, responses=declared(404, 409, 422, 503))
+async def cancel(
+    job: models.Name,
+    desk: DeskDep,
+    who: Who,
+    reason: Annotated[str, Query(max_length=1000)] = "",
+) -> Any:
+    """Cancel a job: one that waits leaves the queue, one that runs is ended."""
+    return await desk.link.ask("cancel", job=job, author=who.user, reason=reason)
+
+
+@router.get(
+    "/api/jobs/{id}/spec", response_model=dict[str, Any], responses=declared(404, 409, 422, 503)
+)
+async def spec(job: models.Name, desk: DeskDep, who: Who) -> Any:
+    """The spec of a job, as it was submitted; values of `env` are not for viewers."""
+    name = await desk.job(job)
+    found = await _spec(desk, name, who)
+    if found is None:
+        remedy = "`loom show --spec` tells what a scheduler was given"
+        raise ApiProblem(404, "not_found", f"job {name} was not submitted as a spec", remedy=remedy)
+    return found
+
+
+@router.get(
+    "/api/jobs/{id}/ranks", response_model=models.Ranks, responses=declared(404, 409, 422, 503)
+)
+async def ranks(job: models.Name, desk: DeskDep) -> Any:
+    """The ranks of a job: where each is, and how far."""
+    return {"items": await desk.link.ask("ranks", job=job)}
+
+
+@router.get(
+    "/api/jobs/{id}/knobs", response_model=models.Knobs, responses=declared(404, 409, 422, 503)
+)
+async def knobs(job: models.Name, desk: DeskDep) -> Any:
+    """The knobs of a job, each with the value that is in force."""
+    return {"items": await desk.link.ask("knobs", job=job)}
+
+
+@router.get(
+    "/api/jobs/{id}/stacks", response_model=models.Stacks, responses=declared(404, 409, 422, 503)
+)
+async def stacks(job: models.Name, desk: DeskDep) -> Any:
+    """What every rank is doing, and a verdict; of a job that has ended, what was kept."""
+    return await desk.link.ask("stacks", job=job)
+
+
+@router.get(
+    "/api/jobs/{id}/events", response_model=models.Events, responses=declared(404, 409, 422, 503)
+)
+async def events(job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None) -> Any:
+    """What happened, by time: the newest, or what follows a cursor. `next` is always there."""
+    after = place_of(cursor, int, int) if cursor else None
+    name = await desk.job(job)
+    items, upto = await desk.read(audit.events, desk.store, name, after, limit)
+    return {"items": items, "next": cursor_of(*upto)}
+
+
+@router.get(
+    "/api/jobs/{id}/audit", response_model=models.Events, responses=declared(404, 409, 422, 503)
+)
+async def audited(
+    job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None
+) -> Any:
+    """Whatever people did to a job, in order, each with its author."""
+    (after,) = place_of(cursor, int) if cursor else (0,)
+    name = await desk.job(job)
+    found = await desk.read(audit.authored, desk.store, name, after, limit + 1)
+    page = found[:limit]
+    following = cursor_of(page[-1]["seq"]) if len(found) > limit else None
+    return {"items": page, "next": following}
+
+
+def _shape(row: Job) -> dict[str, Any]:
+    return shapes.job_shape(row, row.step, row.facts.get(_WORLD_SIZE))
+
+
+async def _living(desk: Desk, rows: list[Job]) -> list[dict[str, Any]]:
+    """Return jobs as they are shown; how far those that run are, only the weaver knows."""
+    active = [row.id for row in rows if not JobState(row.state).is_final]
+    known: dict[str, dict[str, Any]] = {}
+    if active:
+        try:
+            found = await desk.link.ask("jobs", active=True, ids=active)
+            known = {one["id"]: one for one in found}
+        except WeaverAway:
+            pass  # the database knows the rest
+    return [known.get(row.id) or _shape(row) for row in rows]
+
+
+async def _spec(desk: Desk, job: str, who: Identity) -> dict[str, Any] | None:
+    row = await desk.read(desk.store.state.one, Submission, job=job)
+    if row is None:
+        return None
+    spec: dict[str, Any] = row.spec
+    if who.may(OPERATOR) or not spec.get("env"):
+        return spec
+    return {**spec, "env": dict.fromkeys(spec["env"], _HIDDEN)}

@@ -1,0 +1,203 @@
+"""Curves of a job: thinned to buckets that hide no peak, or point by point."""
+
+import math
+from collections.abc import Collection
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field, StringConstraints
+
+from torchloom.errors import UserError
+from torchloom.server import models
+from torchloom.server.cursors import BadCursor
+from torchloom.server.desk import DeskDep
+from torchloom.server.paging import seconds_of
+from torchloom.server.problems import declared
+from torchloom.weaver.store import curves
+from torchloom.weaver.store.records import RecordStore
+from torchloom.weaver.store.rows import Point
+
+router = APIRouter(tags=["metrics"])
+
+_NARROWINGS = 3  # looks at thousand buckets each until a time is found among 10^9 steps
+_LOOK = 1000
+_LARGEST = 2**63 - 1
+Number = float | None
+Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
+RankNumber = Annotated[int, Field(ge=-1, le=2**31)]
+Step = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
+
+
+class CurveColumns(BaseModel):
+    """One series as columns, an entry a bucket; NaN and infinity are null."""
+
+    name: str
+    rank: int
+    role: str
+    steps: list[int] = Field(description="the last step of each bucket")
+    first_steps: list[int] = Field(description="the first step of each bucket")
+    times: list[float] = Field(description="unix seconds, of the last step")
+    min: list[Number]
+    max: list[Number]
+    last: list[Number]
+    counts: list[int] = Field(description="points in each bucket")
+    nans: list[int] = Field(description="how many of them are no numbers")
+
+
+class PointColumns(BaseModel):
+    """One series as columns, an entry a point."""
+
+    name: str
+    rank: int
+    role: str
+    steps: list[int]
+    times: list[float]
+    values: list[Number]
+
+
+class Curves(BaseModel):
+    """The metrics of a job."""
+
+    job: str
+    names: list[str] = Field(description="what the job's metrics are called, wanted or not")
+    series: list[CurveColumns] | list[PointColumns]
+    next: str | None = Field(description="with `raw`, where to read on")
+
+
+class NoRange(UserError):
+    """A range that ends before it begins."""
+
+    code = "bad_value"
+    field = "last"
+    remedy = "give `first` and `last` as steps, the smaller one first"
+
+    def __init__(self) -> None:
+        super().__init__("the range of steps ends before it begins")
+
+
+@router.get(
+    "/api/jobs/{id}/metrics",
+    response_class=Response,
+    responses={200: {"model": Curves}, **declared(404, 409, 422, 503)},
+)
+async def metrics(
+    desk: DeskDep,
+    job: models.Name,
+    name: Annotated[list[Text] | None, Query(description="these metrics; else all")] = None,
+    rank: Annotated[
+        list[RankNumber] | None, Query(description="of these ranks; else of all")
+    ] = None,
+    first: Annotated[
+        int | None, Query(ge=-_LARGEST, le=_LARGEST, description="from this step on")
+    ] = None,
+    last: Annotated[
+        int | None, Query(ge=-_LARGEST, le=_LARGEST, description="up to this step")
+    ] = None,
+    since: Annotated[str | None, Query(description="from this time on")] = None,
+    until: Annotated[str | None, Query(description="up to this time")] = None,
+    buckets: Annotated[int, Query(ge=1, le=20_000, description="at most so many a series")] = 1000,
+    raw: Annotated[bool, Query(description="every point, page by page")] = False,
+    limit: Annotated[int, Query(ge=1, le=100_000, description="with `raw`: points")] = 10_000,
+    cursor: Annotated[str | None, Query(description="with `raw`: the `next` before")] = None,
+) -> Response:
+    """Return curves by range of steps or time: of each bucket the least, greatest and last."""
+    times = seconds_of("since", since), seconds_of("until", until)
+    if first is not None and last is not None and first > last:
+        raise NoRange
+    found = await desk.job(job)
+    records, wanted = desk.store.records, (found, name, rank)
+    if times != (None, None):
+        first, last = await desk.read(_steps, records, wanted, (first, last), times)
+    names = await desk.read(curves.names, records, found)
+    if raw:
+        page = await desk.read(_points, records, wanted, (first, last), limit, cursor)
+        return _answer(
+            {"job": found, "names": names, "series": _by_series(page), "next": page.next}
+        )
+    drawn = await desk.read(curves.curves, records, found, name, rank, first, last, buckets)
+    return _answer(
+        {"job": found, "names": names, "series": list(map(_columns, drawn)), "next": None}
+    )
+
+
+Wanted = tuple[str, Collection[str] | None, Collection[int] | None]
+Range = tuple[int | None, int | None]
+Times = tuple[float | None, float | None]
+_NOTHING: Range = (1, 0)
+
+
+def _points(
+    records: RecordStore, wanted: Wanted, steps: Range, limit: int, cursor: str | None
+) -> curves.Page:
+    try:
+        return curves.points(records, *wanted, *steps, limit, cursor)
+    except ValueError as error:
+        raise BadCursor from error
+
+
+def _steps(records: RecordStore, wanted: Wanted, steps: Range, times: Times) -> Range:
+    """Return the steps that were done between two times; each look narrows them down."""
+    for _ in range(_NARROWINGS):
+        drawn = curves.curves(records, *wanted, *steps, _LOOK)
+        found = [ends for curve in drawn if (ends := _inside(curve, times)) is not None]
+        if not found:
+            return _NOTHING
+        steps = min(first for first, _ in found), max(last for _, last in found)
+    return steps
+
+
+def _inside(curve: curves.Curve, times: Times) -> tuple[int, int] | None:
+    """Return the steps of the buckets that may have something of a time, the first and the last.
+
+    A bucket knows the time of its last step; so it begins where the one before it ends.
+    """
+    since, until = times
+    begins = [-math.inf, *curve.time[:-1]]
+    ends = [
+        (first, last)
+        for first, last, begin, end in zip(
+            curve.step_first, curve.step_last, begins, curve.time, strict=True
+        )
+        if (since is None or end >= since)
+        and (until is None or (end if first == last else begin) <= until)
+    ]
+    return (ends[0][0], ends[-1][1]) if ends else None
+
+
+def _columns(curve: curves.Curve) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "rank": curve.rank,
+        "role": curve.role,
+        "steps": curve.step_last,
+        "first_steps": curve.step_first,
+        "times": curve.time,
+        "min": curve.min,
+        "max": curve.max,
+        "last": curve.last,
+        "counts": curve.count,
+        "nans": curve.nans,
+    }
+
+
+def _by_series(page: curves.Page) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, int, str], list[Point]] = {}
+    for point in page.points:
+        groups.setdefault((point.name, point.rank, point.role), []).append(point)
+    return [
+        {
+            "name": name,
+            "rank": rank,
+            "role": role,
+            "steps": [point.step for point in points],
+            "times": [point.time for point in points],
+            "values": [point.value for point in points],
+        }
+        for (name, rank, role), points in groups.items()
+    ]
+
+
+def _answer(found: dict[str, Any]) -> Response:
+    """Return JSON that is written in one go: a chart has some hundred thousand numbers."""
+    return Response(msgspec.json.encode(found), media_type="application/json")

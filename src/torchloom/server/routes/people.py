@@ -1,0 +1,275 @@
+"""Users, tokens, links, and the way in."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from fastapi import Request as HttpRequest
+from pydantic import Field
+from starlette.responses import HTMLResponse, PlainTextResponse
+
+from torchloom.errors import LoomError
+from torchloom.server.attempts import Attempts
+from torchloom.server.auth import COOKIE, Identities, Who
+from torchloom.server.desk import DeskDep
+from torchloom.server.login_page import page
+from torchloom.server.models import Answer, Key, Request
+from torchloom.server.paging import Page
+from torchloom.server.problems import ApiProblem, declared
+from torchloom.weaver.people import COOKIE_LIFE, LONGEST_LIFE
+
+_PROBLEMS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 500, 503)
+_NO_STORE = {"Cache-Control": "no-store"}
+_REFUSED = ("link_unknown", "link_used", "link_over", "user_disabled")
+_PEM = "application/x-pem-file"
+
+Role = Literal["viewer", "operator", "admin"]
+UserName = Annotated[str, Field(min_length=1, max_length=64, examples=["alice"])]
+router = APIRouter(tags=["people"], responses=declared(*_PROBLEMS))
+
+
+class User(Answer):
+    """Somebody who may come in."""
+
+    name: str
+    role: Role
+    disabled: bool
+    created_at: str
+
+
+class UserPage(Page):
+    """Everybody."""
+
+    items: list[User]
+
+
+class UserChange(Request):
+    """What a user is to be; what is not said stays as it is."""
+
+    role: Role | None = None
+    disabled: bool | None = None
+
+
+class Token(Answer):
+    """By what a user is known; the secret is not shown again."""
+
+    id: str
+    user: str
+    label: str
+    kind: Literal["token", "cookie"]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class TokenPage(Page):
+    """Tokens, oldest first."""
+
+    items: list[Token]
+
+
+class TokenRequest(Request):
+    """A token that is to be made."""
+
+    user: UserName
+    label: Annotated[str, Field(max_length=200)] = ""
+    seconds: Annotated[float | None, Field(ge=1, le=LONGEST_LIFE)] = None
+
+
+class NewToken(Token):
+    """A token with its secret, which is shown this once."""
+
+    token: str
+
+
+class LinkRequest(Request):
+    """Whom a link is to let in."""
+
+    user: UserName
+
+
+class NewLink(Answer):
+    """A way in that is good once, for a day."""
+
+    user: str
+    code: str
+    url: str
+    expires_at: str
+
+
+class LoginRequest(Request):
+    """The code of a link, and what it is exchanged for."""
+
+    code: Annotated[str, Field(min_length=1, max_length=200)]
+    kind: Literal["cookie", "token"] = "cookie"
+    label: Annotated[str, Field(max_length=100)] = ""
+
+
+class Welcome(Answer):
+    """Who came in; `token` is there when one was asked for instead of a cookie."""
+
+    user: str
+    role: Role
+    id: str
+    kind: Literal["token", "cookie"]
+    expires_at: str | None
+    token: str | None = None
+
+
+class Me(Answer):
+    """Who is asking."""
+
+    user: str
+    role: Role
+    token: str
+    kind: Literal["token", "cookie"]
+
+
+@router.get("/api/users", response_model=UserPage)
+async def users(desk: DeskDep) -> dict[str, Any]:
+    """Everybody who may come in, and as what."""
+    return {"items": await desk.link.ask("users"), "next": None}
+
+
+@router.put("/api/users/{name}", response_model=User)
+async def put_user(
+    desk: DeskDep,
+    who: Who,
+    request: HttpRequest,
+    name: Annotated[str, Path(min_length=1, max_length=64)],
+    change: UserChange,
+) -> Any:
+    """Make a user, or change one. The last admin stays one."""
+    facts = change.model_dump(exclude_none=True)
+    found = await desk.link.ask("user_put", user=name, author=who.user, **facts)
+    _identities(request).forget()
+    return found
+
+
+@router.get("/api/tokens", response_model=TokenPage)
+async def tokens(desk: DeskDep, user: Annotated[str, Query(max_length=64)] = "") -> dict[str, Any]:
+    """Tokens and cookies, of one user or of all."""
+    return {"items": await desk.link.ask("tokens", user=user), "next": None}
+
+
+@router.post("/api/tokens", status_code=201, response_model=NewToken)
+async def add_token(
+    desk: DeskDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
+) -> Any:
+    """Make a token. Its secret is in this answer and nowhere else."""
+    response.headers.update(_NO_STORE)
+    facts = wanted.model_dump(exclude_none=True)
+    return await desk.link.ask("token_add", author=who.user, key=key or "", **facts)
+
+
+@router.delete("/api/tokens/{id}", response_model=Token)
+async def revoke_token(
+    desk: DeskDep,
+    who: Who,
+    request: HttpRequest,
+    token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
+) -> Any:
+    """End a token: requests at once, its WebSockets within seconds."""
+    found = await desk.link.ask("token_revoke", id=token_id, author=who.user)
+    _identities(request).forget()
+    return found
+
+
+@router.post("/api/links", status_code=201, response_model=NewLink)
+async def add_link(
+    desk: DeskDep,
+    who: Who,
+    wanted: LinkRequest,
+    request: HttpRequest,
+    response: Response,
+    key: Key = None,
+) -> dict[str, Any]:
+    """Make a link that lets a user in once, within a day."""
+    response.headers.update(_NO_STORE)
+    made = await desk.link.ask("link_add", user=wanted.user, author=who.user, key=key or "")
+    return {**made, "url": f"{str(request.base_url).rstrip('/')}/login#{made['code']}"}
+
+
+@router.post("/api/login", response_model=Welcome, responses=declared(429))
+async def login(
+    desk: DeskDep, wanted: LoginRequest, request: HttpRequest, response: Response, key: Key = None
+) -> dict[str, Any]:
+    """Exchange the code of a link for a cookie, or for a token; a code is good once."""
+    address, attempts = _address(request), _attempts(request)
+    attempts.check(address)
+    label = wanted.label or ("browser" if wanted.kind == "cookie" else "login")
+    try:
+        found: dict[str, Any] = await desk.link.ask(
+            "link_use", code=wanted.code, kind=wanted.kind, label=label
+        )
+    except LoomError as error:
+        if error.code in _REFUSED:
+            attempts.failed(address)
+        raise
+    response.headers.update(_NO_STORE)
+    if wanted.kind == "token":
+        return found
+    _set_cookie(request, response, found.pop("token"))
+    return found
+
+
+@router.post("/api/logout", status_code=204, response_model=None)
+async def logout(desk: DeskDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
+    """End the token or cookie that this is asked with."""
+    await desk.link.ask("token_revoke", id=who.token, author=who.user)
+    _identities(request).forget()
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/api/me", response_model=Me)
+async def me(who: Who) -> dict[str, str]:
+    """Who is asking, and what they are."""
+    return {"user": who.user, "role": who.role, "token": who.token, "kind": who.kind}
+
+
+@router.get(
+    "/api/authority", response_class=PlainTextResponse, responses={200: {"content": {_PEM: {}}}}
+)
+async def authority(request: HttpRequest) -> Response:
+    """The certificate by which this server's is known; compare its fingerprint before you trust."""
+    path = request.app.state.authority
+    if path is None:
+        raise ApiProblem(404, "not_found", "this server is not called over TLS")
+    return PlainTextResponse(path.read_text(), media_type=_PEM)
+
+
+@router.get("/login", response_class=HTMLResponse)
+async def login_page() -> Response:
+    """The page that a link opens."""
+    return page()
+
+
+def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
+    response.set_cookie(
+        COOKIE,
+        secret,
+        max_age=int(COOKIE_LIFE),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=bool(request.app.state.tls),
+    )
+
+
+def _identities(request: HttpRequest) -> Identities:
+    found: Identities = request.app.state.identities
+    return found
+
+
+def _attempts(request: HttpRequest) -> Attempts:
+    """Return the failures that this app has seen."""
+    state = request.app.state
+    if not hasattr(state, "attempts"):
+        state.attempts = Attempts()
+    found: Attempts = state.attempts
+    return found
+
+
+def _address(request: HttpRequest) -> str:
+    return request.client.host if request.client else ""

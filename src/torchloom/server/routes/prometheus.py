@@ -1,0 +1,92 @@
+"""What Prometheus scrapes: the plane, active jobs and this server, in numbers."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from torchloom.server import exposition
+from torchloom.server.counts import Counts
+from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.exposition import Sample, family, gauge
+from torchloom.server.live import Hub
+from torchloom.server.problems import declared
+from torchloom.server.weaver_link import WeaverAway
+from torchloom.specs.job import JobState
+
+router = APIRouter(tags=["health"])
+
+_PATIENCE = 5.0  # seconds for the weaver; who scrapes waits no longer
+_JOBS, _RANKS = 50, 64  # active jobs, and ranks of each, that are shown one by one
+_GAUGES = {
+    "epoch": "Starts of the weaver so far.",
+    "agents": "Node agents that are there.",
+    "ranks": "Ranks that are up.",
+    "backlog": "Batches of records that wait to be stored.",
+}
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {exposition.MEDIA: {}}, "description": "Prometheus text."},
+        **declared(503),
+    },
+)
+async def prometheus(request: Request, desk: DeskDep) -> Response:
+    """Return numbers; while the weaver is away those that it would tell are left out."""
+    counts: Counts = request.app.state.counts
+    hub: Hub = request.app.state.live
+    parts = await _plane(desk)
+    parts.append(gauge("torchloom_stream_listeners", "Streams that are open.", hub.listeners))
+    parts.append(exposition.requests(counts))
+    return Response("".join(parts), media_type=exposition.MEDIA)
+
+
+async def _plane(desk: Desk) -> list[str]:
+    words = "Whether the weaver answers."
+    try:
+        status = await desk.link.ask("status", patience=_PATIENCE)
+        states = await desk.read(desk.store.state.by_state)
+        jobs = await desk.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
+        asked = [desk.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
+        ranks = await asyncio.gather(*asked)
+    except WeaverAway:
+        return [gauge("torchloom_weaver_up", words, 0)]
+    return [
+        gauge("torchloom_weaver_up", words, 1),
+        *(gauge(f"torchloom_{name}", said, status[name]) for name, said in _GAUGES.items()),
+        *_counted(status),
+        _states(states),
+        *_active(jobs, ranks),
+    ]
+
+
+def _counted(status: Mapping[str, Any]) -> Iterable[str]:
+    stored = [Sample(status["stored"], {})]
+    dropped = [Sample(n, {"reason": why}) for why, n in sorted(status["dropped"].items())]
+    yield family("torchloom_records_stored_total", "counter", "Records stored.", stored)
+    yield family("torchloom_dropped_total", "counter", "What was not taken in, by why.", dropped)
+
+
+def _states(states: Mapping[str, int]) -> str:
+    samples = (Sample(states.get(str(state), 0), {"state": str(state)}) for state in JobState)
+    return family("torchloom_jobs", "gauge", "Jobs by state.", samples)
+
+
+def _active(jobs: list[dict[str, Any]], ranks: list[list[dict[str, Any]]]) -> Iterable[str]:
+    steps = [Sample(job["step"], _of(job)) for job in jobs if job["step"] is not None]
+    yield family("torchloom_job_step", "gauge", "The step that all ranks have reached.", steps)
+    seconds = (
+        Sample(rank["step_seconds"], {**_of(job), "role": rank["role"], "rank": rank["rank"]})
+        for job, its in zip(jobs, ranks, strict=True)
+        for rank in its[:_RANKS]
+        if rank["step_seconds"] is not None
+    )
+    yield family("torchloom_rank_step_seconds", "gauge", "How long the last step took.", seconds)
+
+
+def _of(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {"job": job["id"], "name": job["name"]}

@@ -1,0 +1,168 @@
+"""Ask the weaver at its door without holding up others: a few connections are kept open."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchloom.client.calls import question
+from torchloom.errors import Failure, LoomError, UserError
+from torchloom.server.letters import whole
+from torchloom.unix import HEADER, LONGEST, reachable, same_user
+
+PATIENCE = 30.0  # seconds for an answer
+_KEPT = 8  # connections that wait for the next question
+_AT_ONCE = 256  # questions that are open; more wait for their turn
+_CALL = 2.0  # seconds for a connection to be made
+_HALF = rb"\ud"  # how JSON begins half of a letter, or the first half of a pair
+_AGAIN = 0.01  # seconds before the next attempt
+
+Channel = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class WeaverAway(Failure):
+    """Nobody answers at the door, or whoever did went away meanwhile."""
+
+    code = "weaver_away"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the weaver does not answer: {why}")
+        self.remedy = "ask again in a moment; `loom up --status` shows how the plane is"
+
+
+class WeaverRefused(LoomError):
+    """The weaver's own word against a request, with what machines match."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        super().__init__(str(said.get("error")))
+        self.code = str(said.get("code") or self.code)
+        self.exit_code = UserError.exit_code if said.get("exit_code") == 2 else Failure.exit_code
+        self.field = str(said.get("field") or "")
+        self.remedy = str(said.get("remedy") or "")
+
+
+class WeaverLink:
+    """The door of one weaver. Whoever asks waits alone; a restart is noticed before the next ask.
+
+    Nothing is asked twice by itself: what was under way when the weaver died may have been done.
+    """
+
+    def __init__(self, door: Path) -> None:
+        self._door = door
+        self._idle: deque[Channel] = deque()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(self, name: str, /, *, patience: float = PATIENCE, **facts: Any) -> Any:
+        """Return the weaver's answer; what it refuses is raised in its own words."""
+        async with self._turns:
+            channel = self._kept() or await self._call()
+            try:
+                async with asyncio.timeout(patience):
+                    said = await _exchange(channel, question(name, facts))
+            except TimeoutError:
+                channel[1].close()
+                raise WeaverAway(f"{name!r} had no answer within {patience:g} s") from None
+            except (OSError, EOFError, ValueError) as error:
+                channel[1].close()
+                raise WeaverAway(f"it went away while it was asked {name!r}") from error
+            except asyncio.CancelledError:
+                channel[1].close()  # its answer is still to come and nobody's
+                raise
+            self._keep(channel)
+        if "error" in said:
+            raise WeaverRefused(said)
+        return said.get("ok")
+
+    async def watch(self, **facts: Any) -> AsyncIterator[dict[str, Any]]:
+        """Yield `{"event": ..., "next": cursor}` as things happen, until the weaver goes away."""
+        channel = await self._call()
+        try:
+            await _say(channel[1], question("watch", facts))
+            while True:
+                said = await _hear(channel[0])
+                if "error" in said:
+                    raise WeaverRefused(said)
+                yield said
+        except (OSError, EOFError, ValueError) as error:
+            raise WeaverAway("it went away") from error
+        finally:
+            channel[1].close()
+
+    def close(self) -> None:
+        """Hang up."""
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def _kept(self) -> Channel | None:
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof() and not writer.is_closing():
+                return reader, writer
+            writer.close()
+        return None
+
+    def _keep(self, channel: Channel) -> None:
+        if len(self._idle) < _KEPT:
+            self._idle.append(channel)
+        else:
+            channel[1].close()
+
+    async def _call(self) -> Channel:
+        try:
+            async with asyncio.timeout(_CALL):
+                found = await self._try()
+                while found is None:
+                    await asyncio.sleep(_AGAIN)
+                    found = await self._try()
+        except TimeoutError:
+            raise WeaverAway("it takes no calls") from None
+        except OSError as error:
+            raise WeaverAway(error.strerror or str(error)) from error
+        if not same_user(found[1].get_extra_info("socket")):
+            found[1].close()
+            raise WeaverAway("another user is at its door")
+        return found
+
+    async def _try(self) -> Channel | None:
+        """Call once; nothing when so many call that this one has to wait.
+
+        The kernel then says `again`, and what asyncio makes of that is a socket without a peer.
+        """
+        try:
+            with reachable(self._door) as address:
+                reader, writer = await asyncio.open_unix_connection(address)
+        except BlockingIOError:
+            return None
+        try:
+            writer.get_extra_info("socket").getpeername()
+        except OSError:
+            writer.close()
+            return None
+        return reader, writer
+
+
+async def _exchange(channel: Channel, asked: Mapping[str, Any]) -> dict[str, Any]:
+    reader, writer = channel
+    await _say(writer, asked)
+    return await _hear(reader)
+
+
+async def _say(writer: asyncio.StreamWriter, asked: Mapping[str, Any]) -> None:
+    text = json.dumps(asked).encode()
+    writer.write(HEADER.pack(len(text), 0) + text)
+    await writer.drain()
+
+
+async def _hear(reader: asyncio.StreamReader) -> dict[str, Any]:
+    length, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
+    if length > LONGEST:
+        raise ConnectionError("what is there speaks another language")
+    text = await reader.readexactly(length)
+    said = json.loads(text)
+    if _HALF in text:
+        said = whole(said)
+    if not isinstance(said, dict):
+        raise ConnectionError("what is there speaks another language")
+    return said

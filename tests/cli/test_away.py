@@ -1,0 +1,163 @@
+"""Two users of a plane elsewhere: one looks and is refused, the other steers and is named."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchloom.client.trust import fingerprint
+from torchloom.weaver.plane.certificates import certificate
+
+from ..server.plane import Plane, Ranks, Server, running
+from .test_json import problems
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    with running(tmp_path_factory.mktemp("plane")) as started, Ranks(started):
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server(plane: Plane) -> Server:
+    made = certificate(plane.home / "plane", "127.0.0.1")
+    words = ["--tls-cert", made.chain, "--tls-key", made.key, "--tls-ca", made.authority]
+    return plane.start_server(*map(str, words))
+
+
+class Person:
+    """Somebody with a home of their own who is logged in."""
+
+    def __init__(self, home: Path, plane: Plane, server: Server, name: str, role: str) -> None:
+        home.mkdir()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("LOOM_")}
+        self.env |= {"HOME": str(home), "LOOM_HOME": str(home / "loom"), "LOOM_PLANE": "0"}
+        self.env["XDG_RUNTIME_DIR"] = str(home)
+        self.folder = home
+        asyncio.run(plane.ask("user_put", user=name, role=role, author="admin"))
+        link = asyncio.run(plane.ask("link_add", user=name, author="admin"))
+        known = fingerprint((plane.home / "plane" / "authority" / "ca.pem").read_text())
+        given = f"{server.url}/login#{link['code']}"
+        done = self.loom("login", server.url, "--fingerprint", known, said=given)
+        assert done == (0, f"{server.url} as {name} ({role})\n", "")
+
+    def loom(self, *words: str, said: str = "") -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "torchloom", *words]
+        done = subprocess.run(
+            command,
+            input=said,
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def alice(plane: Plane, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Person:
+    return Person(tmp_path_factory.mktemp("a") / "alice", plane, server, "alice", "viewer")
+
+
+@pytest.fixture(scope="module")
+def bob(plane: Plane, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Person:
+    return Person(tmp_path_factory.mktemp("b") / "bob", plane, server, "bob", "operator")
+
+
+def test_a_viewer_sees_jobs_and_is_refused_in_words(alice: Person) -> None:
+    listed = alice.loom("ls", "--json")
+    shown = alice.loom("show", "gpt")
+    knobs = alice.loom("set")
+    refused = alice.loom("set", "gpt", "lr=0.5")
+
+    assert [job["id"] for job in json.loads(listed[1])] == ["job-1"]
+    assert problems("ls", json.loads(listed[1])) == []
+    assert json.loads(alice.loom("show", "gpt", "--json")[1])["id"] == "job-1"
+    assert shown[0] == 0
+    assert shown[1].startswith("job    job-1 (gpt)\nstate  RUNNING")
+    assert knobs[1].splitlines()[1].split()[0] == "lr"
+    assert (refused[0], refused[1]) == (2, "")
+    assert refused[2].startswith("loom: alice is viewer, and this takes operator; an admin can")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "checkpoint", "stop"])
+def test_every_verb_that_changes_a_job_is_refused_to_a_viewer(alice: Person, verb: str) -> None:
+    code, out, err = alice.loom(verb, "gpt")
+
+    assert (code, out) == (2, "")
+    assert "alice is viewer, and this takes operator" in err
+
+
+def test_an_operators_change_works_and_is_audited_as_his(bob: Person, plane: Plane) -> None:
+    code, out, err = bob.loom("set", "gpt", "lr=0.25", "--reason", "try", "--json")
+
+    assert (code, err) == (0, "")
+    outcome = json.loads(out)
+    assert (outcome["author"], outcome["state"]) == ("bob", "applied")
+    audit = asyncio.run(plane.ask("audit", job="job-1"))
+    assert [(one["author"], one["reason"], one["after"]) for one in audit][-1] == (
+        "bob",
+        "try",
+        outcome["after"],
+    )
+    assert bob.loom("set", "gpt", "--undo")[0] == 0
+
+
+def test_a_name_of_the_other_host_does_not_become_the_author(bob: Person, plane: Plane) -> None:
+    before = bob.env.get("USER")
+    bob.env["USER"] = bob.env["LOGNAME"] = "root"
+    try:
+        assert bob.loom("set", "gpt", "lr=0.3")[0] == 0
+    finally:
+        bob.env["USER"] = bob.env["LOGNAME"] = before or ""
+
+    audit = asyncio.run(plane.ask("audit", job="job-1"))
+    assert audit[-1]["author"] == "bob"
+
+
+def test_what_is_not_there_is_refused_in_words(alice: Person, bob: Person) -> None:
+    cases: list[tuple[Person, list[str], str]] = [
+        (alice, ["show", "none"], "no job 'none'"),
+        (bob, ["run", "train.py"], "'train.py' is no spec file; a plane elsewhere is given one"),
+        (bob, ["run", "none.yaml"], "cannot read 'none.yaml'"),
+        (alice, ["logs", "gpt", "--ranks", "x"], "'x' are no ranks; write 0,2,3"),
+    ]
+    for person, words, why in cases:
+        code, out, err = person.loom(*words)
+        assert (code, out) == (2, ""), words
+        assert why in err
+
+
+def test_a_spec_file_goes_to_the_other_plane_which_says_what_it_cannot_run(
+    bob: Person, alice: Person
+) -> None:
+    spec = {"name": "told", "command": ["true"], "resources": {"workers": 1}}
+    for person in (alice, bob):
+        (person.folder / "job.json").write_text(json.dumps(spec))
+
+    refused = alice.loom("run", "-d", "job.json")
+    done = bob.loom("run", "--json", "job.json")
+
+    assert refused[0] == 2
+    assert "alice is viewer, and this takes operator" in refused[2]
+    assert done == (2, "", "loom: unschedulable: needs 1 worker, the cluster has no node\n")
+
+
+def test_forgetting_the_other_plane_brings_this_hosts_verbs_back(alice: Person) -> None:
+    kept = Path(alice.env["LOOM_HOME"]) / "login.json"
+    text = kept.read_text()
+
+    assert alice.loom("login", "--forget")[0] == 0
+    here = alice.loom("ls", "--json")
+
+    assert json.loads(here[1]) == []
+    kept.touch(0o600)
+    kept.write_text(text)

@@ -1,0 +1,22 @@
+"""Frames of ours, taken apart by the websockets package."""
+
+import pytest
+from websockets.frames import Frame, Opcode
+from websockets.streams import StreamReader
+
+from torchloom.server.frames import text_frame
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65_535, 65_536, 200_000])
+def test_any_length_of_text_is_one_whole_frame(length: int) -> None:
+    text, reader = b"x" * length, StreamReader()
+    reader.feed_data(text_frame(text) + text_frame(b"next"))
+
+    found = []
+    for _ in range(2):
+        parsing = Frame.parse(reader.read_exact, mask=False)
+        with pytest.raises(StopIteration) as ended:
+            next(parsing)
+        found.append(ended.value.value)
+
+    assert found == [Frame(Opcode.TEXT, text), Frame(Opcode.TEXT, b"next")]

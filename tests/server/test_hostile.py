@@ -1,0 +1,57 @@
+"""Hostile specs by class: each is refused by its field, with a remedy; the server lives on."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.process
+HOSTILE = Path(__file__).parents[1] / "specs" / "hostile"
+WHOLE = {"": "body", "app": "job"}  # how a door calls what is wrong as a whole
+FIELDS: dict[str, str] = json.loads((HOSTILE / "fields.json").read_text())
+
+
+def submit(client: httpx.Client, name: str) -> httpx.Response:
+    kind = "application/json" if name.endswith(".json") else "application/yaml"
+    content = (HOSTILE / name).read_bytes()
+    return client.post("/api/jobs", content=content, headers={"Content-Type": kind})
+
+
+def test_every_hostile_spec_is_a_problem_with_a_field_and_a_remedy(admin: httpx.Client) -> None:
+    answers = {name: submit(admin, name) for name in FIELDS}
+
+    assert len(answers) >= 200
+    for name, answer in answers.items():
+        problem = answer.json()
+        assert answer.status_code in (400, 413, 422), (name, problem)
+        assert answer.headers["content-type"] == "application/problem+json"
+        if answer.status_code != 413:  # too large to be looked into
+            assert problem["field"] == WHOLE.get(FIELDS[name], FIELDS[name]), name
+        assert problem["remedy"], name
+        assert len(answer.content) < 3000
+    assert admin.get("/api/jobs").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "code"),
+    [
+        (b"{", "application/json", 400, "bad_json"),
+        (b"\xff\xfe", "application/json", 400, "bad_json"),
+        (b'{"name": "\\ud800", "script": "x"}', "application/json", 422, "bad_spec"),
+        (b"[" * 100_000, "application/json", 400, "bad_json"),
+        (b"name: [", "application/yaml", 400, "bad_yaml"),
+        (b"#" * 40_000, "application/yaml", 413, "too_large"),
+        (b"<job/>", "application/xml", 415, "unknown_type"),
+        (b"", "application/json", 400, "bad_json"),
+    ],
+)
+def test_what_cannot_be_read_says_so(
+    admin: httpx.Client, content: bytes, kind: str, status: int, code: str
+) -> None:
+    answer = admin.post("/api/jobs", content=content, headers={"Content-Type": kind})
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (status, code)
+    assert problem["field"]
+    assert problem["remedy"]

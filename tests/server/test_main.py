@@ -1,0 +1,111 @@
+"""The server as a process: which port it takes, what it refuses, what it writes to its log."""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from torchloom.server.main import PORT, Options, listen, options_of
+from torchloom.weaver.plane.certificates import certificate
+
+from ..living import TIMEOUT
+from .plane import Plane, Server
+
+pytestmark = pytest.mark.process
+
+
+def options(tmp_path: Path, *words: str) -> Options:
+    given = ["--home", str(tmp_path), "--runtime", str(tmp_path), *words]
+    return options_of(given, {})
+
+
+def test_a_server_comes_back_at_the_port_where_the_last_one_was(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+    with listen(options(tmp_path), {"url": f"http://127.0.0.1:{port}"}) as listener:
+        assert listener.getsockname() == ("127.0.0.1", port)
+
+
+def test_a_port_that_somebody_has_is_left_to_them(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        last = {"url": f"http://127.0.0.1:{port}"}
+        with listen(options(tmp_path), last) as listener:
+            assert listener.getsockname()[1] not in (0, port)
+
+
+@pytest.mark.parametrize(
+    "last", [{}, {"url": 7}, {"url": "http://x:99999999"}, {"url": "http://x"}]
+)
+def test_a_card_that_is_none_is_no_help_and_no_harm(
+    tmp_path: Path, last: dict[str, object]
+) -> None:
+    with listen(options(tmp_path), last) as listener:
+        assert listener.getsockname()[1] > 0
+    assert PORT == 8787
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["--host", "0.0.0.0"], 2, "nothing is served at all addresses"),
+        (["--host", "::"], 2, "nothing is served at all addresses"),
+        (["--tls-cert", "x"], 2, "--tls-cert and --tls-key go together"),
+        (["--host", "192.0.2.1", "--port", "0"], 1, "cannot have port 0 of 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(
+    tmp_path: Path, words: list[str], code: int, why: str
+) -> None:
+    command = [sys.executable, "-m", "torchloom.server", "--home", str(tmp_path), *words]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=TIMEOUT)
+
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert done.stderr.startswith(f"server: {why}")
+
+
+def test_a_line_of_json_a_request_without_secrets(
+    plane: Plane, server: Server, admin: httpx.Client
+) -> None:
+    admin.get("/api/jobs/top-secret", params={"token": "hush"})
+    with server.client("loom_wrong") as stranger:
+        stranger.get("/api/jobs")
+
+    text = server.process.log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    said = [line for line in lines if line["logger"] == "torchloom.server.access"]
+    assert set(said[0]) == {"time", "level", "logger", "method", "path", "status", "ms", "user"}
+    assert [(one["method"], one["path"], one["status"], one["user"]) for one in said] == [
+        ("GET", "/api/jobs/{id}", 404, "admin"),
+        ("GET", "-", 401, None),
+    ]
+    for secret in ("top-secret", "hush", "loom_", plane.token()):
+        assert secret not in text
+
+
+def test_with_a_certificate_it_speaks_tls_at_its_own_address_alone(
+    plane: Plane, server: Server, tmp_path: Path
+) -> None:
+    made = certificate(tmp_path, "127.0.0.2")
+    words = ["--host", "127.0.0.2", "--tls-cert", str(made.chain), "--tls-key", str(made.key)]
+    other = plane.start_server(*words, "--tls-ca", str(made.authority))
+    trust = ssl.create_default_context(cafile=made.authority)
+
+    with other.client(verify=trust) as client, other.client() as stranger:
+        answer = client.get("/api/jobs")
+        refused = client.get("/api/jobs", headers={"Host": "127.0.0.3"})
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            stranger.get("/healthz")
+
+    assert other.url.startswith("https://127.0.0.2:")
+    assert (answer.status_code, refused.status_code) == (200, 421)
+    assert server.url.startswith("http://127.0.0.1:")

@@ -1,0 +1,261 @@
+"""People over HTTP: links, cookies, tokens and roles of a real plane, each refusal in words."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ..living import until
+from .plane import Plane, Server
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def stranger(server: Server) -> Iterator[httpx.Client]:
+    with server.client("") as client:
+        yield client
+
+
+def made(admin: httpx.Client, name: str, role: str) -> str:
+    """Return a token of a new user."""
+    assert admin.put(f"/api/users/{name}", json={"role": role}).status_code == 200
+    answer = admin.post("/api/tokens", json={"user": name, "label": "test"})
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    return str(answer.json()["token"])
+
+
+def link(admin: httpx.Client, user: str = "admin") -> dict[str, Any]:
+    answer = admin.post("/api/links", json={"user": user})
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    facts = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, facts["code"]
+
+
+def test_the_token_of_the_first_start_is_the_admins(admin: httpx.Client) -> None:
+    assert admin.get("/api/me").json() == {
+        "user": "admin",
+        "role": "admin",
+        "token": "first",
+        "kind": "token",
+    }
+
+
+def test_a_viewer_looks_and_a_refusal_says_what_it_takes(
+    admin: httpx.Client, server: Server
+) -> None:
+    with server.client(made(admin, "vera", "viewer")) as vera:
+        assert vera.get("/api/jobs").status_code == 200
+        assert vera.get("/api/me").json()["user"] == "vera"
+        answer = vera.post("/api/jobs", json={"name": "x"})
+
+    assert refused(answer) == (403, "forbidden")
+    assert answer.json()["detail"] == "vera is viewer, and this takes operator"
+
+
+def test_a_link_becomes_a_cookie_once(admin: httpx.Client, server: Server) -> None:
+    new = link(admin)
+    assert new["url"] == f"{server.url}/login#{new['code']}"
+    origin = {"Origin": server.url}
+
+    with httpx.Client(base_url=server.url, headers=origin) as browser:
+        first = browser.post("/api/login", json={"code": new["code"]})
+        second = server.client("").post("/api/login", json={"code": new["code"]})
+        me = browser.get("/api/me").json()
+        write = browser.put("/api/users/olga", json={"role": "operator"})
+        without_origin = httpx.put(
+            f"{server.url}/api/users/olga", json={"role": "viewer"}, cookies=dict(browser.cookies)
+        )
+        left = browser.post("/api/logout")
+        after = httpx.get(f"{server.url}/api/me", cookies={"loom": first.cookies["loom"]})
+
+    assert (first.status_code, first.headers["cache-control"]) == (200, "no-store")
+    attributes = {part.strip().lower() for part in first.headers["set-cookie"].split(";")[1:]}
+    assert attributes == {"httponly", "max-age=2592000", "path=/", "samesite=strict"}
+    assert first.json()["token"] is None
+    assert (first.json()["user"], first.json()["kind"]) == ("admin", "cookie")
+    assert refused(second) == (409, "link_used")
+    assert second.json()["detail"].startswith("this link was used already, and is good once")
+    assert (me["user"], me["kind"]) == ("admin", "cookie")
+    assert write.status_code == 200
+    assert refused(without_origin) == (403, "foreign_origin")
+    assert left.status_code == 204
+    assert refused(after) == (401, "unauthenticated")
+
+
+def test_a_link_becomes_a_token_where_one_is_asked_for(
+    admin: httpx.Client, server: Server, stranger: httpx.Client
+) -> None:
+    code = link(admin)["code"]
+
+    answer = stranger.post("/api/login", json={"code": code, "kind": "token", "label": "laptop"})
+
+    assert "set-cookie" not in answer.headers
+    with server.client(answer.json()["token"]) as client:
+        assert client.get("/api/me").json()["kind"] == "token"
+
+
+def test_a_revoked_token_ends_at_once(admin: httpx.Client, server: Server) -> None:
+    token = made(admin, "rita", "viewer")
+    [row] = admin.get("/api/tokens", params={"user": "rita"}).json()["items"]
+
+    with server.client(token) as rita:
+        before = rita.get("/api/me").status_code
+        ended = admin.delete(f"/api/tokens/{row['id']}").json()
+        after = rita.get("/api/me")
+
+    assert before == 200
+    assert ended["revoked_at"] is not None
+    assert refused(after) == (401, "unauthenticated")
+
+
+def test_another_server_and_the_door_end_it_within_two_seconds(
+    admin: httpx.Client, server: Server, plane: Plane
+) -> None:
+    import asyncio
+
+    token = made(admin, "sven", "viewer")
+    [row] = admin.get("/api/tokens", params={"user": "sven"}).json()["items"]
+    with server.client(token) as sven:
+        assert sven.get("/api/me").status_code == 200
+
+        asyncio.run(plane.ask("token_revoke", id=row["id"], author="test"))
+
+        begun = time.monotonic()
+        until(lambda: sven.get("/api/me").status_code == 401)
+        assert time.monotonic() - begun < 3
+
+
+def test_a_disabled_user_is_out_and_the_last_admin_stays(
+    admin: httpx.Client, server: Server
+) -> None:
+    with server.client(made(admin, "dora", "viewer")) as dora:
+        admin.put("/api/users/dora", json={"disabled": True})
+        assert dora.get("/api/me").status_code == 401
+        admin.put("/api/users/dora", json={"disabled": False})
+        assert dora.get("/api/me").status_code == 200
+
+    for change in ({"role": "viewer"}, {"disabled": True}):
+        answer = admin.put("/api/users/admin", json=change)
+        assert refused(answer) == (409, "last_admin")
+    names = {user["name"]: user for user in admin.get("/api/users").json()["items"]}
+    assert (names["admin"]["role"], names["admin"]["disabled"]) == ("admin", False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("PUT", "/api/users/Bad%20Name", {"role": "viewer"}, 422, "bad_name"),
+        ("PUT", "/api/users/..%2f..%2fx", {"role": "viewer"}, 404, "not_found"),
+        ("PUT", "/api/users/new", {}, 422, "bad_role"),
+        ("PUT", "/api/users/new", {"role": "king"}, 422, "bad_value"),
+        ("PUT", "/api/users/new", {"role": "viewer", "author": "x"}, 422, "bad_value"),
+        ("POST", "/api/tokens", {"user": "nobody"}, 404, "not_found"),
+        ("POST", "/api/tokens", {"user": "admin", "label": "x\ny"}, 422, "bad_label"),
+        ("POST", "/api/tokens", {"user": "admin", "seconds": 0}, 422, "bad_value"),
+        ("POST", "/api/links", {"user": "nobody"}, 404, "not_found"),
+        ("DELETE", "/api/tokens/none", None, 404, "not_found"),
+        ("GET", "/api/tokens?user=nobody", None, 404, "not_found"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(
+    admin: httpx.Client, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    answer = admin.request(method, path, json=body)
+
+    assert refused(answer) == (status, code)
+
+
+def test_the_same_key_makes_one_token(admin: httpx.Client) -> None:
+    key = {"Idempotency-Key": "once"}
+
+    first = admin.post("/api/tokens", json={"user": "admin"}, headers=key)
+    second = admin.post("/api/tokens", json={"user": "admin"}, headers=key)
+
+    assert first.status_code == 201
+    assert refused(second) == (409, "key_reused")
+
+
+def test_who_did_what_is_in_the_journal_with_its_author(
+    admin: httpx.Client, server: Server, plane: Plane
+) -> None:
+    import asyncio
+
+    with server.client(made(admin, "boss", "admin")) as boss:
+        boss.put("/api/users/kim", json={"role": "viewer"})
+
+    events = asyncio.run(plane.ask("events", limit=50))["items"]
+    done = [(e["kind"], e["author"], e["facts"].get("user")) for e in events if e["author"]]
+    assert ("user_put", "admin", "boss") in done
+    assert ("token_added", "admin", "boss") in done
+    assert ("user_put", "boss", "kim") in done
+
+
+def test_no_secret_is_in_a_log_or_an_event(
+    admin: httpx.Client, stranger: httpx.Client, plane: Plane, server: Server
+) -> None:
+    import asyncio
+
+    token, code = made(admin, "leo", "viewer"), link(admin, "leo")["code"]
+    with server.client(token) as leo:
+        leo.get("/api/me")
+        leo.get("/api/users")
+    cookie = stranger.post("/api/login", json={"code": code}).cookies["loom"]
+    answers = [
+        stranger.post("/api/login", json={"code": code}).text,
+        stranger.post("/api/login", json={"code": code, "kind": 5}).text,
+        stranger.post("/api/login", json={"code": [code]}).text,
+    ]
+
+    events = json.dumps(asyncio.run(plane.ask("events", limit=1000)))
+    logs = "".join(path.read_text() for path in plane.folder.glob("*.log"))
+    for secret in (token, code, cookie, plane.token()):
+        assert secret not in logs + events + "".join(answers)
+    arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
+    assert plane.token() not in arguments
+
+
+def test_the_page_of_a_link_runs_its_own_script_alone(stranger: httpx.Client) -> None:
+    import base64
+    import hashlib
+
+    page = stranger.get("/login")
+
+    assert page.status_code == 200
+    [script] = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = page.headers["content-security-policy"]
+    assert f"script-src 'sha256-{digest}'" in rules
+    assert "default-src 'none'" in rules
+    assert "frame-ancestors 'none'" in rules
+    node = subprocess.run(["which", "node"], capture_output=True, check=False)
+    if node.returncode == 0:
+        checked = subprocess.run(["node", "--check", "-"], input=script.encode(), check=False)
+        assert checked.returncode == 0
+
+
+def test_without_tls_there_is_no_authority(stranger: httpx.Client) -> None:
+    assert refused(stranger.get("/api/authority")) == (404, "not_found")
+
+
+def test_whoever_guesses_codes_has_to_wait(plane: Plane, admin: httpx.Client) -> None:
+    server = plane.start_server()
+    with server.client("") as guesser:
+        guesses = [refused(guesser.post("/api/login", json={"code": f"c{n}"})) for n in range(10)]
+        blocked = guesser.post("/api/login", json={"code": link(admin)["code"]})
+
+    assert guesses == [(401, "link_unknown")] * 10
+    assert refused(blocked) == (429, "too_many_logins")
+    assert 1 <= int(blocked.headers["retry-after"]) <= 61
