@@ -1,5 +1,6 @@
 """Run the checks, a line and a time for each; all of them run, whichever fails first."""
 
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ NO_TESTS = 5
 def main(what: str, room: str = "") -> int:
     """Run what `make check`, `make test` or `make soak` stands for; return the exit code."""
     if what == "check":
-        return lint() | run_pytest("not process and not soak", workers=2)
+        return lint() | run_pytest("not process and not soak", workers=2, examples=25)
     if what == "test" and room:
         return run_pytest("not soak", workers=2, room=room)
     if what == "test":
@@ -52,8 +53,11 @@ def step(name: str, words: list[str]) -> int:
     return int(failed)
 
 
-def run_pytest(marker: str, workers: int, room: str = "") -> int:
-    """Run the tests that carry (or lack) these marks, of one room or of all."""
+def run_pytest(marker: str, workers: int, room: str = "", examples: int = 100) -> int:
+    """Run the tests that carry (or lack) these marks, of one room or of all.
+
+    Those that try many examples try so many percent of them.
+    """
     target = ROOT / "tests" / room
     if not target.exists():
         rooms = sorted(path.name for path in (ROOT / "tests").iterdir() if is_room(path))
@@ -62,7 +66,9 @@ def run_pytest(marker: str, workers: int, room: str = "") -> int:
     began = time.monotonic()
     words = ["-q", "-m", marker, "-n", str(workers), str(target.relative_to(ROOT))]
     command = [sys.executable, "-m", "pytest", *words]
-    code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
+    env = {**os.environ, "LOOM_TEST_EXAMPLES": str(examples)}
+    done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, check=False)
+    code = done.returncode
     if code == NO_TESTS and marker == "soak":
         code = 0
     verdict = "FAILED" if code else "ok"

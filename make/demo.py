@@ -10,14 +10,27 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from stage import ROOT, NotShown, Stage
 
 LOOM = ".venv/bin/loom"
 SCRIPT = "examples/pytorch/train_ddp.py"
+JOB = {
+    "name": "mnist-ddp-demo",
+    "framework": "pytorch",
+    "model": "mlp",
+    "dataset": "synthetic",
+    "resources": {"workers": 4, "gpus_per_worker": 0},
+    "distributed": {"strategy": "data_parallel", "backend": "gloo"},
+    "hyperparameters": {"batch_size": 64, "lr": 0.001, "epochs": 2},
+    "compression": {"enabled": False},
+}
 RANKS = range(4)
 LOSS = re.compile(r"step\s+(\d+)\s+loss\s+([0-9.]+)")
 CHANGED = re.compile(r"^lr 0\.1 -> 0\.03 at step (\d+) on ranks 0-3, acked in \d", re.MULTILINE)
@@ -108,13 +121,44 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def end(stage: Stage) -> None:
-    """End the job and the plane that watched it."""
-    stopped = stage.loom("stop", "@")
-    print(f"   $ {LOOM} down", flush=True)
-    ended = stage.loom("down")
-    if "CANCELLED" not in stopped or "down" not in ended:
-        raise NotShown("job and plane did not end")
+def submit(stage: Stage) -> None:
+    """Submit a job by HTTP, as any program could, and ask for what it came to."""
+    plane = json.loads(stage.ask("up", "--json") or "{}")
+    token = Path(plane["token_file"]).read_text().strip()
+
+    def api(path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(plane["url"] + path, data)
+        asked.add_header("Authorization", f"Bearer {token}")
+        asked.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise NotShown(f"{path} is answered with {error}: {error.read().decode()}") from error
+
+    job = api("/api/jobs", JOB)
+    print(f"    {job['job_id']}  {job['status']}", flush=True)
+    until(lambda: api(f"/api/jobs/{job['id']}")["status"] not in ("QUEUED", "RUNNING"))
+    ended = api(f"/api/jobs/{job['id']}")
+    print(f"    {job['job_id']}  {ended['status']} after {ended['step']} steps of 4 workers")
+    until(lambda: api(f"/api/experiments/{job['run_id']}")["summary"] is not None)
+    accuracy = api(f"/api/experiments/{job['run_id']}")["summary"]["metrics"]["accuracy"]
+    if ended["status"] != "COMPLETED" or accuracy["last"] < 0.5:
+        raise NotShown(f"the job did not learn: {ended['status']}, accuracy {accuracy['last']}")
+    print(f"    => by GET /api/experiments/{job['run_id']}: accuracy {accuracy['last']:.3f}")
+
+
+def stop(stage: Stage) -> None:
+    """End the job."""
+    if "CANCELLED" not in stage.loom("stop", "@"):
+        raise NotShown("the job did not end")
+
+
+def down(stage: Stage) -> None:
+    """End the plane."""
+    if "down" not in stage.loom("down"):
+        raise NotShown("the plane did not end")
 
 
 ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
@@ -132,7 +176,13 @@ ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
         f"{LOOM} run -d -n 4 {SCRIPT} --lr 0.1 ...",
         steer,
     ),
-    ("Nothing needs to stay.", f"{LOOM} stop @", end),
+    ("A job ends when one says so.", f"{LOOM} stop @", stop),
+    (
+        "A job is a document: submitted by HTTP, queued, run, remembered.",
+        "curl URL/api/jobs -H 'Authorization: Bearer ...' -d @mnist-ddp-demo.json",
+        submit,
+    ),
+    ("The plane that watched all of this ends, too.", f"{LOOM} down", down),
 )
 NEXT = (
     (f"{LOOM} run -n 2 train.py --your-flags", "your own script, unchanged"),

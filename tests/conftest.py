@@ -2,10 +2,12 @@
 
 `@pytest.mark.needs("mount")` asks for a probe below. `LOOM_TEST_REQUIRE=mount,torch` names what
 this machine must have, `CI=true` means all of it: a test whose need is missing then fails instead
-of being skipped.
+of being skipped. `LOOM_TEST_EXAMPLES=25` has tests that try many examples try so many percent of
+them, as `make check` does.
 """
 
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -14,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 
+import hypothesis
 import pytest
 
 from .cluster import NEEDS
@@ -30,6 +33,9 @@ os.environ.setdefault("LOOM_WARM", "0")
 os.environ.setdefault("LOOM_PLANE", "0")
 
 _LONGEST_BASE = 20  # letters of the temporary folder; a socket's whole name has 107
+
+_FEWEST = 10  # examples
+_LESSENED: set[tuple[object, str]] = set()  # of several items one function may be
 
 __all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
 
@@ -139,11 +145,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what asks for hosts; refuse a need without a probe: it would never be noticed."""
+    share = int(os.environ.get("LOOM_TEST_EXAMPLES", "100"))
     for item in items:
         _mark_hosts(item)
+        if share < 100:
+            _try_fewer(item, share)
     asked = {mark.args[0] for item in items for mark in item.iter_markers("needs")}
     if unknown := asked - PROBES.keys():
         raise pytest.UsageError(f"needs without a probe in tests/conftest.py: {sorted(unknown)}")
+
+
+def _try_fewer(item: pytest.Item, share: int) -> None:
+    """Have a property, or a machine of states, try fewer examples than it does by itself."""
+    for holder, name in (
+        (getattr(item, "obj", None), "_hypothesis_internal_use_settings"),
+        (getattr(item, "cls", None), "settings"),
+    ):
+        own = getattr(holder, name, None)
+        if isinstance(own, hypothesis.settings) and (holder, name) not in _LESSENED:
+            _LESSENED.add((holder, name))
+            fewer = max(_FEWEST, own.max_examples * share // 100)
+            few = hypothesis.settings(own, max_examples=min(own.max_examples, fewer))
+            setattr(holder, name, few)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the collector's sight: it would go through all of it again."""
+    gc.freeze()
 
 
 def _mark_hosts(item: pytest.Item) -> None:

@@ -49,7 +49,8 @@ def leaving(loom_home: Path) -> dict[str, list[int]]:
 def app_ids(loom_home: Path) -> list[str]:
     """Return the apps that the state folder knows or is about to know."""
     runs = loom_home / "runs"
-    return [entry.name.removeprefix(".new-") for entry in runs.iterdir()] if runs.is_dir() else []
+    names = [entry.name for entry in runs.iterdir()] if runs.is_dir() else []
+    return [name.removeprefix(".new-").partition("~")[0] for name in names]
 
 
 def processes_of(app_id: str) -> set[int]:

@@ -97,6 +97,22 @@ def test_a_rank_that_computes_for_long_is_suspect_at_most(start: Start) -> None:
     assert all(item["facts"]["culprits"] == [] for item in events(job, "verdict"))
 
 
+@pytest.mark.parametrize("nap", [0.3, 2.0])  # seconds: shorter and longer than between two looks
+def test_ranks_that_sleep_in_every_step_are_not_said_to_stand(nap: float, start: Start) -> None:
+    job = start("stuck.py", 2, HOW="no", STEPPING="attached", NAP=nap).ready()
+    job.passes(2)
+
+    found = [json.loads(loom("inspect", job.id, "stacks", "--json")) for _ in range(3)]
+    shown = loom("inspect", job.id, "stacks")
+
+    assert {role["verdict"]["culprits"] == [] for one in found for role in one["roles"]} == {True}
+    assert "stand" not in " ".join(one["roles"][0]["verdict"]["words"] for one in found)
+    seen = [rank for one in found for rank in one["roles"][0]["ranks"]]
+    assert {rank["moved"] for rank in seen if rank["kind"] == "waiting"} == {True}
+    assert "stand" not in shown
+    assert events(job, "hang", "kill") == []
+
+
 def test_a_stopped_rank_is_found_out_and_stacks_are_shown(start: Start) -> None:
     job = start("stuck.py", 3, HOW="stopped", STEPPING="attached", LOOM_HANG_LIMIT=1000)
     until(lambda: events(job, "verdict"), PATIENCE)

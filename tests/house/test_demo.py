@@ -54,7 +54,7 @@ def test_every_act_happens_and_nothing_is_left(tmp_path: Path, own: Path) -> Non
     done = play(tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7"]
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7", "8", "9"]
     assert "launched, trained a step and ended in" in done.stdout
     assert "the loss fell from" in done.stdout
     changes = re.findall(CHANGE, done.stdout)

@@ -1,4 +1,8 @@
-"""A DDP loop that logs its loss; each rank writes for itself what it logged, at which time."""
+"""A DDP loop that logs its loss; each rank writes for itself what it logged, at which time.
+
+A second file has, a line a step: when it ended, and the CPU seconds of the training thread and of
+the whole process until then.
+"""
 
 import json
 import os
@@ -17,6 +21,7 @@ model = DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 out = os.open(f"{os.environ['OUT']}/rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 os.write(out, json.dumps({"pid": os.getpid()}).encode() + b"\n")
+cpu = os.open(f"{os.environ['OUT']}/cpu-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 run = loom.init()
 for step in run.steps(1_000_000):
     with step:
@@ -28,4 +33,6 @@ for step in run.steps(1_000_000):
         step.log(loss=loss, half=step.number / 2)
         time.sleep(0.005)
         logged = {"loss": loss.item(), "half": step.number / 2}
-        os.write(out, json.dumps([step.number, time.monotonic(), logged, ""]).encode() + b"\n")
+        now = time.monotonic()
+        os.write(out, json.dumps([step.number, now, logged, ""]).encode() + b"\n")
+        os.write(cpu, f"{now} {time.thread_time()} {time.process_time()}\n".encode())

@@ -1,6 +1,7 @@
 """DDP over gloo, of which rank 1 gets stuck in step 20 of its first life, as `HOW` says.
 
-`STEPPING=api` says its steps itself. Each rank writes for itself: its pid, then a line a step.
+It sleeps `NAP` seconds in each step. `STEPPING=api` says its steps itself. Each rank writes for
+itself: its pid, then a line a step.
 """
 
 import json
@@ -45,7 +46,7 @@ def take(step):
     optimizer.step()
     optimizer.zero_grad()
     os.write(out, json.dumps([step, time.time(), {}, ""]).encode() + b"\n")
-    time.sleep(0.02)
+    time.sleep(float(os.environ.get("NAP", "0.02")))
 
 
 if os.environ["STEPPING"] == "api":

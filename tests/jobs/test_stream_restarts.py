@@ -1,0 +1,88 @@
+"""A job is followed by one client while server, weaver and NATS are killed beneath it."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from .. import metrics
+from ..control.steering import PATIENCE, Plane
+from ..living import until
+from .http import LEARN, Listener, door_of_admin, listening, notes
+
+pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
+WORLD = range(2)
+PARTS = ("server", "weaver", "nats")
+NAMES = ("loss", "mark")
+QUIET = 1.0  # seconds in which a second copy of something would have come
+
+
+def passes(listener: Listener, more: int = 5) -> None:
+    """Come back when so many further steps of each rank were heard of."""
+    goals = {rank: step + more for rank, step in newest(listener).items()}
+    until(lambda: all(newest(listener)[rank] >= goal for rank, goal in goals.items()), PATIENCE)
+
+
+def newest(listener: Listener) -> dict[int, int]:
+    """Return the last step of each rank that was heard of."""
+    return dict(listener.said("metric", "rank", "step"))
+
+
+def printed(folder: Path) -> list[tuple[int, str]]:
+    """Return what each rank has printed by its own notes."""
+    lines = [(rank, f"rank {rank} begins") for rank in WORLD]
+    for rank in WORLD:
+        steps = [row[0] for row in notes(folder, rank)[1:]]
+        lines += [(rank, f"rank {rank} is at {step}") for step in steps if step % 10 == 0]
+    return sorted(lines)
+
+
+def numbers(plane: Plane, database: str, column: str, job: str) -> list[int]:
+    """Return the numbers of a job's events by a database file itself."""
+    words = f"SELECT {column} FROM events WHERE job = ? ORDER BY {column}"
+    with plane.database(database) as base:
+        return [number for (number,) in base.execute(words, (job,))]
+
+
+def test_a_stream_misses_nothing_and_has_nothing_twice_whoever_is_killed(
+    plane: Plane, folder: Path
+) -> None:
+    door, work = door_of_admin(), folder / "work"
+    shutil.copy(LEARN, work)
+    spec = {"name": "followed", "script": "learn.py", "env": {"OUT": str(work)}}
+    job = door.submit({**spec, "resources": {"workers": len(WORLD)}}, work)
+
+    with listening(door, job) as listener:
+        until(lambda: listener.ranks() == set(WORLD), PATIENCE)
+        for part in PARTS:
+            plane.back(part, plane.kill(part))
+            passes(listener)
+        (work / "enough").touch()
+        door.ends(job)
+        points = sorted(
+            (rank, step, loss, mark)
+            for rank in WORLD
+            for step, _, loss, mark in notes(work, rank)[1:]
+        )
+        until(lambda: len(listener.said("metric", "loss")) >= len(points), PATIENCE)
+        until(lambda: len(listener.said("log", "message")) >= len(printed(work)), PATIENCE)
+        until(lambda: time.monotonic() - listener.last > QUIET, PATIENCE)
+
+    assert listener.visits > 1
+    assert listener.said("metric", "rank", "step", *NAMES) == points
+    stored = metrics.in_file(folder / "loom" / "plane" / "records.db")
+    assert {place: point.value for place, point in stored.items() if place[1] in NAMES} == {
+        (job, name, rank, "learn", step): value
+        for rank, step, *both in points
+        for name, value in zip(NAMES, both, strict=True)
+    }
+    lines = listener.said("log", "stream", "rank", "message")
+    assert [line[1:] for line in lines if line[0] == "stdout"] == printed(work)
+    events = listener.said("event", "from", "seq")
+    assert [seq for source, seq in events if source == "rank"] == numbers(
+        plane, "records", "id", job
+    )
+    decided = [seq for source, seq in events if source == "weaver"]
+    decided += [seq for (seq,) in listener.said("state", "seq")]
+    assert sorted(decided) == numbers(plane, "state", "seq", job)
