@@ -32,7 +32,7 @@ A0, A1, B0, B1 = (ProcessId("j", "trainer", rank) for rank in range(4))
 OTHER = ProcessId("other", "trainer", 0)
 GROUP_A, GROUP_B = GroupId("j", "A"), GroupId("j", "B")
 
-SEED = DRMap().register(  # the seed's two replica groups, and another job that shares a device
+SEED = DRMap().register(  # two replica groups, and another job that shares a device
     Process(A0, frozenset({"gpu0"}), "A", "n0"),
     Process(A1, frozenset({"gpu1"}), "A", "n1"),
     Process(B0, frozenset({"gpu2"}), "B", "n0"),

@@ -71,7 +71,10 @@ def test_a_job_that_begins_is_in_a_state() -> None:
         sent(of_happening(Happening(7, AT, "j", kind))) for kind in ("submitted", "job_started")
     ]
 
-    assert [each["status"] for each in found] == ["QUEUED", "RUNNING"]
+    assert [(each["status"], each["reason"]) for each in found] == [
+        ("QUEUED", "submitted"),
+        ("RUNNING", "job_started"),
+    ]
 
 
 def test_what_else_the_weaver_notes_is_an_event() -> None:

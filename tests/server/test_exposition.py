@@ -6,8 +6,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from torchloom.server import exposition
-from torchloom.server.counts import Counting, Counts
+from torchloom.server.counts import Counts
 from torchloom.server.exposition import Sample, family, gauge
+from torchloom.server.passing import Passing
 
 
 def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -32,7 +33,7 @@ def asked(counts: Counts, scope: dict[str, Any], *said: dict[str, Any]) -> None:
     async def send(message: Any) -> None:
         pass
 
-    asyncio.run(Counting(app, counts)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(Passing(app, counts.count)(scope, None, send))  # type: ignore[arg-type]
 
 
 def test_names_of_strangers_stay_labels() -> None:

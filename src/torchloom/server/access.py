@@ -2,10 +2,9 @@
 
 import json
 import logging
-import time
 from datetime import UTC, datetime
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 _QUIET = ("/healthz", "/readyz", "/metrics")  # asked every few seconds by other machines
 _log = logging.getLogger("torchloom.server.access")
@@ -24,33 +23,8 @@ class JsonLines(logging.Formatter):
         return json.dumps(said, default=str)
 
 
-class AccessLog:
-    """Note each request: the path as its template, for what is in it may be anybody's secret."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                status = message["status"]
-            elif message["type"] == "websocket.accept":
-                status = 101
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            _note(scope, status, time.perf_counter() - began)
-
-
-def _note(scope: Scope, status: int, seconds: float) -> None:
+def log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Note a request: the path as its template, for what is in it may be anybody's secret."""
     path = getattr(scope.get("route"), "path", "-")
     if path in _QUIET and status < 400:
         return

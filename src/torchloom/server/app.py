@@ -11,13 +11,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from torchloom.server import live, openapi, policy, problems
-from torchloom.server.access import AccessLog
+from torchloom.server.access import log_request
 from torchloom.server.auth import identities_of
 from torchloom.server.body import BodyLimit
-from torchloom.server.counts import Counting, Counts
+from torchloom.server.counts import Counts
 from torchloom.server.desk import Desk
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import Reach
+from torchloom.server.passing import Passing
 from torchloom.server.routes import ROUTERS
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -59,9 +60,8 @@ def build(desk: Desk, front: Front) -> FastAPI:
 
 def guarded(app: FastAPI, front: Front) -> ASGIApp:
     """Return the app behind everything that a request must pass first."""
-    limited = BodyLimit(app)
-    noted = AccessLog(Guard(limited, app.state.identities, front.reach))
-    return Counting(noted, app.state.counts)
+    behind = Guard(BodyLimit(app), app.state.identities, front.reach)
+    return Passing(behind, log_request, app.state.counts.count)
 
 
 @contextlib.asynccontextmanager

@@ -1,11 +1,10 @@
 """How often the server was asked what, and how long it took."""
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 _OTHER = "other"  # what has no route: anybody may make up such paths
@@ -42,37 +41,8 @@ class Counts:
         self.requests[method, path, status] += 1
         self.durations.setdefault((method, path), Durations()).add(seconds)
 
-
-class Counting:
-    """Count what passes: of a request its time, of a WebSocket that it came."""
-
-    def __init__(self, app: ASGIApp, counts: Counts) -> None:
-        self.app = app
-        self._counts = counts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                status = message["status"]
-            elif message["type"] == "websocket.accept":
-                status = 101
-                self._note(scope, status, time.perf_counter() - began)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            if status != 101:
-                self._note(scope, status, time.perf_counter() - began)
-
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count what passes: of a request its time, of a WebSocket the time until it was taken."""
         method = scope.get("method", "WS")
         known = method if method in (*_METHODS, "WS") else _OTHER
-        path = getattr(scope.get("route"), "path", _OTHER)
-        self._counts.note(known, path, status, seconds)
+        self.note(known, getattr(scope.get("route"), "path", _OTHER), status, seconds)

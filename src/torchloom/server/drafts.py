@@ -1,4 +1,4 @@
-"""What is streamed, before anybody's cursor is on it: the seed's payloads, key by key."""
+"""What is streamed, before anybody's cursor is on it: public payloads, key by key."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,8 @@ def of_happening(row: Happening) -> Draft:
     after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
     move = {"happened": row.seq}
     if after is not None:
-        body = _state(str(after), row.reason, row.seq, row.time, row.job)
+        reason = row.reason or (row.kind if row.kind in _BEGINNINGS else "")
+        body = _state(str(after), reason, row.seq, row.time, row.job)
         return Draft(row.job, "state", -1, row.time, body, move)
     shape = shapes.happening_shape(row)
     body = {"type": "event", **shape, "rank": _rank(row.rank)}

@@ -1,0 +1,44 @@
+"""See requests pass: how each was answered and how long it took, told to whoever takes notes."""
+
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Note = Callable[[Scope, int, float], None]  # what was asked, the status, seconds
+
+_ACCEPTED = 101
+_FAILED = 500  # nobody has answered
+
+
+class Passing:
+    """Wraps an app. A request is noted when it is over, a WebSocket when it is accepted."""
+
+    def __init__(self, app: ASGIApp, *notes: Note) -> None:
+        self.app = app
+        self._notes = notes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), _FAILED
+
+        def note() -> None:
+            for each in self._notes:
+                each(scope, status, time.perf_counter() - began)
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = _ACCEPTED
+                note()
+            await send(message)
+
+        try:
+            await self.app(scope, receive, seen)
+        finally:
+            if status != _ACCEPTED:
+                note()
