@@ -21,7 +21,8 @@ help:
 	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
 	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
 	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples;'
-	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents'
+	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents,'
+	@echo '                  T=plane jobs and metrics beside mlflow'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -48,7 +49,7 @@ soak: venv
 
 bench: venv
 	@$(python) make/venv.py peers
-	@case ' $(T) ' in *' control '*) $(python) make/venv.py trackers;; esac
+	@case ' $(T) ' in *' control '*|*' plane '*) $(python) make/venv.py trackers;; esac
 	@for area in $(or $(T),cli launch); do \
 	  $(venv) -m benchmarks.run $$area $(if $(N),-n $(N)) --peers .build/peers \
 	    --out docs/evidence/bench-$$area.json || missed=1; \

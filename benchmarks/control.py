@@ -19,10 +19,10 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks import plane
+from benchmarks import planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
 from benchmarks.launch import end_zygotes
-from benchmarks.plane import Plane, cpu
+from benchmarks.planes import Plane, cpu
 
 from torchloom.errors import LoomError
 
@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 def figures(lab: Lab) -> list[Figure]:
     """Return the figures of live control."""
     lab.at_end.callback(end_zygotes, lab)
-    running = once(lambda: lab.at_end.enter_context(plane.up(lab)))
+    running = once(lambda: lab.at_end.enter_context(planes.up(lab)))
     idle = once(lambda: idle_steps(lab, running()))
     steered = {ranks: once(partial(steer, lab, running, ranks)) for ranks in (2, 4, 8)}
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks import plane, plane_submit
+from benchmarks import plane_submit, planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, once, series
-from benchmarks.plane import Plane
+from benchmarks.planes import Plane
 
 HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "specs" / "hostile"
 KINDS = {".json": "application/json", ".yaml": "application/yaml"}
@@ -28,7 +28,7 @@ def figures(lab: Lab) -> list[Figure]:
 
     @once
     def seen() -> dict[str, list[float]]:
-        with plane.up(lab) as running, plane_submit.busy(running), line(running) as caller:
+        with planes.up(lab) as running, plane_submit.busy(running), line(running) as caller:
             found = {"hostile": hostile(caller), "paced": paced(caller)}
             running.ask("quota", owner=OWNER, workers=0)  # none of them is to begin
             return found

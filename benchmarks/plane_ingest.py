@@ -67,9 +67,9 @@ def storing(command: str, place: Callable[[], Place], count: int, steps: int) ->
 
 def over_nats(lab: Lab) -> Subject:
     """Return what a point takes from agents' hands into the database."""
-    from benchmarks import plane
+    from benchmarks import planes
 
-    running = once(lambda: lab.at_end.enter_context(plane.up(lab)))
+    running = once(lambda: lab.at_end.enter_context(planes.up(lab)))
     rounds: list[int] = []
 
     def sample() -> float:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import plane
+from benchmarks import planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, once, series
-from benchmarks.plane import Plane, cpu
+from benchmarks.planes import Plane, cpu
 
 CLIENTS, RATE = 200, 20
 LOOKS, LOOK = 12, 1.0  # windows, and seconds of each
@@ -31,7 +31,7 @@ def figures(lab: Lab) -> list[Figure]:
     @once
     def seen() -> dict[str, list[float]]:
         with (
-            plane.up(lab) as running,
+            planes.up(lab) as running,
             told(lab, running),
             listening(running) as clients,
         ):

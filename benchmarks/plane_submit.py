@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks import plane
+from benchmarks import planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, once, series
-from benchmarks.plane import Plane
+from benchmarks.planes import Plane
 
 CALLERS = 32
 ROUNDS, EACH = 12, 640  # submissions of a round, from all callers together
@@ -34,7 +34,7 @@ def figures(lab: Lab) -> list[Figure]:
 
     @once
     def seen() -> dict[str, list[float]]:
-        with plane.up(lab) as running, busy(running):
+        with planes.up(lab) as running, busy(running):
             return {"paced": paced(running), "rates": rates(running)}
 
     many = series(f"submit, {CALLERS} callers", lambda: seen()["rates"])
@@ -89,7 +89,7 @@ def paced(running: Plane) -> list[float]:
     return took
 
 
-def _submit(caller: plane.Caller, count: int) -> None:
+def _submit(caller: planes.Caller, count: int) -> None:
     for _ in range(count):
         said: dict[str, Any] = caller.ask("submit", spec=SPEC, owner=OWNER)
         if said["state"] != "QUEUED":

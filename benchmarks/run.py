@@ -22,7 +22,7 @@ from benchmarks.figure import CannotMeasure, Figure, Lab, Subject
 from benchmarks.verdict import row
 
 HERE = Path(__file__).resolve().parent
-AREAS = ("cli", "launch", "control", "scale")
+AREAS = ("cli", "launch", "control", "scale", "plane")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -150,7 +150,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         figures = [_short(item[key]) for key in ("ours", "peer", "ratio")]
         said = {k: v for k, v in (item["target"] or {}).items() if k not in ("stat", "reported")}
         goal = " ".join(f"{k}={v}" for k, v in said.items())
-        goal = goal.replace("at_most=", "<=").replace("of_peer_<=", "ratio <=")
+        goal = (
+            goal.replace("at_most=", "<=")
+            .replace("at_least=", ">=")
+            .replace("of_peer_<=", "ratio <=")
+        )
         lines.append(
             f"{item['name']:20} {figures[0]:>9} {figures[1]:>9} {figures[2]:>7}  "
             f"{goal:22} {_WORDS[item['met']]}"

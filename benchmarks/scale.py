@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import plane
+from benchmarks import planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
-from benchmarks.plane import Plane, cpu
+from benchmarks.planes import Plane, cpu
 from benchmarks.scale_fleet import Fleet, fleet, note, until
 
 from torchloom.rules.liveness import Limits
@@ -38,7 +38,7 @@ def figures(lab: Lab) -> list[Figure]:
     @once
     def seen() -> "Seen":
         shown = Seen()
-        with plane.up(lab) as running, fleet(running, LADDER[-1]) as agents:
+        with planes.up(lab) as running, fleet(running, LADDER[-1]) as agents:
             try:
                 observe(running, agents, shown)
             except CannotMeasure as error:  # what was seen until then is seen

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.figure import CannotMeasure
-from benchmarks.plane import Plane
+from benchmarks.planes import Plane
 
 PROCESSES = 4  # that simulate
 TOGETHER = 500  # agents that come at once; the next ones when these have been greeted

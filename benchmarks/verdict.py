@@ -60,9 +60,9 @@ def met(
         return None
     if not target or ours is None or n < target.get("samples", enough):
         return False
-    limit, share = target.get("at_most"), target.get("of_peer_at_most")
-    if limit is None and share is None:
+    least, limit, share = (target.get(word) for word in ("at_least", "at_most", "of_peer_at_most"))
+    if least is None and limit is None and share is None:
         return False
-    within = limit is None or ours <= limit
+    within = (limit is None or ours <= limit) and (least is None or ours >= least)
     beside = share is None or (ratio is not None and ratio <= share)
     return within and beside

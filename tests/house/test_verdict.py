@@ -159,3 +159,10 @@ def test_the_table_shows_what_was_missed() -> None:
 
     words = shown.splitlines()[1].split()
     assert " ".join(words) == "plan 60.0 - - <=50 ratio <=0.25 NO"
+
+
+def test_a_floor_is_met_from_above() -> None:
+    floor = {"stat": "median", "at_least": 50}
+
+    assert met(50.0, None, 10, floor) is True
+    assert met(49.9, None, 10, floor) is False

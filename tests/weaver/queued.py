@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import threading
 from collections import Counter
@@ -177,24 +178,36 @@ class Plane:
 
 def stored(folder: Path, query: str) -> list[tuple[Any, ...]]:
     """Read the database with nothing of ours between."""
-    path = folder / "state.db"
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as base:
-        return base.execute(query).fetchall()
+    return stored_at_once(folder, query)[0]
+
+
+def stored_at_once(folder: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
+    """Read several things of one instant."""
+    path = f"file:{folder / 'state.db'}?mode=ro"
+    with contextlib.closing(sqlite3.connect(path, uri=True, isolation_level=None)) as base:
+        base.execute("BEGIN")
+        return [base.execute(query).fetchall() for query in queries]
 
 
 def given_twice(folder: Path, cpus: dict[str, int], needs: dict[str, int]) -> list[str]:
     """Return what is wrong with the placements by the database alone: a slot or a GPU that two
     have, a job that has part of what it needs, one that runs without or waits with a place."""
-    rows = stored(folder, "SELECT job, node, workers, cpus, gpus FROM placements")
-    states = dict(stored(folder, "SELECT id, state FROM jobs"))
-    used: Counter[str] = Counter()
-    workers: Counter[str] = Counter()
-    for job, node, count, each, _ in rows:
+    rows, jobs = stored_at_once(
+        folder,
+        "SELECT job, node, workers, cpus, gpus FROM placements",
+        "SELECT id, state FROM jobs",
+    )
+    states = dict(jobs)
+    used, workers, gpus = Counter[str](), Counter[str](), Counter[str]()
+    for job, node, count, each, uuids in rows:
         used[node] += each
         workers[job] += count
-    wrong = [f"{node} has {cpus.get(node, 0)}, gave {n}" for node, n in used.items()]
-    wrong = [w for w, (node, n) in zip(wrong, used.items(), strict=True) if n > cpus.get(node, n)]
-    wrong += [f"{job} is half placed" for job, n in workers.items() if needs.get(job, n) != n]
-    wrong += [f"{job} waits and is placed" for job in workers if states[job] == "QUEUED"]
+        gpus.update(json.loads(uuids))
     running = {job for job, state in states.items() if state == "RUNNING"}
-    return wrong + [f"{job} runs and has no place" for job in running - set(workers)]
+    return [
+        *(f"{node} has {cpus[node]}, gave {n}" for node, n in used.items() if n > cpus[node]),
+        *(f"{uuid} was given twice" for uuid, n in gpus.items() if n > 1),
+        *(f"{job} is half placed" for job, n in workers.items() if needs.get(job, n) != n),
+        *(f"{job} waits and is placed" for job in workers if states[job] == "QUEUED"),
+        *(f"{job} runs and has no place" for job in running - set(workers)),
+    ]

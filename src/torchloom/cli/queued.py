@@ -18,7 +18,7 @@ from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.settings import user_name, wants_plane
 from torchloom.specs.api import AppDryRunInfo, CfgVal, make_app_handle
 from torchloom.specs.jobspec import JobSpec, Policy
-from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
+from torchloom.specs.jobspec_shape import job_from_dict, job_in_short
 
 _LOOK = 0.2  # seconds between two looks at a job that waits
 _OVER = ("COMPLETED", "FAILED", "CANCELLED")
@@ -58,12 +58,6 @@ def _plain(env: dict[str, str]) -> dict[str, str]:
     return {name: value.replace("$$", "$") for name, value in env.items()}
 
 
-def told(spec: JobSpec) -> dict[str, Any]:
-    """Return a job as plain data: what differs from what goes without saying."""
-    silent = job_to_dict(JobSpec(""))
-    return {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
-
-
 class QueuedSubmission(Submission):
     """A job on its way through the queue; from its start on it is followed as any other."""
 
@@ -76,7 +70,7 @@ class QueuedSubmission(Submission):
         spec: JobSpec,
     ) -> None:
         super().__init__(runner, scheduler, request, info)
-        self._told = told(spec)
+        self._told = job_in_short(spec)
         job_from_dict(self._told)  # what the command line said must fit as well
         self._shape: dict[str, Any] = {}
 

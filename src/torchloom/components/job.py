@@ -5,7 +5,7 @@ import json
 from torchloom.components.dist import loom
 from torchloom.specs.api import AppDef
 from torchloom.specs.jobspec import JobSpec, Policy
-from torchloom.specs.jobspec_shape import job_to_dict
+from torchloom.specs.jobspec_shape import job_in_short
 
 SPEC_VARIABLE = "LOOM_JOB_SPEC"
 TRAINER = "torchloom.worker.train"
@@ -34,9 +34,7 @@ def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
 
 def _variables(spec: JobSpec) -> dict[str, str]:
     """Return a job's variables; values arrive as written, so macros find no dollar in them."""
-    silent = job_to_dict(JobSpec(""))
-    told = {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
-    found = {**spec.env, SPEC_VARIABLE: json.dumps(told)}
+    found = {**spec.env, SPEC_VARIABLE: json.dumps(job_in_short(spec))}
     return {name: value.replace("$", "$$") for name, value in found.items()}
 
 

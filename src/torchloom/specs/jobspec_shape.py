@@ -56,6 +56,12 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
     return unfolded
 
 
+def job_in_short(spec: JobSpec) -> dict[str, Any]:
+    """Return a job as plain data, without what goes without saying."""
+    silent = job_to_dict(JobSpec(""))
+    return {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
+
+
 def _framework(value: object, path: str) -> str:
     found = text(value, path)
     if found not in FRAMEWORKS:

@@ -122,4 +122,6 @@ def _nans(values: list[float], group: int) -> Sequence[int]:
 def _sums(column: Sequence[int], group: int) -> Sequence[int]:
     if not any(column):
         return array("q", [0]) * (-(-len(column) // group))
+    if group <= _SMALL and len(column) % group == 0:
+        return list(map(sum, zip(*(column[at::group] for at in range(group)), strict=True)))
     return [sum(column[at : at + group]) for at in range(0, len(column), group)]

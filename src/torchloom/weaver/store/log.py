@@ -14,7 +14,7 @@ from torchloom.weaver.store.points import piece
 from torchloom.weaver.store.sheet import Rows, Source
 from torchloom.weaver.store.sql import Sql
 
-_LIGHT = 4  # points weigh so much less than the series that each record has
+_LIGHT = 2  # points weigh so much less than the series that each record has
 _KEPT_ROWS = 10_000  # of the log, for those who follow
 
 PROGRESS = "SELECT last, merged, waiting FROM progress"
