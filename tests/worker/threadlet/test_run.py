@@ -36,6 +36,13 @@ def test_steps_go_over_the_epochs_and_every_number_arrives(ranks: Ranks) -> None
     assert ranks.agent.wait(Goodbye)[0].step == 60
 
 
+def test_the_step_behind_which_a_program_leaves_its_loop_is_counted(ranks: Ranks) -> None:
+    told = json.loads(ranks.run("api.py", BATCHES="30", BREAK_AFTER="7")[0])
+
+    assert told["applied"] == 7
+    assert ranks.agent.wait(Goodbye)[0].step == 7
+
+
 def test_a_run_registers_its_knobs_and_where_its_steps_begin(ranks: Ranks) -> None:
     ranks.run("api.py", BATCHES="5")
 

@@ -142,9 +142,19 @@ class Run:
             epoch, batch = next(dealt, (None, None))
             if epoch is None:
                 return
-            yield Step(self, self._next, epoch, batch)
+            try:
+                yield Step(self, self._next, epoch, batch)
+            except GeneratorExit:
+                self._leave()
+                raise
             self._next += 1
             self.applied = self._next
+
+    def _leave(self) -> None:
+        """Count the step behind which a program leaves its loop by itself."""
+        if self.applied > self._next:
+            self._next = self.applied
+            self._boundary.reach(self._next, self.applied)
 
     def _goes_on(self) -> bool:
         """Pass to the beginning of the next step; tell whether it is to be taken."""
