@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from .. import metrics
 from ..living import until
 from ..weaver.postgres import new_database, programs, running_postgres
 from .steering import PATIENCE, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2
-POINTS = (
-    "select s.name, s.rank, m.step, m.value from records.metrics m"
-    " join records.series s on s.id = m.series where s.job = %s and s.name in ('loss', 'half')"
-)
 COMMANDS = "select state, effective from state.commands where job = %s order by number"
 
 
@@ -39,6 +36,19 @@ def read(url: str, words: str, job: Job) -> list[tuple[Any, ...]]:
         return connection.execute(words.encode(), (job.id,)).fetchall()
 
 
+def points(url: str, job: Job) -> dict[tuple[str, int, int], float]:
+    """Return what the database shows of two series: by name, rank and step."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        found = metrics.shown(connection, "records.")
+    return {
+        (name, rank, step): point.value
+        for (of, name, rank, _, step), point in found.items()
+        if of == job.id and name in ("loss", "half")
+    }
+
+
 def test_a_weaver_is_killed_and_postgres_has_every_point_and_every_change(
     plane: Plane, database: str, start: Callable[..., Job]
 ) -> None:
@@ -58,9 +68,8 @@ def test_a_weaver_is_killed_and_postgres_has_every_point_and_every_change(
         for row in job.rows(rank)
         for name, value in row.used.items()
     }
-    until(lambda: len(read(database, POINTS, job)) >= len(logged), PATIENCE)
-    points = {(name, rank, step): value for name, rank, step, value in read(database, POINTS, job)}
-    assert points == logged
+    until(lambda: len(points(database, job)) >= len(logged), PATIENCE)
+    assert points(database, job) == logged
     steps = (first["effective_step"], second["effective_step"], last)
     assert read(database, COMMANDS, job) == [("applied", step) for step in steps]
     files = Path(os.environ["LOOM_HOME"], "plane").glob("*.db*")

@@ -16,6 +16,7 @@ import pytest
 from torchloom.client import plane as door
 
 from ..cluster import Cluster
+from ..control.conftest import living
 from ..control.steering import LOOM, PATIENCE
 from ..living import until
 from .http import LEARN, SCRIPTS, notes
@@ -142,8 +143,12 @@ def office(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("LOOM_WARM", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(folder / "work")
-    yield Office(cluster, folder)
+    made = Office(cluster, folder)
+    yield made
+    for job in door.ask("jobs", active=True):
+        made.loom("stop", "--now", job["id"])
     door.leave()
+    until(lambda: not living(folder), PATIENCE)
 
 
 @pytest.fixture
