@@ -13,7 +13,9 @@ import pytest
 from torchloom.client.trust import fingerprint
 from torchloom.weaver.plane.certificates import certificate
 
-from ..server.plane import Plane, Ranks, Server, running
+from ..living import until
+from ..server.plane import PATIENCE, Plane, Ranks, Server, running
+from ..server.telling import Teller
 from .test_json import problems
 
 pytestmark = pytest.mark.process
@@ -121,6 +123,30 @@ def test_a_name_of_the_other_host_does_not_become_the_author(bob: Person, plane:
 
     audit = asyncio.run(plane.ask("audit", job="job-1"))
     assert audit[-1]["author"] == "bob"
+
+
+def test_curves_comparisons_and_the_audit_come_from_the_other_plane(
+    alice: Person, plane: Plane
+) -> None:
+    with Teller(plane, "curved") as teller:
+        teller.tell(0, *((step, {"loss": 1.0 / (step + 1), "lr": 0.1}) for step in range(50)))
+        teller.tell(1, (0, {"loss": 7.0}))
+        until(teller.is_stored, PATIENCE)
+
+    drawn = alice.loom("plot", "curved", "loss", "--json")
+    every = alice.loom("plot", "curved", "loss", "--all-ranks", "--json")
+    compared = alice.loom("compare", "curved", "gpt", "--json")
+    audit = alice.loom("inspect", "gpt", "audit", "--json")
+
+    assert drawn[2] == compared[2] == ""
+    (curve,) = json.loads(drawn[1])
+    assert (curve["name"], curve["rank"], curve["steps"]) == ("loss", 0, list(range(50)))
+    assert curve["values"] == [1.0 / (step + 1) for step in range(50)]
+    assert [(one["rank"], one["values"][0]) for one in json.loads(every[1])] == [(0, 1.0), (1, 7.0)]
+    assert [run["job_id"] for run in json.loads(compared[1])["runs"]] == ["curved", "job-1"]
+    assert (audit[0], audit[2]) == (0, "")
+    known = asyncio.run(plane.ask("audit", job="job-1"))
+    assert [one["id"] for one in json.loads(audit[1])] == [one["id"] for one in known]
 
 
 def test_what_is_not_there_is_refused_in_words(alice: Person, bob: Person) -> None:

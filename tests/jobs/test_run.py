@@ -69,12 +69,15 @@ def test_a_job_that_waits_is_listed_with_its_reason_shown_and_stopped(
     (queued,) = json.loads(loom("ls", "--state", "queued", "--json"))
     shown = loom("show", second["id"])
     spec = json.loads(loom("show", "--spec", "--json", second["id"]))
+    logs = subprocess.run([LOOM, "logs", second["id"]], capture_output=True, text=True)
     stopped = loom("stop", second["id"])
     loom("stop", "--now", first["id"])
 
     why = "waits for room: needs 1 workers, 0 would fit now"
     assert (queued["id"], queued["state"], queued["reason"]) == (second["id"], "QUEUED", why)
     assert f"QUEUED {why}" in shown
+    assert (logs.returncode, logs.stdout) == (1, "")
+    assert logs.stderr == f"loom: {second['id']} has no logs: it is QUEUED, {why}\n"
     assert spec == door.ask("job", job=second["id"])["spec"]
     assert stopped == f"{second['id']} CANCELLED\n"
     assert {name for name, _ in starts()} == {first["id"]}

@@ -22,9 +22,9 @@ def command(runs: tuple[str, ...], whole: bool, as_json: bool) -> None:
 
     Of what is the same in all runs nothing is shown but how much it is. `*` marks the best.
     """
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    found = plane.ask("compare", runs=list(runs))
+    found = chosen.ask("compare", runs=list(runs))
     if as_json:
         echo_json(found)
         return

@@ -42,9 +42,9 @@ def command(
 
 
 def _audit(job: str, as_yaml: bool, as_json: bool) -> None:
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    commands = plane.ask("audit", job=job)
+    commands = chosen.ask("audit", job=job)
     if as_json:
         echo_json(commands)
     elif as_yaml:
@@ -57,9 +57,9 @@ def _audit(job: str, as_yaml: bool, as_json: bool) -> None:
 
 def _stacks(job: str, rank: int | None, threads: bool, as_json: bool) -> None:
     from torchloom.cli import stackprint
-    from torchloom.client import plane
+    from torchloom.client import chosen
 
-    found = plane.ask("stacks", _PATIENCE, job=job)
+    found = chosen.ask("stacks", _PATIENCE, job=job)
     if rank is not None:
         known = [
             number for role in found["roles"] for one in role["stacks"] for number in one["ranks"]

@@ -9,7 +9,7 @@ import click
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.logprint import JsonLines, LastLines, NamedLines
 from torchloom.cli.relay import label
-from torchloom.errors import NotFound, UserError, shorten
+from torchloom.errors import Failure, NotFound, UserError, shorten
 from torchloom.launch.logreader import Span, Tail, Wait, lines
 from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.naming import find_job
@@ -61,6 +61,12 @@ def command(
     printer.release()
 
 
+class NoLogs(Failure):
+    """The job is known, and has not run."""
+
+    code = "no_logs"
+
+
 def _choose(
     job: str | None, role: str | None, ranks: str | None
 ) -> tuple[Record, list[RankRecord]]:
@@ -91,7 +97,22 @@ def _find(job: str | None) -> tuple[Record, list[str]]:
     if len(parts) > 2:
         form = "write JOB, JOB/ROLE or JOB/ROLE/0,1"
         raise UserError(f"{shorten(job or '')!r} has too many parts; {form}")
-    return find_job(job and f"{backend}{scheme}{session}{slash}{name}"), parts
+    meant = job and f"{backend}{scheme}{session}{slash}{name}"
+    try:
+        return find_job(meant), parts
+    except NotFound:
+        _tell_why(meant)
+        raise
+
+
+def _tell_why(job: str | None) -> None:
+    """Say of a job that has no run, and so no logs, what it waits for or how it ended."""
+    from torchloom.cli import live
+
+    found = live.stranger(job)
+    if found is not None and live.is_of_the_queue(found):
+        state, why = found["state"], found["reason"]
+        raise NoLogs(f"{found['id']} has no logs: it is {state}, {why}")
 
 
 def numbers(text: str) -> list[range]:

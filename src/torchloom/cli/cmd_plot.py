@@ -71,18 +71,18 @@ def _curves(
     run: str, metrics: tuple[str, ...], all_ranks: bool, ends: bool
 ) -> tuple[str, list["Series"]]:
     """Return the job that is meant and the curves to draw, in the order of their names."""
-    from torchloom.client import plane
+    from torchloom.client import chosen
     from torchloom.history.series import Series
 
-    known = plane.ask("curves", job=run, names=[])
-    chosen = _chosen(known["job"], known["names"], metrics)
+    known = chosen.ask("curves", job=run, names=[])
+    names = _wanted(known["job"], known["names"], metrics)
     buckets = _POINTS if ends else _BUCKETS
-    told = plane.ask("curves", job=known["job"], names=chosen, all_ranks=all_ranks, buckets=buckets)
+    told = chosen.ask("curves", job=known["job"], names=names, all_ranks=all_ranks, buckets=buckets)
     curves = [Series.of_buckets(one, ends) for one in told["curves"]]
-    return known["job"], sorted(curves, key=lambda curve: chosen.index(curve.name))
+    return known["job"], sorted(curves, key=lambda curve: names.index(curve.name))
 
 
-def _chosen(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
+def _wanted(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
     if not names:
         raise NoMetrics(f"{job} has no metric yet; `run.log(loss=...)` gives it one")
     for name in metrics:

@@ -4,6 +4,7 @@ What is asked has the same names and the same answers either way; who asks is th
 other plane, as its token says, and not the user of this host.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 _STEERING = ("set", "undo", "pause", "resume", "stop", "checkpoint")
 _LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
+_COLUMNS = {
+    "name": "name",
+    "rank": "rank",
+    "first_steps": "step_first",
+    "steps": "step_last",
+    "times": "time",
+}
 _PASSED = ("values", "hold", "guard", "span", "command", "at", "reason")
 Facts = Mapping[str, Any]
 
@@ -92,6 +100,34 @@ def _device_event(other: "Client", facts: Facts) -> dict[str, Any]:
     return other.device_event(facts["device"], facts["state"], **more)
 
 
+def _compare(other: "Client", facts: Facts) -> dict[str, Any]:
+    """Return runs side by side, each named as a job may be."""
+    return other.compare([other.job(run)["run_id"] for run in facts["runs"]])
+
+
+def _curves(other: "Client", facts: Facts) -> dict[str, Any]:
+    """Return curves as the door has them: of the lowest rank that has one, or of all."""
+    job, names = meant(other, facts.get("job") or ""), facts.get("names")
+    found = other.metrics(job, name=names or None, buckets=facts.get("buckets") or 1)
+    lowest: dict[str, int] = {}
+    for one in found["series"]:
+        lowest[one["name"]] = min(one["rank"], lowest.get(one["name"], one["rank"]))
+    wanted = [
+        one
+        for one in (found["series"] if names else ())
+        if facts.get("all_ranks") or one["rank"] == lowest[one["name"]]
+    ]
+    return {"job": found["job"], "names": found["names"], "curves": list(map(_curve, wanted))}
+
+
+def _curve(one: Facts) -> dict[str, Any]:
+    """Return a curve with the door's names; what JSON cannot say is no number."""
+    told: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
+    for name in ("min", "max", "last"):
+        told[name] = [math.nan if value is None else value for value in one[name]]
+    return told
+
+
 def _of_job(read: Callable[["Client", str], Any]) -> Callable[["Client", Facts], Any]:
     return lambda other, facts: read(other, meant(other, facts.get("job") or ""))
 
@@ -104,5 +140,6 @@ _ASKS: Mapping[str, Callable[["Client", Facts], Any]] = {
     "queue": lambda other, _: other.queue(),
     "devices": _devices,
     "device_event": _device_event,
-    "compare": lambda other, facts: other.compare(facts["runs"]),
+    "compare": _compare,
+    "curves": _curves,
 }
