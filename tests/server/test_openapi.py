@@ -31,6 +31,23 @@ CHECKS = [
 ]
 
 
+def test_the_page_for_people_has_every_route_and_loads_nothing_from_elsewhere(
+    admin: httpx.Client, described: dict[str, Any]
+) -> None:
+    page = admin.get("/docs")
+
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    shown = [
+        f"<b>{method.upper()}</b> <code>{path}</code>"
+        for path, item in described["paths"].items()
+        for method in item
+    ]
+    assert [each for each in shown if each not in page.text] == []
+    assert "src=" not in page.text
+    assert "://" not in page.text
+
+
 @pytest.fixture(scope="module")
 def described(admin: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = admin.get("/openapi.json").json()

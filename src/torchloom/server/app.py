@@ -39,9 +39,8 @@ def build(desk: Desk, front: Front) -> FastAPI:
     app = FastAPI(
         title="torchLoom",
         version=version("torchloom"),
-        docs_url="/docs",
+        docs_url=None,  # the framework's page is loaded from elsewhere
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         lifespan=_life,
     )
     app.state.desk = desk

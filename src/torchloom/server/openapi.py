@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from torchloom.server import intake
+from torchloom.server.docs_page import docs_page
 from torchloom.server.problems import Problem, declared
 
 _EVERYWHERE = (401, 403, 421, 500)
@@ -29,6 +30,10 @@ def describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return docs_page(openapi())
 
 
 def _complete(described: dict[str, Any]) -> dict[str, Any]:

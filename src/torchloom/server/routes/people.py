@@ -11,7 +11,7 @@ from torchloom.errors import LoomError
 from torchloom.server.attempts import Attempts
 from torchloom.server.auth import COOKIE, Identities, Who
 from torchloom.server.desk import DeskDep
-from torchloom.server.login_page import page
+from torchloom.server.login_page import login_page
 from torchloom.server.models import Answer, Key, Request
 from torchloom.server.paging import Page
 from torchloom.server.problems import ApiProblem, declared
@@ -240,9 +240,9 @@ async def authority(request: HttpRequest) -> Response:
 
 
 @router.get("/login", response_class=HTMLResponse)
-async def login_page() -> Response:
+async def log_in_by_link() -> Response:
     """The page that a link opens."""
-    return page()
+    return login_page()
 
 
 def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
