@@ -50,12 +50,17 @@ def babble(tmp_path: Path, calls: list[bytes], job: str) -> None:
     subprocess.run(argv, check=True, timeout=120, env={**os.environ, "LOOM_JOB": job})
 
 
-def publish(user: str, told: list[tuple[str, bytes]]) -> list[str]:
-    """Say these on the bus as a user of it; return what the server complained about."""
+def publish(user: str, told: list[tuple[str, bytes]], complaints: int = 0) -> list[str]:
+    """Say these on the bus as a user of it; return what the server complained about.
+
+    The client is told of complaints when it likes; so many are waited for.
+    """
     wrong: list[str] = []
+    heard = asyncio.Semaphore(0)
 
     async def complain(error: Exception) -> None:
         wrong.append(str(error))
+        heard.release()
 
     async def say() -> None:
         found = door.find()
@@ -67,6 +72,10 @@ def publish(user: str, told: list[tuple[str, bytes]]) -> list[str]:
         for subject, data in told:
             await client.publish(subject, data)
         await client.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                for _ in range(complaints):
+                    await heard.acquire()
         await client.close()
 
     asyncio.run(say())
@@ -140,8 +149,8 @@ def test_what_is_wrong_on_the_bus_is_dropped_and_counted_by_its_reason(
         f"agents/{AGENT}.creds", [*told[:-6], (ours["acts"], encode(Ready(old, "c/1", 1, 1)))]
     )
     as_door = publish("door.creds", told[-6:])
-    refused = publish(f"agents/{AGENT}.creds", [(stranger, b""), (subjects.DEVICE_EVENTS, b"")])
-    refused += publish("door.creds", [(ours["acts"], b"")])
+    refused = publish(f"agents/{AGENT}.creds", [(stranger, b""), (subjects.DEVICE_EVENTS, b"")], 2)
+    refused += publish("door.creds", [(ours["acts"], b"")], 1)
 
     expected = {"malformed": 4 * len(wrong) - 1, "version": 1, "unknown_rank": 1}
     settle(lambda: dict(counts(plane)[1] - before), expected)

@@ -181,10 +181,10 @@ class Jobs:
             self._state.put(job)
             if kind:
                 self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
-        self._jobs[job.id] = job
+            self._jobs[job.id] = job
+            if is_over(job):
+                self.on_over(job.id)  # what it had is given back in the same transaction
         self.on_change(job)
-        if is_over(job):
-            self.on_over(job.id)
 
 
 def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
