@@ -94,19 +94,23 @@ def logger(lab: Lab, which: str, count: int, running: Callable[[], Plane] | None
         return lab.at_end.enter_context(serving(home, which, lab.scratch, env))
 
     def sample() -> float:
-        asked = process()
-        assert asked.stdin is not None
-        assert asked.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            asked.stdin.write(f"{count}\n")
-            asked.stdin.flush()
-        line = asked.stdout.readline()
-        if not line:
-            raise CannotMeasure(f"{which} does not log; `make bench T=control` installs it")
-        return float(line)
+        return ask(process(), count, which)
 
     name = which.partition("-")[0]
     return Subject(COMMANDS[which], sample, name, version(home, name) if not running else "")
+
+
+def ask(process: "subprocess.Popen[str]", count: int, name: str) -> float:
+    """Ask for so much, and return what each took."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(f"{count}\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise CannotMeasure(f"{name} does not answer; `make bench T=control` installs it")
+    return float(line)
 
 
 @contextlib.contextmanager

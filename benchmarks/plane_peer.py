@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.control import version
+from benchmarks.control import ask, version
 from benchmarks.figure import CannotMeasure, Lab, Subject, once
 
 HERE = Path(__file__).parent
@@ -22,16 +22,7 @@ def mlflow(lab: Lab, command: str, count: int, *words: str, most: int | None = N
         return lab.at_end.enter_context(serving(lab, home, folder, *words))
 
     def sample() -> float:
-        asked = process()
-        assert asked.stdin is not None
-        assert asked.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            asked.stdin.write(f"{count}\n")
-            asked.stdin.flush()
-        line = asked.stdout.readline()
-        if not line:
-            raise CannotMeasure("mlflow does not answer; `make bench T=control` installs it")
-        return float(line)
+        return ask(process(), count, "mlflow")
 
     return Subject(command, sample, "mlflow", version(home, "mlflow"), most)
 

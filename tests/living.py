@@ -90,3 +90,9 @@ def _environ(process: Path) -> set[bytes]:
         return set((process / "environ").read_bytes().split(b"\0"))
     except OSError:  # gone, or another user's
         return set()
+
+
+def children() -> set[str]:
+    """Return the processes of this one, whichever of its threads started them."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for entry in lists for pid in entry.read_text().split()}

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 
 from torchloom.server.patterns import LONGEST, BadPattern, Patterns, PatternTooSlow, checked
+
+from ..living import children
 
 pytestmark = pytest.mark.process
 
@@ -57,12 +58,6 @@ def test_a_catastrophic_pattern_is_ended_while_the_server_goes_on() -> None:
     assert stood_still < 0.3
     assert took < 3.0
     assert after == [1]
-
-
-def children() -> set[str]:
-    """Return the processes of this one, whichever of its threads started them."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for entry in lists for pid in entry.read_text().split()}
 
 
 def test_searches_do_not_wait_for_a_slow_one_and_leave_no_process() -> None:

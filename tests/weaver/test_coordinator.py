@@ -141,6 +141,18 @@ def test_a_job_that_is_cancelled_before_its_run_is_made_never_starts(tmp_path: P
     assert not world.running
 
 
+async def cancelled_while_it_starts(plane: Plane, world: World) -> str:
+    """Submit a job and cancel it in the middle of its start; return its id."""
+    name = await plane.submit("runs")
+    await until(lambda: world.slow_seen)
+    job = plane.jobs.get(name)
+    assert job is not None
+    await plane.coordinator.cancel(job, "bob", "no more")
+    world.slow["runs"].set()
+    await plane.settled()
+    return name
+
+
 def test_a_job_that_is_cancelled_while_it_starts_is_ended_then(tmp_path: Path) -> None:
     world = World()
     world.slow["runs"] = threading.Event()
@@ -149,13 +161,7 @@ def test_a_job_that_is_cancelled_while_it_starts_is_ended_then(tmp_path: Path) -
         plane = Plane(tmp_path, world)
         plane.node("node1", 1)
         plane.coordinator.start()
-        name = await plane.submit("runs")
-        await until(lambda: world.slow_seen)
-        job = plane.jobs.get(name)
-        assert job is not None
-        await plane.coordinator.cancel(job, "bob", "no more")
-        world.slow["runs"].set()
-        await plane.settled()
+        name = await cancelled_while_it_starts(plane, world)
         await plane.close()
         return name
 
@@ -173,13 +179,7 @@ def test_a_run_that_cannot_be_ended_does_not_end_the_weaver(tmp_path: Path) -> N
         plane = Plane(tmp_path, world)
         plane.node("node1", 1)
         plane.coordinator.start()
-        name = await plane.submit("runs")
-        await until(lambda: world.slow_seen)
-        job = plane.jobs.get(name)
-        assert job is not None
-        await plane.coordinator.cancel(job, "bob", "")
-        world.slow["runs"].set()
-        await plane.settled()
+        await cancelled_while_it_starts(plane, world)
         assert (plane.failures, len(world.running)) == ([], 1)
         await plane.close()
 

@@ -46,6 +46,11 @@ def control() -> Path:
     return folder() / "plane.sock"
 
 
+def card() -> Path:
+    """Return where the plane's HTTP server says at which address it answers."""
+    return folder() / "server.json"
+
+
 def log() -> Path:
     """Return what that process has to say."""
     return settings.loom_home() / "plane" / "logs" / f"{os.uname().nodename}-plane.log"

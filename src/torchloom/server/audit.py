@@ -5,10 +5,9 @@ from typing import Any
 
 from torchloom.server.letters import whole
 from torchloom.weaver import shapes
+from torchloom.weaver.events import Place, events_since
 from torchloom.weaver.store.reading import Reading
 from torchloom.weaver.store.rows import Command, CommandAck, Guard
-
-Place = tuple[int, int]  # how far the weaver's events and those of ranks are known
 
 
 def commands(store: Reading, job: str, after: int, limit: int) -> list[dict[str, Any]]:
@@ -25,18 +24,7 @@ def command(store: Reading, job: str, name: str) -> dict[str, Any] | None:
 
 def events(store: Reading, job: str, after: Place | None, limit: int) -> tuple[Any, Place]:
     """Return what happened to a job and what its ranks told, by time, and how far that goes."""
-    if after is None:
-        happened = store.state.last_happened(job, limit)
-        told = store.records.last_events(job, limit)
-    else:
-        happened = store.state.happened(job, after[0], limit)
-        told = store.records.events(job, after[1], limit)
-    first = after or (0, 0)
-    upto = (
-        happened[-1].seq if happened else first[0],
-        told[-1].id if told else first[1],
-    )
-    items = [*map(shapes.happening_shape, happened), *map(shapes.told_shape, told)]
+    items, upto = events_since(store, job, after, limit)
     return whole(sorted(items, key=lambda item: item["time"] or "")), upto
 
 

@@ -28,7 +28,6 @@ from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import Place, place_of
 from torchloom.weaver.store.reading import open_reading
 
-CARD = "server.json"  # in the plane's folder: where this server answers
 PORT = 8787  # preferred; another where somebody has it
 _GRACE = 5  # seconds for requests that are under way when the server is told to leave
 _EVERYWHERE = ("", "0.0.0.0", "::", "*")
@@ -135,7 +134,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
 
 def _serve(options: Options) -> int:
     intake.prepare()
-    card = options.runtime / CARD
+    card = options.runtime / places.card().name
     listener = listen(options, _read(card))
     port: int = listener.getsockname()[1]
     front = Front(

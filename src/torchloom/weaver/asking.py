@@ -5,6 +5,7 @@ from typing import Any
 
 from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
+from torchloom.weaver.events import events_since
 from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over
 from torchloom.weaver.knobs import in_force, knobs_of
 from torchloom.weaver.naming import job_named
@@ -95,21 +96,9 @@ class Asking:
 
     def news(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
         """Return what is new since `after`, or the newest of all."""
-        store = self._weaver.store
-        if after:
-            begun, told_from = _cursor(after, "weaver"), _cursor(after, "ranks")
-            happened = store.state.happened(job, begun, limit)
-            told = store.records.events(job, told_from, limit)
-        else:
-            begun, told_from = 0, 0
-            happened = store.state.last_happened(job, limit)
-            told = store.records.last_events(job, limit)
-        items = [*map(shapes.happening_shape, happened), *map(shapes.told_shape, told)]
-        cursor = {
-            "weaver": happened[-1].seq if happened else begun,
-            "ranks": told[-1].id if told else told_from,
-        }
-        return {"items": items, "next": cursor}
+        place = (_cursor(after, "weaver"), _cursor(after, "ranks")) if after else None
+        items, (happened, told) = events_since(self._weaver.store, job, place, limit)
+        return {"items": items, "next": {"weaver": happened, "ranks": told}}
 
     async def devices(self, asked: Question) -> dict[str, Any]:
         """Every device, and who uses it."""

@@ -86,18 +86,11 @@ class Weaver:
             self.sender,
             self.dropped,
         )
-        self.reports.listen(self.responses.told)
-        self.reports.step_of = self.agents.step
-        self.reports.on_end(self.hangs.forget)
         self.ingest = Ingest(store, self.reports, self.journal, self.sender, self.dropped)
         self.guards = Guards(
             store, self.jobs, self.roster, self.ledger, self.commands, self.journal
         )
-        self.ingest.on_metrics = self.guards.saw
         self.experiments = Experiments(store, self.jobs, self.roster, self.devices, self.host)
-        self.jobs.on_change = self.experiments.changed
-        self.ingest.on_stored = self.experiments.stored
-        self.reports.listen(self.experiments.told)
         self.coordinator = Coordinator(
             state,
             self.jobs,
@@ -106,21 +99,32 @@ class Weaver:
             self.journal,
             launcher or RunnerLauncher(),
         )
-        self.agents.on_node = self.coordinator.rooms.node
-        self.agents.on_gone = self.coordinator.rooms.gone
         self.retaining = Retaining(store, self.jobs, self.journal)
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
-        self.every(_ROOM, self.coordinator.rooms.look)
-        self.every(PERIOD, self.retaining.look_soon)
         self._tasks: list[asyncio.Task[None]] = []
         self._readers = ThreadPoolExecutor(_READERS, "reader")
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connect()
+
+    def _connect(self) -> None:
+        """Have the parts tell one another what each must hear of."""
+        self.reports.listen(self.responses.told)
+        self.reports.listen(self.experiments.told)
+        self.reports.step_of = self.agents.step
+        self.reports.on_end(self.hangs.forget)
+        self.ingest.on_metrics = self.guards.saw
+        self.ingest.on_stored = self.experiments.stored
+        self.jobs.on_change = self.experiments.changed
+        self.agents.on_node = self.coordinator.rooms.node
+        self.agents.on_gone = self.coordinator.rooms.gone
+        self.hangs.progress = self.agents.progress
         self.agents.on_task = self.hangs.on_task = self._watch
         self.experiments.on_task = self.retaining.on_task = self._watch
         self.coordinator.on_task(self._watch)
-        self.hangs.progress = self.agents.progress
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.every(_ROOM, self.coordinator.rooms.look)
+        self.every(PERIOD, self.retaining.look_soon)
 
     async def start(self) -> None:
         """Begin to listen and speak."""

@@ -91,8 +91,8 @@ def test_a_plane_that_stays_has_a_server_and_says_where_it_answers(planes: Plane
 
     assert found["url"] == f"http://127.0.0.1:{server}/"
     os.kill(server or 0, signal.SIGKILL)
+    until(lambda: pids()["server"] not in (server, None))
     until(lambda: (client.find() or {})["url"] == f"http://127.0.0.1:{pids()['server']}/")
-    assert pids()["server"] not in (server, None)
 
 
 def test_a_plane_that_a_job_started_gets_its_server_when_it_is_to_stay(planes: Planes) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from torchloom.weaver.plane.parts import SERVER
 from torchloom.weaver.plane.supervise import Child, Part, Supervisor
 
-CARD = "server.json"  # in the plane's folder: where the server answers, written by itself
 _LATER = 10.0  # seconds in which a job that has just begun needs the machine for itself
 _MOST_ENDS = 3  # of a server that never answered: it will not
 
@@ -18,7 +17,7 @@ _MOST_ENDS = 3  # of a server that never answered: it will not
 class Frontage:
     """When to start the server, where it answers, and what is wrong with it."""
 
-    folder: Path
+    card: Path  # where the server says at which address it answers
     supervisor: Supervisor
     make: Callable[[], Part]
     clock: Callable[[], float] = time.monotonic
@@ -50,7 +49,7 @@ class Frontage:
         """Return where it answers; nothing while it does not."""
         child = self.child
         try:
-            card = json.loads((self.folder / CARD).read_text())
+            card = json.loads(self.card.read_text())
             if child is not None and child.pid is not None and card["pid"] == child.pid:
                 self.answered = True
                 return str(card["url"])

@@ -22,7 +22,7 @@ from torchloom.launch.frames import Message
 from torchloom.weaver.plane import broker, discovery, idle, parts
 from torchloom.weaver.plane.control import Answer, Control, complaint
 from torchloom.weaver.plane.credentials import WEAVER, Credentials, write_secret
-from torchloom.weaver.plane.frontage import CARD, Frontage
+from torchloom.weaver.plane.frontage import Frontage
 from torchloom.weaver.plane.supervise import Child, Part, Supervisor
 from torchloom.weaver.plane.wishes import Wishes
 
@@ -32,7 +32,7 @@ _MOST_ENDS = 3  # of a part that never answered: it will not
 _UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
 _VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
-_OURS = ("plane.json", "nats.conf", "weaver.sock", CARD)  # made anew at every start
+_OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 
 
 class NotUp(Failure):
@@ -64,7 +64,7 @@ class Plane:
         self._folder = places.made_folder()
         self._workshop = parts.Workshop(keys, self._folder, places.log().parent, env, commands)
         self._supervisor = Supervisor()
-        self._frontage = Frontage(self._folder, self._supervisor, self._server)
+        self._frontage = Frontage(places.card(), self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -89,8 +89,8 @@ class Plane:
         finally:
             control.hang_up()
             self._supervisor.end()
-            for name in _OURS:
-                (self._folder / name).unlink(missing_ok=True)
+            for path in (*(self._folder / name for name in _OURS), places.card()):
+                path.unlink(missing_ok=True)
             self._answer_all(complaint(problem or Failure("the plane was told to leave")))
             control.close()
         return problem.exit_code if problem else 0
