@@ -39,6 +39,7 @@ STATUS: Mapping[str, int] = {
     "internal": 500,
     "weaver_away": 503,
     "state_lost": 503,
+    "records_lost": 503,
     "superseded": 503,
     "database_unreachable": 503,
     "schema_newer": 503,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchloom.bus.messages import VERSION, Applied, Event, Head, Message, Metrics
 from torchloom.weaver.store import Numbered, Store
 from torchloom.weaver.store.rows import Point, Received, Told
+from torchloom.weaver.store.snapshot import RecordsLost
 
 JOBS = itertools.count()
 
@@ -188,3 +189,10 @@ def test_whatever_order_batches_come_in_each_record_is_there_once(
 
     numbers = [told.number for told in store.records.events(job)]
     assert numbers == list(range(1, expected + 1))
+
+
+def test_what_a_driver_says_in_anger_is_told_in_words(store: Store) -> None:
+    words = "the records database does not do as asked: .*no_such_table"
+
+    with pytest.raises(RecordsLost, match=words), store.records.snapshot() as moment:
+        moment.rows("SELECT * FROM no_such_table")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from torchloom.weaver.store import curves
 from torchloom.weaver.store.record_tables import events, received
 from torchloom.weaver.store.rows import Point, Received, Told
-from torchloom.weaver.store.snapshot import Snapshot, snapshot
+from torchloom.weaver.store.snapshot import Snapshot, connected, snapshot
 
 
 class RecordStore:
@@ -70,7 +70,7 @@ class RecordStore:
         self._engine.dispose()
 
     def _read(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with self._engine.connect() as connection:
+        with connected(self._engine) as connection:
             return connection.execute(query).all()
 
 

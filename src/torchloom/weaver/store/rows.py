@@ -237,6 +237,35 @@ class Quota(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint(Row):
+    """One writing of a checkpoint, by one generation, and what became of it."""
+
+    job: str
+    step: int
+    generation: int
+    attempt: int
+    state: str = "writing"
+    world_size: int = 0
+    bytes: int = 0
+    place: str = ""
+    metrics: Json = field(default_factory=dict)
+    trigger: str = ""
+    reason: str = ""
+    author: str = ""  # who wants it gone
+    root: str = ""
+    created_at: float = 0.0
+    committed_at: float | None = None
+    changed_at: float = 0.0
+    shards: Json = field(default_factory=list)  # until it is settled
+    manifest: str = ""  # what is to be committed, until it is settled
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Return which writing of its job's this is; a later one is greater."""
+        return self.step, self.generation, self.attempt
+
+
+@dataclass(frozen=True, slots=True)
 class User(Row):
     """Somebody who may come in, and how much they may do there."""
 

@@ -8,6 +8,14 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from torchloom.errors import Failure
+
+
+class RecordsLost(Failure):
+    """What ranks told cannot be read now."""
+
+    code = "records_lost"
+
 
 class Snapshots(Protocol):
     """Whoever can be looked at."""
@@ -31,7 +39,7 @@ class Snapshot:
 @contextlib.contextmanager
 def snapshot(engine: sa.Engine) -> Iterator[Snapshot]:
     """Yield one moment; what is written meanwhile is not seen."""
-    with engine.connect() as connection:
+    with connected(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         connection.begin()
@@ -43,3 +51,15 @@ def snapshot(engine: sa.Engine) -> Iterator[Snapshot]:
         if not driver.in_transaction:
             driver.execute("BEGIN")
         yield Snapshot(driver.cursor(), "?")
+
+
+@contextlib.contextmanager
+def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Yield a connection; what its driver says in anger is said in our words."""
+    driver: Any = engine.dialect.loaded_dbapi
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except (sa.exc.DBAPIError, driver.Error) as error:
+        why = str(getattr(error, "orig", None) or error).strip()
+        raise RecordsLost(f"the records database does not do as asked: {why}") from error

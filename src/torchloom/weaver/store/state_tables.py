@@ -196,6 +196,27 @@ placements = sa.Table(
     _json("gpus"),
 )
 quotas = sa.Table("quotas", METADATA, _text("owner", primary_key=True), _int("workers"))
+checkpoints = sa.Table(
+    "checkpoints",
+    METADATA,
+    _text("job", primary_key=True),
+    *(
+        sa.Column(name, Number, primary_key=True, autoincrement=False)
+        for name in ("step", "generation", "attempt")
+    ),
+    _text("state"),
+    _int("world_size"),
+    _int("bytes"),
+    _text("place"),
+    _json("metrics"),
+    *map(_text, ("trigger", "reason", "author", "root")),
+    _time("created_at"),
+    _time("committed_at", nullable=True),
+    _time("changed_at"),
+    _json("shards"),
+    _text("manifest"),
+    sa.Index("checkpoints_by_state", "state"),
+)
 users = sa.Table(
     "users",
     METADATA,
@@ -241,6 +262,7 @@ TABLE_OF: dict[type[rows.Row], sa.Table] = {
     rows.Submission: submissions,
     rows.Placement: placements,
     rows.Quota: quotas,
+    rows.Checkpoint: checkpoints,
     rows.User: users,
     rows.Token: tokens,
     rows.Link: links,
