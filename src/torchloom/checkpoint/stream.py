@@ -1,0 +1,185 @@
+"""The bytes of a shard on their way: in chunks, hashed meanwhile, aligned where that pays."""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from blake3 import blake3
+
+from torchloom.checkpoint.disk import Disk
+from torchloom.checkpoint.storage import Pace, Written
+
+CHUNK = 8 * 2**20
+_READ = 2**20  # hashed while the processor's cache still has it
+ALIGN = 4096  # of memory, offset and length, for a write past the page cache
+
+
+def write(disk: Disk, descriptor: int, buffers: Sequence[memoryview], pace: Pace | None) -> Written:
+    """Write the buffers to a new file, and return what it is. It is not durable yet."""
+    hasher = blake3()
+    size = 0
+    with ThreadPoolExecutor(1, "loom-hash") as beside:
+        for chunk in chunks(buffers):
+            hashed = beside.submit(hasher.update, chunk)
+            try:
+                _write_all(disk, descriptor, chunk)
+            finally:
+                hashed.result()  # the chunk may be used again
+            size += len(chunk)
+            if pace is not None:
+                pace()
+    return Written(size, f"blake3:{hasher.hexdigest()}")
+
+
+def chunks(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
+    """Yield the bytes in order, each chunk aligned and a multiple of ALIGN but for the last.
+
+    What lies aligned is yielded where it lies; the rest is gathered in one buffer, used again.
+    """
+    gathered = memoryview(b"")
+    filled = 0
+    for buffer in buffers:
+        view = buffer.cast("B")
+        while view:
+            if filled % ALIGN == 0 and len(view) >= ALIGN and _ahead(view) == 0:
+                if filled:
+                    yield gathered[:filled]
+                    filled = 0
+                taken = min(len(view) // ALIGN * ALIGN, CHUNK)
+                yield view[:taken]
+            else:
+                gathered = gathered or memoryview(memory(CHUNK))
+                taken = _to_gather(view, filled)
+                gathered[filled : filled + taken] = view[:taken]
+                filled += taken
+                if filled == CHUNK:
+                    yield gathered
+                    filled = 0
+            view = view[taken:]
+    if filled:
+        yield gathered[:filled]
+
+
+class Hashing:
+    """Buffers in parts, hashed as they are taken; `failed` is what `pace` raised meanwhile."""
+
+    def __init__(self, buffers: Sequence[memoryview], part: int, pace: Pace | None) -> None:
+        self._buffers = buffers
+        self._part = part
+        self._pace = pace
+        self._hasher = blake3()
+        self._size = 0
+        self.failed: BaseException | None = None
+
+    @property
+    def written(self) -> Written:
+        """Return what was taken so far."""
+        return Written(self._size, f"blake3:{self._hasher.hexdigest()}")
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for buffer in self._buffers:
+            view = buffer.cast("B")
+            for start in range(0, len(view), self._part):
+                yield self._taken(view[start : start + self._part])
+
+    def _taken(self, part: memoryview) -> memoryview:
+        try:
+            if self._pace is not None and self._size:
+                self._pace()
+        except BaseException as error:
+            self.failed = error
+            raise
+        self._hasher.update(part)
+        self._size += len(part)
+        return part
+
+
+def filling(parts: Iterator[memoryview]) -> Callable[[memoryview], int]:
+    """Return a function that fills memory with the next bytes of the parts, 0 at their end."""
+    left = memoryview(b"")
+
+    def fill(view: memoryview) -> int:
+        nonlocal left
+        while not left:
+            part = next(parts, None)
+            if part is None:
+                return 0
+            left = part
+        taken = min(len(left), len(view))
+        view[:taken] = left[:taken]
+        left = left[taken:]
+        return taken
+
+    return fill
+
+
+def read(
+    size: int, fill: Callable[[memoryview], int], check: bool = True
+) -> tuple[memoryview, int, str]:
+    """Return memory of this size, how much of it `fill` filled, and the hash of that."""
+    if not size:
+        return memoryview(bytearray()), 0, f"blake3:{blake3().hexdigest()}"
+    whole = memoryview(memory(size))
+    hasher = blake3()
+    filled = 0
+    while filled < size:
+        got = fill(whole[filled : filled + _READ])
+        if not got:
+            break
+        if check:
+            hasher.update(whole[filled : filled + got])
+        filled += got
+    return whole, filled, f"blake3:{hasher.hexdigest()}"
+
+
+def memory(size: int) -> mmap.mmap:
+    """Return page-aligned memory of this process alone, in huge pages where there are any."""
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def hash_of(fill: Callable[[memoryview], int]) -> tuple[int, str]:
+    """Return the size and the hash of all that `fill` gives, which is not kept."""
+    hasher = blake3()
+    size = 0
+    with memory(_READ) as pages, memoryview(pages) as view:
+        while got := fill(view):
+            with view[:got] as part:
+                hasher.update(part)
+            size += got
+    return size, f"blake3:{hasher.hexdigest()}"
+
+
+def _ahead(view: memoryview) -> int | None:
+    """Return the bytes before the next aligned address; None for memory that is only read."""
+    if view.readonly:
+        return None  # no way to ask; staging buffers are not of this kind
+    return -ctypes.addressof(ctypes.c_char.from_buffer(view)) % ALIGN
+
+
+def _to_gather(view: memoryview, filled: int) -> int:
+    """Return how much of a view to gather: to where the rest of it could be written as it lies."""
+    room = min(len(view), CHUNK - filled)
+    ahead = _ahead(view)
+    if ahead and ahead < room and (filled + ahead) % ALIGN == 0:
+        return ahead
+    return room
+
+
+def _write_all(disk: Disk, descriptor: int, chunk: memoryview) -> None:
+    refused = False
+    while chunk:
+        if refused or len(chunk) % ALIGN:  # a tail, or what a short write left
+            disk.cached(descriptor)
+        try:
+            chunk = chunk[disk.write(descriptor, chunk) :]
+        except OSError as error:
+            if refused or error.errno != errno.EINVAL:
+                raise
+            refused = True  # opened past the page cache, but not to be written so

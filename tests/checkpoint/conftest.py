@@ -1,0 +1,19 @@
+"""One S3 server for all tests of this folder that ask for one."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .s3 import S3Server, running_s3
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """Give a running server with an empty bucket."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # it syncs a lot
+    temporary = tempfile.TemporaryDirectory(dir=memory, prefix="loom-s3-")
+    with temporary as folder, running_s3(Path(folder)) as server:
+        yield server

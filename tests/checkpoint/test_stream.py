@@ -1,0 +1,88 @@
+"""Bytes on their way to the disk: none lost, none twice, aligned where they were."""
+
+import mmap
+from pathlib import Path
+
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchloom.checkpoint import Draft, LocalStorage
+from torchloom.checkpoint.stream import ALIGN, CHUNK, chunks, filling, hash_of, memory, read
+
+from .faults import Stubborn
+
+PIECES = st.lists(
+    st.tuples(st.sampled_from([0, 1, 100, ALIGN]), st.sampled_from([0, 1, 700, ALIGN, 3 * ALIGN])),
+    max_size=8,
+)
+
+
+def _buffers(pieces: list[tuple[int, int]]) -> list[memoryview]:
+    """Return views of memory that begin so far behind a page's beginning and are so long."""
+    made = []
+    for number, (start, length) in enumerate(pieces, 1):
+        pages = mmap.mmap(-1, start + length + 1)
+        pages.write(bytes([number]) * (start + length))
+        made.append(memoryview(pages)[start : start + length])
+    return made
+
+
+@settings(max_examples=200)
+@given(PIECES)
+def test_chunks_are_the_bytes_in_order_and_whole_pages(pieces: list[tuple[int, int]]) -> None:
+    buffers = _buffers(pieces)
+
+    got = [bytes(chunk) for chunk in chunks(buffers)]
+
+    assert b"".join(got) == b"".join(map(bytes, buffers))
+    assert all(len(chunk) % ALIGN == 0 for chunk in got[:-1])
+
+
+def test_what_lies_aligned_is_not_copied() -> None:
+    large = memoryview(memory(CHUNK + 2 * ALIGN))
+    head = memoryview(b"h" * ALIGN)
+
+    got = list(chunks([head, large, memoryview(b"tail")]))
+
+    assert [len(chunk) for chunk in got] == [ALIGN, CHUNK, 2 * ALIGN, 4]
+    large[0] = large[-1] = 7
+    assert (got[1][0], got[2][-1]) == (7, 7)
+
+
+def test_other_shapes_of_memory_are_taken_as_bytes(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    numbers = memoryview(bytearray(range(80))).cast("d")
+
+    written = storage.write_shard(Draft(1, 0, 1), "worker_0.pt", [numbers, numbers])
+
+    path = tmp_path / "ckpt_step_00001.g0-1" / "worker_0.pt"
+    assert path.read_bytes() == bytes(range(80)) * 2
+    assert written.hash == f"blake3:{blake3(bytes(range(80)) * 2).hexdigest()}"
+
+
+def test_a_disk_that_refuses_direct_writes_gets_them_through_the_cache(tmp_path: Path) -> None:
+    whole = memoryview(memory(2 * ALIGN + 3))
+    whole[-1] = 9
+
+    LocalStorage(str(tmp_path), Stubborn()).write_shard(Draft(1, 0, 1), "worker_0.pt", [whole])
+
+    assert (tmp_path / "ckpt_step_00001.g0-1" / "worker_0.pt").read_bytes() == bytes(whole)
+
+
+def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
+    written = LocalStorage(str(tmp_path)).write_shard(Draft(1, 0, 1), "worker_0.pt", [])
+
+    assert (written.size, written.hash) == (0, f"blake3:{blake3().hexdigest()}")
+    assert (tmp_path / "ckpt_step_00001.g0-1" / "worker_0.pt").read_bytes() == b""
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_parts_fill_memory_whatever_their_sizes(parts: list[bytes]) -> None:
+    whole = b"".join(parts)
+
+    filled, got, content = read(len(whole), filling(map(memoryview, parts)))
+
+    assert (bytes(filled), got) == (whole, len(whole))
+    assert (got, content) == hash_of(filling(map(memoryview, parts)))
+    assert content == f"blake3:{blake3(whole).hexdigest()}"
