@@ -139,13 +139,15 @@ class Launcher:
         return Subject(command, sample, self.program.name, self.version, most)
 
     @contextlib.contextmanager
-    def start(self, ranks: int, then: str, *options: str) -> Iterator["Started"]:
-        """Start the program in a folder of its own; at the end nothing of it runs."""
+    def start(
+        self, ranks: int, then: str, *options: str, script: Path = PROGRAM
+    ) -> Iterator["Started"]:
+        """Start a program in a folder of its own; at the end nothing of it runs."""
         if not self.program.exists():
             raise CannotMeasure(f"{self.program} is not there; `make bench` installs the peers")
         folder = self.lab.scratch / f"start-{time.time_ns()}"
         folder.mkdir()
-        command = [str(self.program), *self.words, str(ranks), *options, str(PROGRAM), ".", then]
+        command = [str(self.program), *self.words, str(ranks), *options, str(script), ".", then]
         env = {**user(self.lab), **self.env}
         if self.is_cold:
             env |= state(folder)

@@ -1,0 +1,136 @@
+"""Put a checkpoint's state together: every shard is hashed first, and none of it can run code."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchloom.checkpoint.errors import BadManifest, Damaged
+from torchloom.checkpoint.layout import MANIFEST
+from torchloom.checkpoint.manifest import Manifest, Shard
+from torchloom.checkpoint.storage import Storage
+from torchloom.worker.saving.image import FORMAT
+from torchloom.worker.saving.tree import whole
+from torchloom.worker.saving.zipped import TensorSpec, records, storage_name, views
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The state of a checkpoint for one rank; its tensors lie in the memory of the shards."""
+
+    step: int
+    shared: Any
+    own: Any
+    manifest: Manifest
+    exact_world: bool  # as many ranks as there were
+
+
+def load(storage: Storage, step: int, rank: int, world_size: int) -> Loaded:
+    """Return the state before a step; raise Damaged for anything that is wrong with it.
+
+    Of a rank that was not there when it was saved, `own` is rank 0's.
+    """
+    try:
+        manifest = storage.manifest(step)
+    except BadManifest as error:
+        raise Damaged(step, MANIFEST, error.why) from None
+    files = {shard.rank: _read(storage, manifest, shard) for shard in manifest.shards}
+    tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
+    mine = rank if rank < manifest.world_size else 0
+    names = {shard.rank: shard.name for shard in manifest.shards}
+    return Loaded(
+        step=step,
+        shared=_whole(step, names[0], files[0]["skeleton"]["shared"], tensors),
+        own=_whole(step, names[mine], files[mine]["skeleton"]["own"], files[mine]["own"]),
+        manifest=manifest,
+        exact_world=manifest.world_size == world_size,
+    )
+
+
+def _read(storage: Storage, manifest: Manifest, shard: Shard) -> Mapping[str, Any]:
+    """Return what a shard holds, its hash checked before anything of it is looked at."""
+    content = storage.read_shard(manifest.step, shard, check=True)
+    try:
+        found = opened(content)
+        _check(found, manifest, shard)
+    except Exception as error:  # bytes that someone chose can make torch's reader raise anything
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Damaged(manifest.step, shard.name, f"cannot be read: {why}") from None
+    return found
+
+
+def opened(content: memoryview) -> dict[str, Any]:
+    """Return what a shard's bytes hold; the tensors stay where they are.
+
+    torch reads the pickled part, with nothing allowed but tensors and plain containers. The n-th
+    tensor has the n-th storage: the file mentions them in this order, each once.
+    """
+    found = torch.load(_file(content), map_location="meta", weights_only=True, mmap=False)
+    groups = [found["shared"], found["own"]]
+    specs = [TensorSpec(item.dtype, item.shape) for group in groups for item in group.values()]
+    stored = records(_file(content))
+    places = [stored[storage_name(at)] for at in range(len(specs))]
+    if any(place.size != spec.size for place, spec in zip(places, specs, strict=True)):
+        raise ValueError("its tensors have other sizes than its storages")
+    tensors = iter(views(content, specs, [place.offset for place in places]))
+    for group in groups:
+        for name in group:
+            group[name] = next(tensors)
+    return dict(found)
+
+
+def _check(found: Mapping[str, Any], manifest: Manifest, shard: Shard) -> None:
+    """Compare what a shard says of itself with the manifest."""
+    wanted = {
+        "format": FORMAT,
+        "step": manifest.step,
+        "rank": shard.rank,
+        "world_size": manifest.world_size,
+    }
+    for key, value in wanted.items():
+        if found[key] != value:
+            raise ValueError(f"it is of {key} {found[key]}, not {value}")
+    trees = {"own", "shared"} if shard.rank == 0 else {"own"}
+    if set(found["skeleton"]) != trees:
+        raise ValueError(f"its skeleton is not of {' and '.join(sorted(trees))}")
+
+
+def _whole(step: int, name: str, skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    try:
+        return whole(skeleton, tensors)
+    except (KeyError, RecursionError) as error:
+        raise Damaged(step, name, f"a tensor is in no shard: {error}") from None
+
+
+def _file(content: memoryview) -> io.BufferedReader:
+    return io.BufferedReader(_Window(content))
+
+
+class _Window(io.RawIOBase):
+    """Memory as a file to read, without a copy of it."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = (0, self._at, len(self._content))[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._content[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
