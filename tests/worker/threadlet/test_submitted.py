@@ -47,5 +47,14 @@ def test_what_makes_no_sense_says_nothing(text: str) -> None:
     assert submitted({"LOOM_JOB_SPEC": text}) == Submitted()
 
 
+def test_a_jobs_seed_and_what_it_says_of_checkpoints_are_read() -> None:
+    told = {"seed": 3, "checkpointing": {"enabled": True, "every_n_steps": 5}}
+
+    found = submitted({"LOOM_JOB_SPEC": json.dumps(told)})
+
+    assert found == Submitted(seed=3, checkpointing={"enabled": True, "every_n_steps": 5})
+    assert submitted({"LOOM_JOB_SPEC": '{"seed": "x", "checkpointing": 1}'}) == Submitted()
+
+
 def _last(ranks: Ranks) -> Register:
     return ranks.agent.of(Register)[-1]

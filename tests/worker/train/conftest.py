@@ -16,7 +16,11 @@ import runpy, sys, torch
 torch.seed()  # as a fork of a real zygote does: what a job draws is not to come from there
 sys.path.insert(0, {str(SCRIPTS)!r})
 sys.argv = ["train"]
-runpy.run_module("torchloom.worker.train", run_name="__main__", alter_sys=True)
+from torchloom.worker.threadlet.threadlet import current
+try:
+    runpy.run_module("torchloom.worker.train", run_name="__main__", alter_sys=True)
+finally:
+    current().close()  # a fork of the tests leaves without
 """
 
 Ended = list[tuple[int, str]]  # the ranks' exit codes, and what they printed

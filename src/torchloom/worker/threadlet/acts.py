@@ -32,6 +32,7 @@ class Acts:
         say: Callable[[Message], None],
     ) -> None:
         self.stopping = False
+        self.releasing = False  # stopped so that another can have the devices: to be gone on with
         self.savers: list[Callable[[int], object]] = []
         self._head = head
         self._boundary = boundary
@@ -41,6 +42,15 @@ class Acts:
         self._done: set[str] = set()  # changes that acted in this process
         self._newer: set[str] = set()  # knobs that commands have changed in this generation
         self._missing: list[tuple[Change, str]] = []
+        self._since = 0  # the step this life went on from
+        self._untaken: set[tuple[str, str]] = set()  # changes that had not acted by then
+
+    def go_on(self, step: int, untaken: set[tuple[str, str]]) -> None:
+        """Begin at the step of a checkpoint, which has what changes before it made of optimizers.
+
+        Those that no optimizer had taken by then are still to act.
+        """
+        self._since, self._untaken = step, untaken
 
     def check(self, kind: Kind, payload: dict[str, Value]) -> None:
         """Raise why this rank cannot do a command, if so."""
@@ -49,7 +59,10 @@ class Acts:
         if self._boundary.kind == "attached" and (why := self._optimizers.misaligned()):
             raise NotNow(why)
         if kind == "checkpoint" and not self.savers:
-            raise NotNow("the program has no way to save: give it one with run.on('checkpoint', f)")
+            raise NotNow(
+                "the program has no way to save: give it one with run.on('checkpoint', f), or have"
+                " its state carried by run.wrap and run.track"
+            )
         if kind == "knob":
             for name, value in Wish.of(payload).values.items():
                 self._check(name, value)
@@ -94,6 +107,7 @@ class Acts:
                 self._boundary.pause(order)
             case "stop":
                 self.stopping = True
+                self.releasing = bool(order.payload.get("release"))
                 self._applied(order.command, self._boundary.step)
             case "checkpoint":
                 for save in self.savers:
@@ -108,7 +122,7 @@ class Acts:
         """
         change = Change(order.command, Wish.of(order.payload), self._applied)
         for name in change.wish.values:
-            if order.origin == "past" and name in self._newer:
+            if self._is_over(order, change, name):
                 change.done(name, self._boundary.step, None, None)
             elif self._has(name):
                 self._change(change, name)
@@ -125,6 +139,17 @@ class Acts:
             change.done(name, self._boundary.step, before, value)
         else:
             self._optimizers.arm(change, name)
+
+    def _is_over(self, order: Order, change: Change, name: str) -> bool:
+        """Tell whether a change gives way to a newer one, or the checkpoint has what came of it.
+
+        It has the rules of optimizers only, not the program's own knobs.
+        """
+        if order.origin == "past" and name in self._newer:
+            return True
+        if name in self._knobs or order.effective >= self._since:
+            return False
+        return (change.id, name) not in self._untaken
 
     def _has(self, name: str) -> bool:
         return name in self._knobs or self._optimizers.find(name) is not None

@@ -9,13 +9,14 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
 from torchloom.bus import messages
 from torchloom.bus.messages import Value
+from torchloom.worker.threadlet import carried
 from torchloom.worker.threadlet.boundary import Boundary
 from torchloom.worker.threadlet.change import Change
 from torchloom.worker.threadlet.knobs import BadValue, typed, within
@@ -96,6 +97,7 @@ class Optimizers:
         self._elsewhere = False
         self._known: dict[int, Known] = {}
         self._numbers = 0
+        self._carried: dict[int, Mapping[str, Any]] = {}  # of an earlier life, by number
         self._handles: list[Any] = []
         self._broken: Callable[[BaseException], None] = lambda error: None
 
@@ -176,7 +178,10 @@ class Optimizers:
         key = id(optimizer)
         self._numbers += 1
         forget = weakref.ref(optimizer, lambda _: self._known.pop(key, None))
-        self._known[key] = Known(self._numbers, forget)
+        known = self._known[key] = Known(self._numbers, forget)
+        if (state := self._carried.pop(known.number, None)) is not None:
+            carried.put_back(known, state)
+            self._asked = self._asked or bool(known.rules)
         self._learned()
 
     def _differ(self, known: Known) -> None:
@@ -222,6 +227,18 @@ class Optimizers:
         kept, self._kept = self._kept, []
         for one in kept:
             one.put_back()
+
+    # What a checkpoint carries.
+
+    def state(self) -> dict[int, Mapping[str, Any]]:
+        """Return what is asked of each optimizer by now, by its number."""
+        known = {one.number: carried.state_of(one) for one in list(self._known.values())}
+        return self._carried | known
+
+    def restore(self, state: Mapping[int, Mapping[str, Any]]) -> set[tuple[str, str]]:
+        """Ask the same of the optimizers to come; return the changes that none has taken yet."""
+        self._carried = dict(state)
+        return {(command, name) for one in state.values() for command, name in one["waiting"]}
 
     # Knobs.
 

@@ -1,6 +1,8 @@
 """What a training program writes: `loom.init()`, and a run with steps, numbers and knobs."""
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -10,6 +12,11 @@ from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
 from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
+
+UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
+RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
+_NEVER = 1 << 62
+_COURSE = "torchloom.worker.running.course"
 
 _run: "Run | None" = None
 
@@ -98,6 +105,10 @@ class Run:
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
         self._next = 0
+        self._until = _until(os.environ)
+        self._epochs = 0  # of all loops so far
+        self._inside = False
+        self._course: Any = None  # a Course, once there is something to carry
 
     def log(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Note numbers of the current step; never waits, never raises, reads no tensor.
@@ -130,43 +141,157 @@ class Run:
         """Say that something happened in this step."""
         self._threadlet.event(kind, facts)
 
+    # What is carried from life to life.
+
+    @property
+    def resumed(self) -> bool:
+        """Tell whether this life of the run goes on from a checkpoint."""
+        if self._course is not None and self._course.has_begun and self._course.things:
+            return self.resumed_from is not None
+        return os.environ.get(RESUME_VARIABLE, "") not in ("", "1")
+
+    @property
+    def resumed_from(self) -> int | None:
+        """Return the step that this life went on from; known when `steps` has begun."""
+        return self._course.resumed_from if self._course is not None else None
+
+    def wrap(self, model: Any, name: str = "", **options: Any) -> Any:
+        """Return the model as all ranks train it; checkpoints carry its weights and buffers.
+
+        Call it when the ranks have met, and make the optimizer from what it returns. Options are
+        those of DistributedDataParallel.
+        """
+        return self._carried().wrap(model, name, options)
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        num_workers: int = 0,
+        drop_last: bool = False,
+        **more: Any,
+    ) -> Any:
+        """Return a loader whose samples the run deals: each once an epoch, over all ranks.
+
+        `batch_size` is a rank's. Further options are those of torch's DataLoader.
+        """
+        told = {"batch_size": batch_size, "shuffle": shuffle, "num_workers": num_workers}
+        return self._carried().loader(dataset, drop_last=drop_last, **told, **more)
+
+    def track(self, **things: Any) -> None:
+        """Have checkpoints carry an optimizer, a scheduler, a scaler, whatever has a state_dict."""
+        self._carried().things.track(things)
+
+    def checkpointing(
+        self,
+        every_n_steps: int | None = None,
+        every_n_seconds: float | None = None,
+        keep_last: int = 3,
+        keep_every: int | None = None,
+        best: str | None = None,
+        mode: str = "min",
+        enabled: bool = True,
+    ) -> None:
+        """Say when to save and what to keep, instead of the job; before `steps`."""
+        told = {"every_n_steps": every_n_steps, "every_n_seconds": every_n_seconds}
+        kept = {"keep_last": keep_last, "keep_every": keep_every, "best": best, "mode": mode}
+        self._carried().wish({**told, **kept, "enabled": enabled})
+
+    def checkpoint(self) -> None:
+        """Save when the step that is under way is done; all ranks ask for it in the same step."""
+        course = self._carried()
+        course.saves.wanted = True
+        if course.has_begun and not self._inside:
+            course.save(self._next, "program")
+
+    def _carried(self) -> Any:
+        """Return what is carried; found by name, since it needs torch and this module must not."""
+        if self._course is None:
+            course = importlib.import_module(_COURSE)
+            self._course = course.Course(self._threadlet, self.submitted)
+        return self._course
+
+    # The loop.
+
     def steps(self, source: int | Iterable[Any], epochs: int = 1) -> Iterator[Step]:
         """Yield steps: so many, or one for each batch of a loader, over some epochs.
 
         Commands act between two steps. When the run is told to stop, the loop ends as if the
-        data had, and the program goes on behind it.
+        data had, and the program goes on behind it. A life that goes on from a checkpoint yields
+        the steps behind it.
         """
         self._threadlet.follow_program()
-        dealt = _deal(source, epochs)
+        dealt = self._begin(source, epochs)
+        if dealt is None:
+            return
+        self._threadlet.begin()
         while self._goes_on():
             epoch, batch = next(dealt, (None, None))
             if epoch is None:
-                return
+                break
+            self._inside = True
             try:
                 yield Step(self, self._next, epoch, batch)
             except GeneratorExit:
                 self._leave()
                 raise
+            self._inside = False
             self._next += 1
             self.applied = self._next
+        self._finish()
+
+    def _begin(
+        self, source: int | Iterable[Any], epochs: int
+    ) -> Iterator[tuple[int | None, Any]] | None:
+        """Return the batches of a loop; nothing if an earlier life has been through it."""
+        first, self._epochs = self._epochs, self._epochs + epochs
+        if self._course is None:
+            return _deal(source, first, epochs)
+        begun = self._course.begin(source, first, epochs, self._next)
+        if begun is None:
+            return None
+        dealt: Iterator[tuple[int | None, Any]]
+        dealt, self._next = begun
+        self.applied = self._next
+        self.add = self._course.noting(self._threadlet.notes.add)
+        return dealt
 
     def _leave(self) -> None:
         """Count the step behind which a program leaves its loop by itself."""
+        self._inside = False
         if self.applied > self._next:
             self._next = self.applied
             self._boundary.reach(self._next, self.applied)
+            if not sys.is_finalizing():
+                self._finish()
 
     def _goes_on(self) -> bool:
         """Pass to the beginning of the next step; tell whether it is to be taken."""
         if self._boundary.reach(self._next, self.applied):
             self._threadlet.attend()
-        return not self._threadlet.acts.stopping
+        if self._threadlet.acts.stopping or self._next >= self._until:
+            return False
+        if self._course is not None:
+            self._course.boundary(self._next)
+        return True
+
+    def _finish(self) -> None:
+        if self._course is not None:
+            acts = self._threadlet.acts
+            trigger = "stop" if acts.stopping else "end"
+            self._course.finish(self._next, trigger, acts.releasing)
 
 
-def _deal(source: int | Iterable[Any], epochs: int) -> Iterator[tuple[int, Any]]:
-    for epoch in range(epochs):
+def _deal(source: int | Iterable[Any], first: int, epochs: int) -> Iterator[tuple[int | None, Any]]:
+    for epoch in range(first, first + epochs):
         sampler: Any = getattr(source, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         for batch in range(source) if isinstance(source, int) else source:
             yield epoch, batch
+
+
+def _until(env: Mapping[str, str]) -> int:
+    text = env.get(UNTIL_VARIABLE, "")
+    return int(text) if text.isdecimal() else _NEVER

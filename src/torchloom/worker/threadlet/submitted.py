@@ -1,4 +1,4 @@
-"""What the job that was submitted says to its program: hyperparameters and knobs."""
+"""What a submitted job says to its program: hyperparameters, knobs, seed, checkpoints."""
 
 import json
 from collections.abc import Mapping
@@ -14,6 +14,8 @@ class Submitted:
 
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # value, min, max
+    checkpointing: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
 
 
 def submitted(env: Mapping[str, str]) -> Submitted:
@@ -25,7 +27,13 @@ def submitted(env: Mapping[str, str]) -> Submitted:
     if not isinstance(spec, dict):
         return Submitted()
     knobs = {name: _knob(said) for name, said in _mapping(spec, "knobs").items()}
-    return Submitted(_mapping(spec, "hyperparameters"), knobs)
+    seed = spec.get("seed")
+    return Submitted(
+        hyperparameters=_mapping(spec, "hyperparameters"),
+        knobs=knobs,
+        checkpointing=_mapping(spec, "checkpointing"),
+        seed=seed if type(seed) is int else None,
+    )
 
 
 def _mapping(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -110,12 +110,19 @@ class Threadlet:
     # In the training thread.
 
     def follow_program(self) -> None:
-        """Take the program's word for where its steps begin, instead of its optimizers'."""
+        """Take the program's word for where its steps begin, instead of its optimizers'.
+
+        It says itself when it begins, since it may go on at a later step.
+        """
         self.optimizers.counts = False
         if self.boundary.kind == "attached":
             self.boundary.kind = "api"
             self.introduce()
-        self.begin()
+
+    def go_on(self, step: int, rules: Mapping[int, Mapping[str, Any]]) -> None:
+        """Be at a step of an earlier life, with what its optimizers were asked for."""
+        self.boundary.step = step
+        self.acts.go_on(step, self.optimizers.restore(rules))
 
     def begin(self) -> None:
         """Before the first step: take over the changes that this job's knobs have seen so far.

@@ -1,12 +1,12 @@
 """Data for training: samples by name, a part held out, and batches dealt to the ranks."""
 
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, default_collate
 
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
@@ -107,29 +107,64 @@ def split(samples: Samples, fraction: float, seed: int) -> tuple[Part, Part]:
     return Part(samples, order[held_out:]), Part(samples, order[:held_out])
 
 
-@dataclass(frozen=True)
+class Onward(Sampler[int]):
+    """A sampler of torch's whose next epoch may begin further on."""
+
+    def __init__(self, inner: "DistributedSampler[Pair]") -> None:
+        self.inner = inner
+        self.start = 0
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        dealt: Iterator[Any] = iter(self.inner)  # numbers, whatever its type says
+        return itertools.islice(dealt, start, None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Deal in another order from now on."""
+        self.inner.set_epoch(epoch)
+
+
 class Batches:
     """What a rank trains on, in each epoch in another order: one batch a step."""
 
-    loader: "DataLoader[Pair]"
-    accumulate: int
+    def __init__(self, loader: "DataLoader[Pair]", sampler: Onward, accumulate: int) -> None:
+        self.loader = loader
+        self.sampler = sampler  # who deals the samples, and is told of each epoch
+        self.accumulate = accumulate
+        self._dealt = 0  # in this epoch
 
     @property
-    def sampler(self) -> Any:
-        """Return who deals the samples, and is told of each epoch."""
-        return self.loader.sampler
+    def generator(self) -> Any:
+        """Return what the processes that read data are seeded from."""
+        return self.loader.generator
+
+    @property
+    def is_at_end(self) -> bool:
+        """Tell whether the last batch of an epoch has been handed out."""
+        return self._dealt == len(self)
 
     def __len__(self) -> int:
         return -(-len(self.loader) // self.accumulate)
 
     def __iter__(self) -> Iterator[Batch]:
+        return self.begin_at(0)
+
+    def begin_at(self, count: int) -> Iterator[Batch]:
+        """Go through an epoch from its batch `count` on; those before are not read."""
+        self._dealt = count
+        self.sampler.start = count * self.accumulate * (self.loader.batch_size or 1)
         batch: Batch = []
         for pair in self.loader:
             batch.append(pair)
             if len(batch) == self.accumulate:
+                self._dealt += 1
                 yield batch
                 batch = []
         if batch:
+            self._dealt += 1
             yield batch
 
 
@@ -138,7 +173,8 @@ def train_batches(part: Part, hyper: Hyper, rank: int, world_size: int, seed: in
     sampler: DistributedSampler[Pair] = DistributedSampler(
         part, num_replicas=world_size, rank=rank, shuffle=True, seed=seed
     )
-    return Batches(_loader(part, hyper, seed, sampler=sampler), hyper.accumulate)
+    onward = Onward(sampler)
+    return Batches(_loader(part, hyper, seed, sampler=onward), onward, hyper.accumulate)
 
 
 def eval_batches(

@@ -1,10 +1,9 @@
 """The training itself, from a job to its summary: `train` reads from top to bottom."""
 
-import logging
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torchloom as loom
@@ -18,33 +17,32 @@ from torchloom.worker.train.hyper import TABLE, Hyper
 from torchloom.worker.train.pytorch import PyTorchAdapter
 from torchloom.worker.train.scoring import evaluate
 
-log = logging.getLogger(__name__)
-
 
 def train(spec: JobSpec) -> "Summary":
     """Train as a job says, together with all other ranks."""
     hyper = check_job(spec)
     adapter = PyTorchAdapter()
     dist = adapter.init_distributed(Plan.of(spec))
-    if spec.checkpointing.enabled and dist.rank == 0:
-        log.warning("checkpointing: nothing is saved, ready-made training cannot do so yet")
 
     run = loom.init(project=spec.project)
     offer_knobs(run, spec, hyper)
+    run.checkpointing(**wishes(spec))
 
-    model = adapter.build_model(spec)
+    model = run.wrap(adapter.build_model(spec).to(dist.device))
     batches = adapter.build_dataloader(spec, dist.rank, dist.world_size)
     held_out = adapter.build_evaluation(spec, dist.rank, dist.world_size)
     state = adapter.begin(spec, model, hyper.epochs * len(batches), run.config)
+    run.track(optimizer=state.optimizer, scaler=state.scaler)
 
     pace = Pace(dist.world_size)
     last: dict[str, Any] = {}
     found: dict[str, float] = {}
     for step in run.steps(batches, epochs=hyper.epochs):
         with step:
+            state = replace(state, step=step.number)  # which may not be the first one
             state, last = adapter.train_step(state, step.batch, dist)
             step.log(**last, **pace.lap(step.batch))
-        if (step.number + 1) % len(batches) == 0:
+        if batches.is_at_end:
             found = evaluate(state, held_out, dist)
             if found:
                 run.log(found)
@@ -56,6 +54,13 @@ def train(spec: JobSpec) -> "Summary":
     if dist.rank == 0:
         run.event("trained", **summary.facts())
     return summary
+
+
+def wishes(spec: JobSpec) -> dict[str, Any]:
+    """Return what a job says of its checkpoints; where they go, its launcher has settled."""
+    told = asdict(spec.checkpointing)
+    del told["store"]
+    return told
 
 
 def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
 from torchloom.worker import dist as ranks
+from torchloom.worker.running.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, Plan
 from torchloom.worker.train.data import (
     Batch,
@@ -51,7 +51,7 @@ class TorchState:
 
     spec: JobSpec
     hyper: Hyper
-    model: nn.Module  # as all ranks train it
+    model: Wrapped  # as all ranks train it
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     steps: int  # of the whole training: schedules go by it
@@ -62,10 +62,7 @@ class TorchState:
     @property
     def module(self) -> nn.Module:
         """The model itself, without what joins it to other ranks."""
-        if not isinstance(self.model, DistributedDataParallel):
-            return self.model
-        inner: nn.Module = self.model.module
-        return inner
+        return self.model.module
 
     def autocast(self, device: torch.device) -> "torch.autocast":
         """Return the precision that the job wants to compute in."""
@@ -106,11 +103,14 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     def begin(
         self, spec: JobSpec, model: nn.Module, steps: int, live: Mapping[str, Any] | None = None
     ) -> TorchState:
-        """Return a training before its first step; all ranks come here together."""
+        """Return a training before its first step; all ranks come here together.
+
+        A model that the run has wrapped is carried by its checkpoints.
+        """
         hyper, device = hyper_of(spec), ranks.get_torch_device()
         if hyper.amp == "fp16" and device.type == "cpu":
             raise SpecError("hyperparameters.amp", "fp16 needs a GPU: take bf16, or off")
-        joined = ranks.wrap_model(model.to(device), use_fsdp=False)
+        joined = model if isinstance(model, Wrapped) else Wrapped(model.to(device), {}, sync=True)
         scaler = torch.amp.GradScaler(device.type, enabled=hyper.amp == "fp16")
         ranks.seed_everything(seed_of(spec) + 1 + ranks.get_rank())  # each drops other values
         optimizer, used = make_optimizer(hyper, joined), {"lr": hyper.lr}
@@ -207,11 +207,9 @@ def _check_device(plan: Plan, device: torch.device) -> None:
         raise SpecError(field, f"{problem}: set it to 1 and take more workers")
 
 
-def _synced(model: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
+def _synced(model: Wrapped, is_last: bool) -> contextlib.AbstractContextManager[None]:
     """Have the ranks exchange gradients in the last pass of a step only."""
-    if is_last or not isinstance(model, DistributedDataParallel):
-        return contextlib.nullcontext()
-    return model.no_sync()
+    return contextlib.nullcontext() if is_last else model.no_sync()
 
 
 def _set_values(state: TorchState) -> None:

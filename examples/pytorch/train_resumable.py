@@ -1,0 +1,87 @@
+"""Train a network that loses nothing when a process dies: it goes on from its last checkpoint.
+
+    loom run -n 4 --max-retries 3 examples/pytorch/train_resumable.py
+
+Kill a rank with -9 while it trains: all ranks start again and end with the very same weights.
+`loom stop` ends it with a checkpoint, `loom resume` goes on, tomorrow and with other ranks too.
+"""
+
+import argparse
+import hashlib
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import torchloom as loom
+
+
+def main() -> None:
+    """Tell digits apart that are drawn by a seed."""
+    parser = argparse.ArgumentParser(description="Learn to tell noisy patterns apart.")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--every", type=int, default=20, help="steps between two checkpoints")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds to rest in each step")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("gloo")
+    weights = train(options.epochs, options.every, options.pace)
+    print(f"rank {os.environ.get('RANK', '0')}: weights {weights}", flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def train(epochs: int, every: int, pace: float) -> str:
+    """Run the training loop of one rank; return a digest of the weights behind it."""
+    torch.manual_seed(0)
+    run = loom.init(project="patterns")
+    run.checkpointing(every_n_steps=every)
+    model = run.wrap(network())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.002)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    run.track(optimizer=optimizer, scheduler=scheduler)
+    loader = run.loader(patterns(4096), batch_size=32)
+
+    for step in run.steps(loader, epochs=epochs):
+        with step:
+            samples, labels = step.batch
+            loss = nn.functional.cross_entropy(model(samples), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            step.log(loss=loss)
+        time.sleep(pace)
+    return digest(model)
+
+
+def network() -> nn.Module:
+    """Return a network with all that makes a training hard to repeat: noise, running means."""
+    first = (nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(0.2))
+    return nn.Sequential(*first, nn.Linear(128, 10))
+
+
+def patterns(count: int) -> TensorDataset:
+    """Return ten patterns under noise, the same ones on every rank."""
+    chance = torch.Generator().manual_seed(1)
+    shapes = torch.randn(10, 64, generator=chance)
+    labels = torch.randint(0, 10, (count,), generator=chance)
+    return TensorDataset(shapes[labels] + torch.randn(count, 64, generator=chance), labels)
+
+
+def digest(model: nn.Module) -> str:
+    """Return a few letters that no other weights have."""
+    told = hashlib.sha256()
+    parameters: list[Tensor] = [each.detach() for each in model.parameters()]
+    for each in parameters:
+        told.update(each.numpy().tobytes())
+    return told.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""All that a run's checkpoints carry of the program: its models, and what it tracks besides."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from torchloom.errors import UserError
+from torchloom.worker.running.nested import plain
+from torchloom.worker.running.wrap import Wrapped
+
+State = dict[str, Any]
+
+
+class BadThing(UserError):
+    """What cannot be tracked."""
+
+    code = "cannot_track"
+
+
+class OtherProgram(UserError):
+    """A checkpoint is not one of this program."""
+
+    code = "other_program"
+
+
+class Things:
+    """Models and what belongs to them, by name.
+
+    Parameters, optimizers and schedulers are the same on every rank, and shared out among them
+    when they are saved. Buffers, scalers and all else may be each rank's own.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[str, Wrapped] = {}
+        self.tracked: dict[str, Any] = {}
+        self._stepped = True
+
+    def __bool__(self) -> bool:
+        return bool(self.models or self.tracked)
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Tell whether an optimizer's state is among these."""
+        return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
+
+    def add_model(self, name: str, model: Wrapped) -> None:
+        """Carry a model; without a name it is `model`, `model2` and so on."""
+        count = len(self.models) + 1
+        name = name or ("model" if count == 1 else f"model{count}")
+        if name in self.models:
+            raise BadThing(f"there is a model {name!r} already: give another name to run.wrap")
+        self.models[name] = model
+
+    def track(self, things: Mapping[str, Any]) -> None:
+        """Carry anything that can tell its state and take it back."""
+        for name, thing in things.items():
+            if isinstance(thing, Wrapped):
+                raise BadThing(f"{name} is wrapped, so it is carried already: track it no more")
+            if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
+                raise BadThing(
+                    f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
+                    " give it both, or leave it out"
+                )
+            if self.tracked.get(name, thing) is not thing:
+                raise BadThing(f"something else is tracked as {name!r}: take another name")
+            if isinstance(thing, Optimizer) and name not in self.tracked:
+                thing.register_step_post_hook(self._has_stepped)
+            self.tracked[name] = thing
+
+    def begin_step(self) -> None:
+        """Note whether an optimizer steps in the step that begins."""
+        self._stepped = False
+
+    def shared(self) -> State:
+        """Return what is the same on every rank."""
+        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
+        return {"models": models, "tracked": self._states(True)}
+
+    def own(self) -> State:
+        """Return what is this rank's own.
+
+        Gradients are, while they are added up over several steps.
+        """
+        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
+        shares = {name: model.shares_buffers for name, model in self.models.items()}
+        own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
+        if self.has_optimizer and not self._stepped:
+            own["gradients"] = {
+                name: {key: p.grad for key, p in _parameters(model) if p.grad is not None}
+                for name, model in self.models.items()
+            }
+        return own
+
+    def put_back(self, shared: State, own: State) -> list[str]:
+        """Give everything the state that was saved; return what was not there."""
+        for name, model in self.models.items():
+            _fill(name, dict(_parameters(model)), shared["models"].get(name))
+            _fill(name, dict(_buffers(model)), own["buffers"].get(name))
+            model.shares_buffers = own["shares"][name]
+            gradients = own.get("gradients", {}).get(name, {})
+            for key, parameter in _parameters(model):
+                kept = gradients.get(key)
+                parameter.grad = None if kept is None else kept.to(parameter.device)
+        saved = {**shared["tracked"], **own["tracked"]}
+        for name, thing in self.tracked.items():
+            if name in saved:
+                thing.load_state_dict(saved[name])
+        self._stepped = "gradients" not in own
+        return [f"{name} is not in the checkpoint" for name in self.tracked if name not in saved]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every tensor of models and optimizers, by name."""
+        for name, model in self.models.items():
+            for key, tensor in (*_parameters(model), *_buffers(model)):
+                yield f"{name}.{key}", tensor
+        for name, thing in self.tracked.items():
+            if isinstance(thing, Optimizer):
+                for at, state in thing.state_dict()["state"].items():
+                    for key, tensor in state.items():
+                        if isinstance(tensor, Tensor):
+                            yield f"{name}.{at}.{key}", tensor
+
+    def devices(self) -> set[str]:
+        """Return the kinds of devices that models are on."""
+        parts = (p for model in self.models.values() for _, p in _parameters(model))
+        return {part.device.type for part in parts}
+
+    def _states(self, shared: bool) -> State:
+        return {
+            name: plain(thing.state_dict())
+            for name, thing in self.tracked.items()
+            if isinstance(thing, Optimizer | LRScheduler) is shared
+        }
+
+    def _has_stepped(self, *_: Any) -> None:
+        self._stepped = True
+
+
+def _parameters(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
+    return iter(model.module.named_parameters())
+
+
+def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
+    return iter(model.module.named_buffers())
+
+
+def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:
+    """Copy into the tensors there are: optimizers and DDP hold on to them."""
+    if saved is None:
+        raise OtherProgram(f"the checkpoint has no model {name!r}: start a new run")
+    if there.keys() != saved.keys():
+        odd = ", ".join(sorted(there.keys() ^ saved.keys())[:3])
+        raise OtherProgram(f"the checkpoint is of another {name}: {odd} differ; start a new run")
+    with torch.no_grad():
+        for key, tensor in there.items():
+            if tensor.shape != saved[key].shape:
+                shapes = f"{tuple(saved[key].shape)} saved, {tuple(tensor.shape)} here"
+                raise OtherProgram(f"{name}.{key} has another shape: {shapes}; start a new run")
+            tensor.copy_(saved[key])
