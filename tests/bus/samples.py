@@ -55,6 +55,8 @@ FROM_AGENT: tuple[m.Message, ...] = (
     m.Batch(HEAD, "n1", 5, (b"\x00raw", b""), dropped=2),
     m.DeviceEvent(HEAD, "GPU-1", "failed", "dcgm", "XID 79"),
     m.Stacks(HEAD, "n1", "s1", (LOOK, LOOK), is_silent=True),
+    m.Committed(HEAD, "n1", 100, 3, 1, "/runs/gpt-1a2b/checkpoints/ckpt_step_00100"),
+    m.Removed(HEAD, "n1", 100, 3, 1, "store_unavailable", "no answer"),
 )
 TO_AGENT: tuple[m.Message, ...] = (
     m.Greeting(HEAD, "n1", 4),
@@ -62,6 +64,8 @@ TO_AGENT: tuple[m.Message, ...] = (
     m.Kill(HEAD, 4, 9, "hang_rank_5"),
     *TO_RANK[:-2],
     m.TakeStacks(HEAD, 4, "s1", ("9f0c",)),
+    m.Commit(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 100, 3, 1, b"x\x9c\xabV"),
+    m.Remove(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 90, 2, 1),
 )
 UNIONS = {
     m.FromRank: FROM_RANK,

@@ -54,12 +54,13 @@ def test_every_act_happens_and_nothing_is_left(tmp_path: Path, own: Path) -> Non
     done = play(tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7", "8", "9"]
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]
     assert "launched, trained a step and ended in" in done.stdout
     assert "the loss fell from" in done.stdout
     changes = re.findall(CHANGE, done.stdout)
     assert len(changes) == 1
     assert f"by their own files, all four ranks changed at step {changes[0]}" in done.stdout
+    assert "weights identical to an undisturbed run: yes" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert [path for path in own.rglob("*") if not path.is_dir()] == []  # the user's own folders
     assert list((own / "TMPDIR").glob("loom*")) == []  # torch leaves an empty folder there

@@ -7,13 +7,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from torchloom.rules.recovery import (
     Begin,
     Cancelled,
+    Due,
     Effect,
     Event,
     Finish,
     Idle,
+    Leaving,
     NodeLost,
     Phase,
+    Point,
     RankExited,
+    Reached,
     Replace,
     ReplicaKey,
     RoleRule,
@@ -21,6 +25,7 @@ from torchloom.rules.recovery import (
     StartFailed,
     Stop,
     Verdict,
+    Wait,
     initial,
     step,
 )
@@ -34,6 +39,8 @@ def role_rules(name: str) -> st.SearchStrategy[RoleRule]:
         replicas=st.integers(1, 3),
         ranks=st.integers(1, 3),
         max_retries=st.integers(0, 2),
+        backoff=st.sampled_from([0.0, 0.0, 1.5]),
+        crash_loop=st.integers(0, 2),
         policy=st.sampled_from(RetryPolicy),
         min_replicas=st.none() | st.integers(0, 3),
         min_group=st.none() | st.integers(1, 3),
@@ -47,6 +54,7 @@ def groups() -> st.SearchStrategy[RoleRule]:
         replicas=st.integers(2, 4),
         ranks=st.integers(1, 2),
         max_retries=st.integers(1, 4),
+        backoff=st.sampled_from([0.0, 1.5]),
         policy=st.sampled_from([RetryPolicy.ROLE, RetryPolicy.APPLICATION, RetryPolicy.REPLICA]),
         min_group=st.none() | st.integers(1, 3),
     )
@@ -68,12 +76,14 @@ class World(RuleBasedStateMachine):
         self.roles = {role.name: role for role in roles}
         replicas = sum(role.replicas for role in roles)
         self.nodes = [f"n{i}" for i in range(1 if spares is None else replicas + spares)]
-        self.state = initial(roles, self.nodes)
+        self.generation = 7 if spares else 0
+        self.state = initial(roles, self.nodes, self.generation)
+        self.waits: dict[int, float] = {}
         self.begun = False
         self.lost: set[str] = set()
         self.idled = False
         self.alive: dict[ReplicaKey, set[int]] = {key: set() for key in self.state.replicas}
-        self.starts = dict.fromkeys(self.alive, 0)
+        self.starts = dict.fromkeys(self.alive, self.generation)
         self.told_to_stop: set[ReplicaKey] = set()
         self.went_wrong: set[ReplicaKey] = set()  # in its present life
         self.cancelled = False
@@ -118,6 +128,25 @@ class World(RuleBasedStateMachine):
             self.cancelled = self.cancelled or self.verdict is None
             self.happen(Cancelled("cancelled_by_user"))
 
+    @rule(when=st.integers(0, 9))
+    def it_is_asked_to_leave(self, when: int) -> None:
+        if when == 0:
+            self.cancelled = self.cancelled or self.verdict is None
+            self.happen(Leaving("cancelled_by_user"))
+
+    @precondition(lambda self: bool(self.waits))
+    @rule(data=st.data())
+    def time_passes(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.waits)))
+        del self.waits[number]
+        self.happen(Due(number))
+
+    @precondition(lambda self: any(self.alive.values()))
+    @rule(data=st.data(), saved=st.integers(-1, 2), lived=st.floats(0, 9))
+    def a_replica_has_come_so_far(self, data: st.DataObject, saved: int, lived: float) -> None:
+        key = data.draw(st.sampled_from([key for key, ranks in self.alive.items() if ranks]))
+        self.happen(Reached(key, Point(saved, saved, lived)))
+
     @precondition(lambda self: any(self.alive.values()))
     @rule(data=st.data(), when=st.integers(0, 4))
     def a_start_turns_out_to_have_failed(self, data: st.DataObject, when: int) -> None:
@@ -137,7 +166,8 @@ class World(RuleBasedStateMachine):
         for effect in effects:
             self.carry_out(effect)
         if self.begun:
-            assert any(self.alive.values()) or self.verdict is not None, "nothing runs, none told"
+            goes_on = any(self.alive.values()) or self.waits
+            assert goes_on or self.verdict is not None, "nothing runs, none told"
         self.all_have_seats()
 
     def all_have_seats(self) -> None:
@@ -163,6 +193,11 @@ class World(RuleBasedStateMachine):
                 assert self.alive[effect.key]
                 assert effect.key not in self.told_to_stop, "told twice in one life"
                 self.told_to_stop.add(effect.key)
+            case Wait():
+                assert effect.seconds > 0
+                assert not self.cancelled
+                assert effect.number not in self.waits
+                self.waits[effect.number] = effect.seconds
             case Replace():
                 assert effect.lost in self.lost
                 assert effect.spare not in self.lost
@@ -181,7 +216,8 @@ class World(RuleBasedStateMachine):
         assert not self.cancelled
         assert effect.attempt == self.starts[key]
         self.starts[key] += 1
-        assert self.starts[key] <= 1 + self.allowed_retries(key)
+        assert self.starts[key] <= self.generation + 1 + self.allowed_retries(key)
+        assert self.state.restarts >= effect.attempt
         self.alive[key] = set(range(self.roles[key.role].ranks))
         self.told_to_stop.discard(key)
         self.went_wrong.discard(key)
@@ -228,9 +264,13 @@ class World(RuleBasedStateMachine):
             self.it_begins()
         for _ in range(1000):
             living = [(key, rank) for key, ranks in self.alive.items() for rank in ranks]
-            if not living:
+            if not living and not self.waits:
                 break
-            self.end(*living[0], ok=True)
+            if living:
+                self.end(*living[0], ok=True)
+            else:
+                number, _ = self.waits.popitem()
+                self.happen(Due(number))
         assert self.verdict is not None
 
 

@@ -18,6 +18,7 @@ from torchloom.specs.jobspec import (
     Elastic,
     JobSpec,
     Knob,
+    Mode,
     Policy,
     Recovery,
     Resources,
@@ -60,9 +61,22 @@ JOBS = st.builds(
     ),
     distributed=st.builds(Distributed, backend=st.sampled_from([Backend.AUTO, Backend.GLOO])),
     hyperparameters=st.dictionaries(TEXT, PLAIN, max_size=3),
-    checkpointing=st.builds(Checkpointing, st.booleans(), st.integers(1, 2**40), TEXT),
+    checkpointing=st.builds(
+        Checkpointing,
+        enabled=st.booleans(),
+        every_n_steps=st.none() | st.integers(1, 2**40),
+        every_n_seconds=st.none() | st.floats(0.1, 1e6),
+        store=st.sampled_from(["local", "/data/all of it", "~/kept", "s3://bucket", "s3://b.c/d"]),
+        keep_last=st.integers(1, 99),
+        keep_every=st.none() | st.integers(1, 99),
+        best=st.none() | TEXT.filter(bool),
+        mode=st.sampled_from(Mode),
+    ),
     recovery=st.builds(
-        Recovery, st.none() | st.sampled_from(Policy), st.integers(0, 99), st.floats(0, 1e6)
+        Recovery,
+        st.none() | st.sampled_from(Policy),
+        st.none() | st.integers(0, 99),
+        st.floats(0, 1e6),
     ),
     elastic=st.none() | st.builds(Elastic, st.integers(1, 3), st.integers(3, 9)),
     knobs=st.dictionaries(TEXT, st.builds(Knob, NUMBERS | TEXT | st.booleans()), max_size=2),
@@ -88,6 +102,30 @@ def test_the_public_example_is_a_job() -> None:
         hyperparameters={"batch_size": 64, "lr": 0.001, "epochs": 2},
         checkpointing=Checkpointing(enabled=True),
     )
+
+
+def test_whoever_says_seconds_does_not_mean_the_usual_steps_as_well() -> None:
+    def told(**checkpointing: object) -> Checkpointing:
+        return job_from_dict({**DEMO, "checkpointing": checkpointing}).checkpointing
+
+    assert told(every_n_seconds=60) == Checkpointing(every_n_steps=None, every_n_seconds=60.0)
+    assert told(every_n_seconds=60, every_n_steps=5) == Checkpointing(False, 5, 60.0)
+    assert told(best="accuracy", mode="max").mode is Mode.MAX
+    assert told(enabled=True) == Checkpointing(enabled=True, every_n_steps=200)
+
+
+def test_a_job_that_saves_is_started_again_three_times_unless_it_says_otherwise() -> None:
+    def retries(**more: object) -> int:
+        return job_from_dict({"name": "a", "script": "a.py", **more}).retries
+
+    saves = {"checkpointing": {"enabled": True}}
+
+    assert retries() == 0
+    assert retries(**saves) == 3
+    assert retries(**saves, recovery={"attempts": 0}) == 0
+    assert retries(recovery={"attempts": 7}) == 7
+    assert retries(**saves, recovery={"policy": "fail"}) == 0
+    assert job_from_dict(DEMO).retries == 3
 
 
 @settings(max_examples=100, deadline=None)

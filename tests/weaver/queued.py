@@ -16,7 +16,7 @@ from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.errors import Failure
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
-from torchloom.weaver.coordinator import Coordinator
+from torchloom.weaver.coordinator import Again, Coordinator
 from torchloom.weaver.devices import Devices
 from torchloom.weaver.jobs import Jobs
 from torchloom.weaver.journal import Journal
@@ -84,8 +84,9 @@ class World:
         self.slow_seen = self.is_stubborn = False
         self._lock = threading.Lock()
 
-    def look(self, job: str) -> Seen:
-        return Seen.BEGUN if job in self.starts else Seen.NOTHING
+    def look(self, job: str, left: int | None = None) -> Seen:
+        lives = self.starts[job]
+        return Seen.BEGUN if lives > (0 if left is None else left + 1) else Seen.NOTHING
 
     def start(self, order: Order) -> None:
         self.fate.step()
@@ -95,13 +96,17 @@ class World:
         if why := self.breaks.get(str(order.spec["name"])):
             raise Failure(why)
         with self._lock:
-            if order.job in self.starts:
+            if self.starts[order.job] > (0 if order.left is None else order.left + 1):
                 self.refused[order.job] += 1
                 raise Failure("the run exists")
             self.starts[order.job] += 1
             self.orders[order.job] = order
             self.running.add(order.job)
         self.fate.step()
+
+    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+        """All jobs of this world come through the queue."""
+        raise NotImplementedError
 
     def stop(self, job: str, reason: str) -> None:
         if self.is_stubborn:
@@ -161,8 +166,17 @@ class Plane:
     def learn(self) -> None:
         """Learn what has ended while nobody looked, as a weaver does before it goes on."""
         for job in self.jobs.active():
-            if job.id in self.world.starts and job.id not in self.world.running:
+            is_later = self.world.starts[job.id] > job.facts.get("left", -1) + 1
+            if is_later and job.id not in self.world.running:
                 self.end(job.id)
+
+    def resume(self, job: str) -> None:
+        """Have a job that has ended go on, beyond the lives that its run has had."""
+        known, row = self.jobs.get(job), self.coordinator.submission(job)
+        assert known is not None
+        assert row is not None
+        left = self.world.starts[job] - 1
+        self.coordinator.resume(known, Again(row.spec, "ann", "once more", left))
 
     async def settled(self) -> None:
         """Come back when nothing is being started."""

@@ -18,6 +18,7 @@ from torchloom.rules.recovery import Verdict
 from torchloom.rules.response import Policy, Recovery
 from torchloom.settings import plane_dir
 from torchloom.specs.api import AppState
+from torchloom.specs.job import JobState
 from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.pokes import Pokes
 from torchloom.weaver.responses import policy_of
@@ -230,3 +231,115 @@ def test_a_poke_is_enough_and_a_line_being_written_waits(tmp_path: Path) -> None
 
 def _noted(folder: Path) -> list[tuple[Any, ...]]:
     return rows(folder, "SELECT kind FROM events WHERE kind = 'node_lost'")
+
+
+def goes_on(ledger: Ledger) -> Ledger:
+    """Return the ledger of the next life of a run."""
+    before = ledger.record
+    record = replace(before, state=AppState.SUBMITTED, restarts=before.restarts + 1, reason="")
+    ledger.folder.write_record(record)
+    after = Ledger(ledger.folder, record)
+    after.resumed(ranks=2)
+    start(after, record.restarts)
+    return after
+
+
+def test_a_run_that_goes_on_is_a_new_attempt_of_its_job(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = launched(checkpoints="/saved")
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            ledger.finished(Verdict(AppState.FAILED, "exit_code_1_rank_1"), None, 0)
+            adopting.look_at("job-1")
+            goes_on(ledger)
+
+            adopting.look_at("job-1")
+
+            known = weaver.jobs.get("job-1")
+            assert known is not None
+            assert (known.attempt, known.facts["checkpoints"]) == (2, "/saved")
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "resumed", 2)]
+    moved = "SELECT facts FROM events WHERE kind = 'job_state'"
+    assert len(rows(tmp_path, moved)) == 3  # to its end, to the queue, and out of it
+
+
+def test_a_life_that_began_and_ended_while_no_weaver_was_up_is_known_to_the_next(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adoption(weaver).look_at_all()
+            ledger.finished(Verdict(AppState.CANCELLED, "cancelled_by_user"), None, 0)
+            adoption(weaver).look_at_all()
+        goes_on(ledger).finished(Verdict(AppState.SUCCEEDED, ""), None, 0)
+        for _ in range(2):
+            async with weaver_at(tmp_path, Exchange()) as weaver:
+                adoption(weaver).look_at_all()
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "COMPLETED", "ranks_ended", 2)]
+
+
+def test_a_life_that_was_left_behind_is_no_news(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            ledger.finished(Verdict(AppState.FAILED, "exit_code_1_rank_1"), None, 0)
+            adopting.look_at("job-1")
+            weaver.jobs.resume("job-1", "resumed_by_ann", {"left": 0})
+            weaver.jobs.turn("job-1", JobState.RUNNING, "placed")
+
+            adopting.look_at("job-1")
+            adopting.look_again()
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "placed", 2)]
+
+
+def test_a_run_that_was_to_be_released_is_paused_when_it_has_ended_well(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            weaver.jobs.mark("job-1", {"releasing": True})
+            ledger.finished(Verdict(AppState.SUCCEEDED, ""), None, 0)
+
+            adopting.look_at("job-1")
+            adopting.look_again()
+            assert weaver.jobs.get("job-1").state == "PAUSED"
+            goes_on(ledger)
+            adopting.look_at("job-1")
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "resumed", 2)]
+
+
+def test_the_first_error_is_among_what_the_plane_knows_of_a_job(tmp_path: Path) -> None:
+    error = {"rank": 1, "attempt": 0, "message": "bad", "traceback": "Traceback ..."}
+
+    async def scenario() -> Any:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            ledger.restarted(1, "exit_code_1_rank_1", error)
+            adoption(weaver).look_at("job-1")
+            known = weaver.jobs.get("job-1")
+            assert known is not None
+            return known.facts["first_error"], known.state, known.reason
+
+    assert asyncio.run(scenario()) == (error, "RECOVERING", "exit_code_1_rank_1")

@@ -109,3 +109,38 @@ def test_a_crash_between_any_two_steps_loses_no_job_and_starts_none_twice(
         lives += story.lives
         shutil.rmtree(folder)
     assert lives > 3 * SEEDS  # nearly all of them did die
+
+
+class Again(Story):
+    """The same with people who have jobs go on that have ended."""
+
+    resumes = 4
+
+    async def _something_happens(self, plane: Plane) -> None:
+        over = [job.id for job in plane.jobs.all() if job.state == "COMPLETED"]
+        if self.resumes and over and self.chance.random() < 0.4:
+            self.resumes -= 1
+            plane.resume(self.chance.choice(sorted(over)))
+        else:
+            await super()._something_happens(plane)
+
+
+def test_a_crash_between_any_two_steps_of_a_resume_starts_each_attempt_exactly_once(
+    empty: Path, memory: Path
+) -> None:
+    attempts = 0
+    for seed in range(SEEDS // 2):
+        folder = memory / str(seed)
+        shutil.copytree(empty, folder)
+
+        story = Again(seed, folder)
+        story.live()
+
+        known = stored(folder, "SELECT id, state, attempt FROM jobs")
+        assert {state for _, state, _ in known} == {"COMPLETED"}, f"seed {seed}"
+        wanted = {job: attempt for job, _, attempt in known}
+        assert dict(story.world.starts) == wanted, f"seed {seed}"
+        assert stored(folder, "SELECT * FROM placements") == [], f"seed {seed}"
+        attempts += sum(wanted.values()) - len(wanted)
+        shutil.rmtree(folder)
+    assert attempts > SEEDS // 2  # many did go on

@@ -331,7 +331,59 @@ class OwnStacks(Message, frozen=True):
     threads: tuple[Thread, ...] = ()
 
 
+# What is saved: the weaver decides, an agent that sees the store does it.
+
+
+class Commit(Message, frozen=True):
+    """Make a draft the checkpoint of its step: all of its shards are written.
+
+    It is said again until it is answered; `manifest` is the text to be committed, zlib-compressed.
+    """
+
+    epoch: int
+    root: str
+    step: int
+    generation: int
+    attempt: int
+    manifest: bytes
+
+
+class Committed(Message, frozen=True):
+    """What became of that: where it is, or a code of the error and its words."""
+
+    agent: str
+    step: int
+    generation: int
+    attempt: int
+    place: str = ""
+    code: str = ""
+    why: str = ""
+
+
+class Remove(Message, frozen=True):
+    """Delete the checkpoint of a step, if it is still this one; said again until it is answered."""
+
+    epoch: int
+    root: str
+    step: int
+    generation: int
+    attempt: int
+
+
+class Removed(Message, frozen=True):
+    """It is gone, or why not."""
+
+    agent: str
+    step: int
+    generation: int
+    attempt: int
+    code: str = ""
+    why: str = ""
+
+
 FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
 ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks
-FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks
-ToAgent: TypeAlias = Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome | TakeStacks
+FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
+ToAgent: TypeAlias = (
+    Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome | TakeStacks | Commit | Remove
+)

@@ -10,6 +10,7 @@ RECORDS = f"{PREFIX}.agent.*.records"  # Batch
 ACTS = f"{PREFIX}.agent.*.acts"  # what a rank says in answer to a command, at once
 STACKS = f"{PREFIX}.agent.*.stacks"  # Stacks, what an agent saw of its ranks
 AGENT_DEVICES = f"{PREFIX}.agent.*.devices"  # DeviceEvent, of a device on the agent's node
+CHECKPOINTS = f"{PREFIX}.agent.*.checkpoints"  # Committed and Removed
 DEVICE_EVENTS = f"{PREFIX}.devices.events"  # DeviceEvent
 DEVICE_ALERTS = f"{PREFIX}.devices.alerts"  # Alertmanager's JSON
 EVERYTHING = f"{PREFIX}.>"
@@ -46,6 +47,11 @@ def stacks(agent: str) -> str:
 def devices(agent: str) -> str:
     """Return where an agent says that a device of its node failed or is to be left."""
     return _of(agent, "devices")
+
+
+def checkpoints(agent: str) -> str:
+    """Return where an agent says what became of a checkpoint that it was to commit or remove."""
+    return _of(agent, "checkpoints")
 
 
 def down(agent: str) -> str:

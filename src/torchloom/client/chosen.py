@@ -23,7 +23,10 @@ _COLUMNS = {
     "steps": "step_last",
     "times": "time",
 }
-_PASSED = ("values", "hold", "guard", "span", "command", "at", "reason")
+_PASSED = (
+    *("values", "hold", "guard", "span", "command", "at", "reason"),
+    *("workers", "from_step", "release"),
+)
 Facts = Mapping[str, Any]
 
 

@@ -132,6 +132,17 @@ class Client:
         """Yield what was asked of a job, in order."""
         return self._pages(f"/api/jobs/{_part(job)}/commands")
 
+    def checkpoints(self, job: str) -> Iterator[dict[str, Any]]:
+        """Yield the checkpoints of a job, newest first, also those that came to nothing."""
+        return self._pages(f"/api/jobs/{_part(job)}/checkpoints")
+
+    def remove_checkpoint(
+        self, job: str, step: int, force: bool = False, reason: str = ""
+    ) -> dict[str, Any]:
+        """Delete the checkpoint of a step; one that the job needs only by force."""
+        asked = _said(force=True if force else None, reason=reason or None)
+        return self._one("DELETE", f"/api/jobs/{_part(job)}/checkpoints/{step}", params=asked)
+
     def events(self, job: str) -> Iterator[dict[str, Any]]:
         """Yield what happened to a job."""
         return self._pages(f"/api/jobs/{_part(job)}/events")

@@ -4,7 +4,7 @@ import json
 
 from torchloom.components.dist import loom
 from torchloom.specs.api import AppDef
-from torchloom.specs.jobspec import JobSpec, Policy
+from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_in_short
 
 SPEC_VARIABLE = "LOOM_JOB_SPEC"
@@ -25,7 +25,7 @@ def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
         j=str(each.workers),
         env=_variables(spec),
         metadata=_labels(spec),
-        max_retries=0 if spec.recovery.policy is Policy.FAIL else spec.recovery.attempts,
+        max_retries=spec.retries,
         python=python,
     )
     app.name = spec.name

@@ -427,7 +427,21 @@ class Agent:
         shown["process"] = _process(rank.process) if rank.process else None
         if rank.code and (report := ErrorReport.read(rank.error_file)):
             shown["error"] = [report.text, report.written]
+        if rank.code:
+            shown["step"] = self._last_step(rank)
         return shown
+
+    def _last_step(self, rank: Rank) -> int:
+        """Return the step a rank was in when it ended, by its page; -1 when it tells none."""
+        from torchloom.bus.page import PageView
+
+        life = f"{rank.key.role}-{rank.key.index}-{rank.local_rank}-{rank.attempt}"
+        view = PageView.open(shared_memory.page(self._post.share.app_id, life))
+        if view is None:
+            return -1
+        reading = view.read()
+        view.close()
+        return reading.step if reading and reading.applied else -1
 
     def _on_no_keeper(self) -> None:
         """The keeper is gone, and the kernel has ended its ranks."""

@@ -71,10 +71,16 @@ def _read(folder: RunFolder) -> Record | None:
         return folder.damaged()
 
 
+def goes_on(app_id: str) -> None:
+    """Note that a run which had ended has not: its folder is to be read again."""
+    with contextlib.suppress(OSError):
+        _append([json.dumps([app_id]) + "\n"])
+
+
 def add_ended(ended: Record) -> None:
     """Note a run that has just ended; without the note the next list is slower, not wrong."""
     with contextlib.suppress(OSError):
-        _append([ended])
+        _append([_line(ended)])
 
 
 def _write_index(news: list[Record], found: list[Record], lines: int) -> None:
@@ -84,14 +90,14 @@ def _write_index(news: list[Record], found: list[Record], lines: int) -> None:
         partial.write_text("".join(_line(record) for record in found if record.is_over()))
         partial.replace(path)
     elif news:
-        _append(news)
+        _append(map(_line, news))
 
 
-def _append(ended: Iterable[Record]) -> None:
+def _append(lines: Iterable[str]) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     fd = os.open(settings.runs_dir() / _INDEX, flags, 0o600)
     try:
-        os.write(fd, "".join(_line(record) for record in ended).encode())
+        os.write(fd, "".join(lines).encode())
     finally:
         os.close(fd)
 
@@ -107,10 +113,13 @@ def _read_index() -> tuple[dict[str, Record], int]:
         lines = (settings.runs_dir() / _INDEX).read_bytes().splitlines()
     except OSError:
         return {}, 0
-    index = {}
+    index: dict[str, Record] = {}
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):  # a torn line says nothing
             values: list[Any] = json.loads(line)
+            if len(values) == 1:
+                index.pop(values[0], None)
+                continue
             known = dict(zip(_FIELDS, values, strict=True))
             index[known["id"]] = Record(**{**known, "state": AppState(known["state"])})
     return index, len(lines)

@@ -23,6 +23,17 @@ class RunTaken(Failure):
         super().__init__(f"there is a run {app_id}; `loom show {app_id}` shows it")
 
 
+class RunGoesOn(Failure):
+    """Somebody else has had the run go on, or it runs."""
+
+    code = "run_goes_on"
+
+    def __init__(self, app_id: str) -> None:
+        super().__init__(
+            f"{app_id} runs, or is being resumed by somebody else; `loom show {app_id}` shows it"
+        )
+
+
 def claim(app_id: str) -> None:
     """Make this process the only one on this host that may be the run of an id, until it ends.
 
@@ -37,6 +48,24 @@ def claim(app_id: str) -> None:
         time.sleep(_LOOK)
     if run.exists():
         raise RunTaken(app_id)
+
+
+def claim_again(app_id: str, generation: int) -> None:
+    """The same for a run that has ended and goes on with a generation. Of two, one is refused.
+
+    Only the last processes of the life before are waited for.
+    """
+    run, deadline = RunFolder.named(app_id), time.monotonic() + _PATIENCE
+    file = os.open(socket_path(CLAIMS), os.O_RDWR | os.O_CREAT, 0o600)
+    while not _lock(file, _place(app_id)):
+        record = run.record()
+        is_leaving = record.is_over() and any(one.is_alive() for one in record.owners())
+        if not is_leaving or time.monotonic() > deadline:
+            raise RunGoesOn(app_id)
+        time.sleep(_LOOK)
+    record = run.record().truth()
+    if not record.is_over() or record.restarts >= generation:
+        raise RunGoesOn(app_id)
 
 
 def _lock(file: int, place: int) -> bool:

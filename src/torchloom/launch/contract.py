@@ -14,10 +14,12 @@ from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
     ATTEMPT_VARIABLE,
+    CHECKPOINTS_VARIABLE,
     GENERATION_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
     PAGE_VARIABLE,
+    RESUME_VARIABLE,
     ROLE_VARIABLE,
     STORE_VARIABLE,
     TOKEN_VARIABLE,
@@ -34,6 +36,8 @@ _NOT_FOR_RANKS = (
     STORE_VARIABLE,
     PAGE_VARIABLE,
     UPLINK_VARIABLE,
+    CHECKPOINTS_VARIABLE,
+    RESUME_VARIABLE,
 )
 
 
@@ -53,10 +57,13 @@ def group_variables(
     local_rank: int,
     attempt: int,
     meeting: Meeting,
+    resume: str = "",
 ) -> dict[str, str]:
     """Return what a rank is told of the app and of its place in it."""
     own = {JOB_VARIABLE: request.app_id, "TORCHX_RANK0_HOST": LOCAL_HOST_NAME}
     own[ATTEMPT_VARIABLE] = str(attempt)
+    saved = {CHECKPOINTS_VARIABLE: request.checkpoints, RESUME_VARIABLE: resume}
+    own |= {name: value for name, value in saved.items() if value}
     if not group.role.distributed:
         return own
     rank = group.rank(key.index, local_rank)
@@ -73,7 +80,7 @@ def group_variables(
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": meeting.port,
         "TORCHELASTIC_RESTART_COUNT": attempt,
-        "TORCHELASTIC_MAX_RESTARTS": group.role.max_retries,
+        "TORCHELASTIC_MAX_RESTARTS": request.generation + group.role.max_retries,
         "TORCHELASTIC_RUN_ID": request.run_id or request.app_id,
         "TORCHELASTIC_USE_AGENT_STORE": meeting.hosted,
     }

@@ -43,6 +43,14 @@ def of_app(share: Share) -> set[int]:
     return found
 
 
+def agents_of(share: Share) -> set[int]:
+    """Return the guards, launch processes, agents and keepers of an app on this node."""
+    wanted = f"{AGENT_VARIABLE}={share.app_id}".encode()
+    here = f"{NODE_VARIABLE}={share.node}".encode()
+    environs = ((pid, _environ(pid)) for pid in _pids())
+    return {pid for pid, environ in environs if wanted in environ and here in environ}
+
+
 def below(ancestor: int, app_id: str) -> set[int]:
     """Return all living descendants of a process, but not other apps' agents and what is theirs.
 

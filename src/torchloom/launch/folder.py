@@ -60,13 +60,16 @@ class RunFolder:
         self.path.rename(final)
         return RunFolder(final)
 
-    def agree(self) -> None:
-        """Note that whoever wanted the run knows of it: what is not agreed on is unmade."""
-        with contextlib.suppress(OSError):  # a full disk does not keep it from running
-            (self.path / _AGREED).touch(0o600)
+    def agree(self, generation: int = 0) -> None:
+        """Note that whoever wanted the run knows of it: what is not agreed on is unmade.
 
-    def is_agreed(self) -> bool:
-        return (self.path / _AGREED).exists()
+        A life that goes on where another ended is agreed on by itself.
+        """
+        with contextlib.suppress(OSError):  # a full disk does not keep it from running
+            (self.path / _agreed(generation)).touch(0o600)
+
+    def is_agreed(self, generation: int = 0) -> bool:
+        return (self.path / _agreed(generation)).exists()
 
     def exists(self) -> bool:
         return (self.path / "app.json").exists()
@@ -188,6 +191,10 @@ def all_folders() -> Iterator[RunFolder]:
 def now() -> str:
     """Return this instant as records write it: aware UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _agreed(generation: int) -> str:
+    return f"{_AGREED}-{generation}" if generation else _AGREED
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -2,9 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder, now
@@ -67,8 +67,16 @@ class Ledger:
         """All that was to start has started."""
         self._write(replace(self.record, state=AppState.RUNNING, started_at=now()), "running")
 
-    def restarted(self, restarts: int) -> None:
-        self._write(replace(self.record, restarts=restarts), "restart", restarts=restarts)
+    def resumed(self, **facts: object) -> None:
+        """The run goes on where an earlier life of it has ended."""
+        self.note("resumed", generation=self.record.restarts, **facts)
+
+    def restarted(
+        self, restarts: int, reason: str = "", error: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note why ranks are started again, and what went wrong."""
+        record = replace(self.record, restarts=restarts, first_error=dict(error or {}))
+        self._write(record, "restart", restarts=restarts, reason=reason)
 
     def ranks_started(self, started: Iterable[Started]) -> None:
         """Note new processes of some ranks."""
@@ -103,13 +111,20 @@ class Ledger:
         facts = {"role": role, "replica": replica, "local_rank": local, "attempt": rank.attempt}
         self._write(ended, "exit", **facts, code=exit_code)
 
-    def finished(self, verdict: "Verdict", error: str | None, lost: int) -> None:
+    def finished(
+        self,
+        verdict: "Verdict",
+        error: str | None,
+        lost: int,
+        first_error: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the end: after this line in the record nothing of the app runs."""
         record = replace(
             self.record,
             state=verdict.state,
             reason=verdict.reason,
             error=error or NONE,
+            first_error=dict(first_error or {}),
             ended_at=now(),
             lost_log_bytes=lost,
             ranks=tuple(_settled(rank, verdict.state) for rank in self.record.ranks),

@@ -9,16 +9,24 @@ from torchloom.rules.recovery import Start
 
 
 def replica_order(
-    request: LaunchRequest, group: Group, start: Start, meeting: Meeting, file_store: bool
+    request: LaunchRequest,
+    group: Group,
+    start: Start,
+    meeting: Meeting,
+    file_store: bool,
+    resume: str = "",
 ) -> ReplicaOrder:
-    """Return what starts a replica as a part of its group, which meets there."""
+    """Return what starts a replica as a part of its group, which meets there.
+
+    `resume` says what it goes on from.
+    """
     key, role = start.key, group.role
     replica = request.replica(key)
     ranks = tuple(
         RankOrder(
             local_rank,
             rank_logs(request, key, local_rank),
-            group_variables(request, group, key, local_rank, start.attempt, meeting),
+            group_variables(request, group, key, local_rank, start.attempt, meeting, resume),
             dict(enumerate(request.copied)).get(local_rank, 0),
         )
         for local_rank in range(role.ranks_of(key.index))

@@ -1,4 +1,4 @@
-"""A run where it was started: `torchloom.launch.process FOLDER CHANNEL HOW AGENT MEETING`.
+"""A run where it was started, by FOLDER CHANNEL HOW AGENT MEETING GENERATION.
 
 Three processes, all forks of one. The guard waits; the launch process carries out the recovery
 rule and writes the record; the agent has the ranks of this host. If the agent dies, the guard makes
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchloom.launch import catalog, link, sockets
-from torchloom.launch.claim import claim
+from torchloom.launch.claim import RunGoesOn, RunTaken, claim, claim_again
 from torchloom.launch.descendants import Share
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.guard import Guard, fork
-from torchloom.launch.handshake import GO, READY
+from torchloom.launch.handshake import GO, READY, TAKEN
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.ledger import Ledger
 from torchloom.launch.poke import poke
@@ -33,7 +33,7 @@ from torchloom.launch.spawn import become_subreaper
 def main(arguments: list[str]) -> None:
     """Detach, become the guard, and start the others under it."""
     folder, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
-    with_agent, meeting = arguments[3] == "here", int(arguments[4])
+    with_agent, meeting, generation = arguments[3] == "here", int(arguments[4]), int(arguments[5])
     if os.fork():
         os._exit(0)  # whoever started us has no child to wait for
     os.chdir(os.sep)  # keep no file system busy
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(signum, signal.SIG_IGN)
     guard = ProcessId.mine()
     run = RunFolder(folder)
-    claim(run.app_id)
+    _claim(run.app_id, generation, channel)
     address = sockets.launch_address(run.app_id)
     listener = sockets.listen(address)
     ends = (socket.socket(fileno=channel), listener, _socket(meeting))
@@ -55,6 +55,22 @@ def main(arguments: list[str]) -> None:
     if how != "terminal":
         os.close(channel)
     _guard(run.app_id, launcher, address, channel, how, with_agent)
+
+
+def _claim(app_id: str, generation: int, channel: int) -> None:
+    """Be the run, alone; whoever wanted it is told when another one is."""
+    try:
+        if generation:
+            from torchloom.launch import lifetimes
+
+            claim_again(app_id, generation)
+            lifetimes.clear(app_id)
+        else:
+            claim(app_id)
+    except (RunTaken, RunGoesOn) as taken:
+        with socket.socket(fileno=channel) as teller, contextlib.suppress(OSError):
+            teller.sendall(TAKEN + str(taken).encode())
+        os._exit(1)
 
 
 def _guard(
@@ -95,7 +111,7 @@ def _launch(
 
     signals = SignalPipe(more=(*FORWARDED, *ENDING))
     ledger = _publish(new, guard)
-    if not _agreed(channel, ledger.folder):
+    if not _agreed(channel, ledger):
         return
     if how != "leash":
         channel.close()
@@ -114,21 +130,32 @@ def _socket(fd: int) -> socket.socket | None:
 
 def _publish(new: RunFolder, guard: ProcessId) -> Ledger:
     record = replace(new.record(), guard=guard, launcher=ProcessId.mine())
+    if record.restarts:
+        from torchloom.launch.lifetimes import take_over
+
+        return Ledger(take_over(new, record), record)
     new.write_record(record)
     return Ledger(new.publish(), record)
 
 
-def _agreed(channel: socket.socket, folder: RunFolder) -> bool:
-    """Tell whether the submitter took notice; without it the run is unmade."""
+def _agreed(channel: socket.socket, ledger: Ledger) -> bool:
+    """Tell whether the submitter took notice; without it the run is unmade, or what it was."""
+    folder, generation = ledger.folder, ledger.record.restarts
     answer = b""
     with contextlib.suppress(OSError):
         channel.sendall(READY)
         answer = channel.recv(len(GO))
-    if answer != GO:
+    if answer == GO:
+        folder.agree(generation)
+        if generation:
+            ledger.resumed(ranks=len(ledger.record.ranks))
+    elif generation:
+        from torchloom.launch.lifetimes import give_back
+
+        give_back(folder, ledger.record)
+    else:
         folder.remove()
-        return False
-    folder.agree()
-    return True
+    return answer == GO
 
 
 if __name__ == "__main__":

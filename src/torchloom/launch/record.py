@@ -68,6 +68,9 @@ class Record:
     parent: str = ""  # the run whose rank launched this one, as torchrun's shim does
     ranks: tuple[RankRecord, ...] = field(default_factory=tuple)
     policy: Wishes = field(default_factory=dict)  # as the command line said it
+    checkpoints: str = ""  # the root of its checkpoints, where it may have any
+    saves: bool = False  # it was described as a job that does
+    first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)

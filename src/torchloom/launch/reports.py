@@ -1,7 +1,11 @@
 """What ranks left to say on hosts that do not see our log folder, and what went wrong first."""
 
 import contextlib
-from collections.abc import Mapping
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +13,104 @@ from torchloom.launch.errorfile import ErrorReport, first_error
 from torchloom.launch.frames import Message
 from torchloom.launch.ledger import Place
 from torchloom.launch.logfiles import LogFiles
+from torchloom.rules.recovery import CRASH_LOOP
+from torchloom.specs.dataclass import dataclass
+
+_TRACEBACK = "Traceback (most recent call last)"
+_STDERR = "stderr.log"
+_LONGEST = 16_384  # letters of a message or a traceback that a status holds
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rank that failed, and what it left to say."""
+
+    place: Place
+    rank: int
+    attempt: int
+    cause: str
+    report: ErrorReport | None = None
+    printed: str = ""
+    seen: float = field(default_factory=time.time)
 
 
 class Reports:
     """The errors of a run's ranks, the evidence against its nodes, and outputs sent from afar."""
 
-    def __init__(self, log_dir: str) -> None:
+    def __init__(self, log_dir: str, goes_on: bool = False) -> None:
+        """What earlier lives of a run that `goes_on` have printed is none of this one's errors."""
         self._log_dir = Path(log_dir)
-        self._errors: dict[Place, ErrorReport] = {}
+        found = self._log_dir.rglob(_STDERR) if goes_on else ()
+        self._printed = {path.parent: path.stat().st_size for path in found}
+        self._broken: list[Broken] = []
+        self._lives: list[list[Broken]] = [self._broken]  # a new one at every restart
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
 
-    def failed(self, place: Place, rank: Mapping[str, Any]) -> None:
+    def failed(self, place: Place, number: int, rank: Mapping[str, Any], cause: str) -> None:
         """Keep the error file of a rank, here too when it was written elsewhere."""
-        report = self._errors[place] = ErrorReport(*rank["error"])
-        if rank["logs"]:
+        report = ErrorReport(*rank["error"]) if "error" in rank else None
+        printed = "" if report else self._last_traceback(rank)
+        self._broken.append(Broken(place, number, rank["attempt"], cause, report, printed))
+        if report and rank["logs"]:
             with contextlib.suppress(OSError):
                 (self._log_dir / rank["logs"] / "error.json").write_text(report.text)
 
-    def forget(self, place: Place) -> None:
-        """A rank has a new life: what went wrong before is no longer its error."""
-        self._errors.pop(place, None)
+    def ended(self, rank: Mapping[str, Any]) -> None:
+        """Take note of how much a rank has printed: what comes behind that is another life's."""
+        logs = Path(rank.get("directory", ""))
+        with contextlib.suppress(OSError):
+            self._printed[logs] = (logs / _STDERR).stat().st_size
+
+    def _last_traceback(self, rank: Mapping[str, Any]) -> str:
+        """Return the traceback that a rank without an error file has printed, if it did."""
+        logs = Path(rank.get("directory", ""))
+        with contextlib.suppress(OSError), open(logs / _STDERR, "rb") as file:
+            begin = max(self._printed.get(logs, 0), file.seek(0, os.SEEK_END) - _LONGEST)
+            file.seek(begin)
+            _, head, rest = file.read().decode(errors="replace").rpartition(_TRACEBACK)
+            return head + rest if head else ""
+        return ""
+
+    def begin_again(self) -> None:
+        """Ranks have a new life: what went wrong before is no longer the error of this one."""
+        if self._broken:
+            self._broken = []
+            self._lives.append(self._broken)
 
     def node_lost(self, name: str, evidence: str) -> None:
         self._evidence[f"node_lost_{name}"] = f"{name}: {evidence}"
 
     def first(self, reason: str) -> str | None:
         """Return what went wrong first; on a lost node's account its peers fail only later."""
-        return self._evidence.get(reason) or first_error(self._errors.values())
+        if reason in self._evidence:
+            return self._evidence[reason]
+        found = self._first(reason)
+        return found.report.text if found and found.report else None
+
+    def told(self, reason: str) -> dict[str, Any]:
+        """Return the first error by time as a status shows it; nothing when there is none."""
+        found = self._first(reason)
+        if reason in self._evidence or found is None:
+            words = self._evidence.get(reason)
+            return {"rank": None, "message": words, "traceback": ""} if words else {}
+        message, traceback = _words(found)
+        return {
+            "rank": found.rank,
+            "role": found.place[0],
+            "attempt": found.attempt,
+            "message": message[:_LONGEST],
+            "traceback": traceback[-_LONGEST:],
+            "time": found.report.written if found.report else found.seen,
+        }
+
+    def _first(self, reason: str) -> Broken | None:
+        """Return who failed first: in the last life that says why, or of all in a crash loop."""
+        lives = self._lives if reason.startswith(CRASH_LOOP) else self._lives[::-1]
+        for life in lives:
+            if found := _with_report(life) or next((one for one in life if one.printed), None):
+                return found
+        return next((life[0] for life in lives if life), None)
 
     def output(self, message: Message) -> None:
         """Write down what a rank of another host printed."""
@@ -53,3 +127,26 @@ class Reports:
         if logs not in self._logs:
             self._logs[logs] = LogFiles(self._log_dir / logs)
         return self._logs[logs]
+
+
+def _with_report(life: Iterable[Broken]) -> Broken | None:
+    """Return whose error file came first."""
+    texts = [each for each in life if each.report]
+    first = first_error(each.report for each in texts)
+    return next((each for each in texts if each.report and each.report.text == first), None)
+
+
+def _words(broken: Broken) -> tuple[str, str]:
+    """Return what a rank said of its end."""
+    return _opened(broken.report) if broken.report else (broken.cause, broken.printed)
+
+
+def _opened(report: ErrorReport) -> tuple[str, str]:
+    """Return the message and the traceback of an error file; of unknown shape, its text."""
+    try:
+        said = json.loads(report.text)["message"]
+        if isinstance(said, str):
+            return said, ""
+        return str(said["message"]), str((said.get("extraInfo") or {}).get("py_callstack") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return report.text, ""

@@ -17,6 +17,7 @@ _OURS = ("PATH", "LOOM_PYTHON")  # set for every replica, and of no interest to 
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 JOIN_LIMIT = 60.0  # seconds for an agent to come up
 ORPHAN_LIMIT = 60.0  # seconds that ranks live without an agent
+CRASH_LOOP = 3  # restarts in a row that came no further end a run that saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,25 @@ class LaunchRequest:
     idle_timeout: float = 0.0  # seconds without output after which the app has failed
     orphan_limit: float = ORPHAN_LIMIT
     policy: Wishes = field(default_factory=dict)  # what the plane is to do when something fails
+    checkpoints: str = ""  # the root of the run's checkpoints, whether it has any or not
+    saves: bool = False  # it was described as a job that does
+    backoff: float = 0.0  # seconds before the first restart, doubled before each further one
+    generation: int = 0  # of the first start; above zero the run goes on with an earlier one
+    resume_from: int | None = None  # the step to go on from, instead of the newest saved one
 
     def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]
 
     def role(self, name: str) -> RoleRequest:
         return next(role for role in self.roles if role.name == name)
+
+    def rules(self) -> "tuple[RoleRule, ...]":
+        """Return what the recovery rule needs to know of this app."""
+        from dataclasses import replace
+
+        limit = CRASH_LOOP if self.saves else 0
+        roles = (role.rule() for role in self.roles)
+        return tuple(replace(rule, backoff=self.backoff, crash_loop=limit) for rule in roles)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -149,6 +163,8 @@ def _show(request: LaunchRequest) -> list[str]:
         used = sum(len(role.replicas) for role in request.roles)
         lines.append(f"nodes: {' '.join(request.nodes[:used])} (by {request.carrier.launcher})")
         lines += [f"spares: {' '.join(request.nodes[used:])}"] if request.nodes[used:] else []
+    if request.saves:
+        lines.append(f"checkpoints: {request.checkpoints}")
     if request.policy:
         lines.append(f"policy: {in_words(request.policy)}")
     for role in request.roles:

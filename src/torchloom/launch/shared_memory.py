@@ -29,11 +29,16 @@ def make(app_id: str) -> Path | None:
     return None
 
 
+def page(app_id: str, name: str) -> Path:
+    """Return where the page of a rank's life is, or was."""
+    return folder(app_id) / f"page-{name}"
+
+
 def make_page(app_id: str, name: str) -> str:
     """Return the path of an empty page that a new life of a rank writes its progress to."""
-    if (place := make(app_id)) is None:
+    if make(app_id) is None:
         return ""
-    path = place / f"page-{name}"
+    path = page(app_id, name)
     with contextlib.suppress(OSError):
         path.write_bytes(bytes(PAGE_SIZE))
         path.chmod(0o600)

@@ -10,7 +10,7 @@ from torchloom import settings
 from torchloom.errors import Failure
 from torchloom.launch.detached import start_process
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
-from torchloom.launch.handshake import GO, READY, Input
+from torchloom.launch.handshake import GO, READY, TAKEN, Input
 from torchloom.launch.identity import host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
@@ -21,10 +21,19 @@ if TYPE_CHECKING:
     from torchloom.launch.joining import Head
 
 
+_LONGEST_WORDS = 4096  # of a refusal
+
+
 class AgentNotStarted(Failure):
     """The agent ended before it had taken the run over."""
 
     code = "agent_not_started"
+
+
+class TakenRun(Failure):
+    """There is a run of this id, or somebody is about to be it."""
+
+    code = "run_taken"
 
 
 def start(
@@ -41,7 +50,7 @@ def start(
     served over the returned channel and has the size of `window` from the start. `fill` may put
     files into the run's folder first. As `head`, agents of other hosts call it.
     """
-    folder = RunFolder.create(request, app, _first_record(request))
+    folder = RunFolder.create(request, app, _record(request))
     ours, theirs = socket.socketpair()
     try:
         fill(folder.path)
@@ -49,7 +58,10 @@ def start(
             _run_process(folder, theirs.fileno(), give, request, head)
         if head is not None:
             head.listener.close()  # whoever calls there is the launch process' alone
-        if ours.recv(len(READY), socket.MSG_WAITALL) != READY:
+        said = ours.recv(len(READY), socket.MSG_WAITALL)
+        if said == TAKEN:
+            raise TakenRun(ours.recv(_LONGEST_WORDS, socket.MSG_WAITALL).decode())
+        if said != READY:
             raise AgentNotStarted(f"the agent did not start: {_last_words(folder)}")
         ours.sendall(GO + window)
     except BaseException:
@@ -57,6 +69,15 @@ def start(
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
     return ours
+
+
+def _record(request: LaunchRequest) -> Record:
+    """Return the record that a run begins with, or one that has ended goes on with."""
+    if not request.generation:
+        return _first_record(request)
+    from torchloom.launch import lifetimes
+
+    return lifetimes.first_record(_first_record(request), lifetimes.ended(request.app_id))
 
 
 def _first_record(request: LaunchRequest) -> Record:
@@ -71,6 +92,8 @@ def _first_record(request: LaunchRequest) -> Record:
         ranks=rank_records(request),
         parent=settings.environment().get(JOB_VARIABLE, ""),
         policy=dict(request.policy),
+        checkpoints=request.checkpoints,
+        saves=request.saves,
     )
 
 
@@ -90,9 +113,10 @@ def _run_process(
         meeting = head.listener.fileno()
         ends.append(meeting)
         env[TOKEN_VARIABLE] = head.token
-    words = [str(folder.path), str(channel), give, agent, str(meeting)]
+    words = [str(folder.path), str(channel), give, agent, str(meeting), str(request.generation)]
+    place = RunFolder.named(request.app_id) if request.generation else folder
     try:
-        log = open(folder.path / "agent.log", "ab")  # noqa: SIM115
+        log = open(place.path / "agent.log", "ab")  # noqa: SIM115
     except OSError as error:
         raise StateNotWritable(folder.path, error) from error
     with log:

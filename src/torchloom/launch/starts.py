@@ -30,6 +30,11 @@ class Starts:
         self._seating = seating
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
         self._ordered: dict[ReplicaKey, Message] = {}  # that no agent has spoken of yet
+        self._resume: dict[int, str] = {}  # what each generation goes on from
+
+    def go_on(self, generation: int, place: str) -> None:
+        """Have the ranks of a generation told what they go on from."""
+        self._resume = {generation: place}
 
     def order(self, start: Start) -> None:
         """Have a replica started, now or when the store of its group is there."""
@@ -104,4 +109,5 @@ class Starts:
 
     def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> Message:
         group = self._seating.group(start.key.role)
-        return replica_order(self._request, group, start, meeting, file_store).to_dict()
+        resume = self._resume.get(start.attempt, "")
+        return replica_order(self._request, group, start, meeting, file_store, resume).to_dict()

@@ -20,14 +20,17 @@ from torchloom.launch.keeping import kill_share
 from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
 from torchloom.launch.nodes import Nodes
+from torchloom.launch.parting import Parting
 from torchloom.launch.reports import Reports
 from torchloom.launch.request import LaunchRequest
+from torchloom.launch.saved import Saved
 from torchloom.launch.signals import FORWARDED, SignalPipe
 from torchloom.launch.starts import Seating, Starts
 from torchloom.launch.tunnels import Tunnels
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.rules import recovery
-from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict
+from torchloom.rules.lives import Point
+from torchloom.rules.recovery import Finish, Replace, Start, StartFailed, Stop, Verdict, Wait
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
@@ -52,11 +55,16 @@ class Supervisor:
         self._ledger = ledger
         self._signals = signals
         names = request.nodes or (host_name(),)
-        self._state = recovery.initial((role.rule() for role in request.roles), names)
+        self._state = recovery.initial(request.rules(), names, request.generation)
         self._events: deque[recovery.Event] = deque()
         self._starts: list[Start] = []
         self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
-        self._reports = Reports(request.log_dir)
+        self._began: dict[ReplicaKey, float] = {}
+        self._rests: dict[int, float] = {}  # when restarts that wait are due
+        self._saved = Saved(request, ledger.note)
+        self._why = "resumed"  # what the next start is for
+        self._leave_by: float | None = None  # ranks that were asked to leave do so until then
+        self._reports = Reports(request.log_dir, goes_on=request.generation > 0)
         self._quiet_at: dict[str, float] = {}
         self._uncleared: set[str] = set()
         self._grace = request.grace
@@ -101,14 +109,27 @@ class Supervisor:
         self._clear_up()
         failed = self._verdict.state is AppState.FAILED
         error = self._reports.first(self._verdict.reason) if failed else None
-        self._ledger.finished(self._verdict, error, self._lost_bytes)
+        told = self._reports.told(self._verdict.reason) if failed else None
+        self._ledger.finished(self._verdict, error, self._lost_bytes, told)
         self._carriers.close((*self._nodes.lost, *strays))
 
     def _turn(self, longest: float | None = None) -> None:
-        waits = [wait for wait in (self._nodes.patience(), longest) if wait is not None]
+        moments = [*self._rests.values(), *([self._leave_by] if self._leave_by else [])]
+        left = [max(0.0, when - time.monotonic()) for when in moments]
+        waits = [wait for wait in (self._nodes.patience(), longest, *left) if wait is not None]
         for key, ready in self._selector.select(min(waits, default=None)):
             key.data(ready)
         self._nodes.expire()
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        """Begin the restarts whose time has come, and end ranks that did not leave in time."""
+        now = time.monotonic()
+        for number in [number for number, when in self._rests.items() if when <= now]:
+            del self._rests[number]
+            self._take(recovery.Due(number))
+        if self._leave_by is not None and self._leave_by <= now:
+            self._end_politely()
 
     # Nodes.
 
@@ -188,6 +209,7 @@ class Supervisor:
         self._reports.node_lost(name, evidence)
         self._ledger.note("node_lost", node=name, evidence=evidence)
         self._uncleared.discard(name)
+        self._came([key for key, node in self._state.seats.items() if node == name])
         self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
         for key in [key for key, node in self._state.seats.items() if node == name]:
             self._waiting.drop(key)
@@ -232,7 +254,26 @@ class Supervisor:
             for key, replica in self._state.replicas.items():
                 if replica.phase is recovery.Phase.STOPPING:
                     self._send_stop(key)
-        self._take(recovery.Cancelled(str(asked.get("reason") or "agent_terminated")))
+        reason = str(asked.get("reason") or "agent_terminated")
+        if not at_once and self._asked_to_leave(reason):
+            self._take(recovery.Leaving(reason))
+        else:
+            self._end_politely(reason)
+
+    def _asked_to_leave(self, reason: str) -> bool:
+        """Have ranks that save do so and leave at one step; false when they cannot be asked."""
+        is_first = self._leave_by is None and self._state.verdict is None
+        if not is_first or not self._alive or not self._grace or not self._saved.may_exist:
+            return False
+        parting = Parting(self._selector, self._end_politely)
+        if not parting.ask(self._request.app_id, reason, self._grace):
+            return False
+        self._leave_by = time.monotonic() + self._grace
+        return True
+
+    def _end_politely(self, reason: str = "agent_terminated") -> None:
+        self._leave_by = None
+        self._take(recovery.Cancelled(reason))  # what was said first stands
 
     def _on_message(self, name: str, message: Message) -> None:
         match message["say"]:
@@ -291,13 +332,30 @@ class Supervisor:
     def _exited(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
         phases = [self._state.replicas[_key(rank)].phase for rank in ranks]
+        fresh = [
+            rank
+            for rank, phase in zip(ranks, phases, strict=True)
+            if rank["code"] and phase is recovery.Phase.UP
+        ]
+        self._came([_key(rank) for rank in fresh], [rank.get("step", -1) for rank in fresh])
         for rank, phase in zip(ranks, phases, strict=True):
             del self._alive[_place(rank)]
             self._waiting.heard(_key(rank))  # one that was taken back has ended all the same
-            if "error" in rank:
-                self._reports.failed(_place(rank), rank)
+            if "error" in rank or rank in fresh:
+                cause = self._cause(_place(rank), rank["code"])
+                self._reports.failed(_place(rank), self._rank(_place(rank)), rank, cause)
+            self._reports.ended(rank)
             told = phase is not recovery.Phase.UP
             self._rank_ended(rank, AppState.CANCELLED if told else AppState.FAILED)
+
+    def _came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None:
+        """Say how far those came that are about to be failures, where somebody asks."""
+        if not keys or not self._request.saves or self._state.verdict is not None:
+            return
+        saved, step = self._saved.newest(), max(steps, default=-1)
+        for key in dict.fromkeys(keys):
+            lived = time.monotonic() - self._began.get(key, time.monotonic())
+            self._take(recovery.Reached(key, Point(saved, step, lived)))
 
     def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
         place, code = _place(rank), rank["code"]
@@ -322,6 +380,7 @@ class Supervisor:
         busy = {self._at(place) for place in self._alive}
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
+            self._came([ReplicaKey(place[0], place[1]) for place in self._alive])
             self._take(recovery.Idle(f"idle_output_{limit:g}s"))
 
     # What is done about it.
@@ -334,7 +393,7 @@ class Supervisor:
             restarts = self._state.restarts
             self._state, effects = recovery.step(self._state, self._events[0])
             if self._state.restarts != restarts:
-                self._ledger.restarted(self._state.restarts)
+                self._restarts(self._events[0])
             for effect in effects:
                 self._do(effect)
             self._order_starts()
@@ -349,19 +408,60 @@ class Supervisor:
             case Replace():
                 facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
                 self._ledger.note("node_replaced", replica=effect.key.index, **facts)
+            case Wait():
+                self._rests[effect.number] = time.monotonic() + effect.seconds
+                self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
             case Finish():
                 self._verdict = effect.verdict
+
+    def _restarts(self, event: recovery.Event) -> None:
+        match event:
+            case recovery.RankExited() | recovery.Idle():
+                self._why = event.cause
+            case recovery.NodeLost():
+                self._why = f"node_lost_{event.node}"
+        error = self._reports.told(self._why)
+        self._ledger.restarted(self._state.restarts, self._why, error)
 
     def _order_starts(self) -> None:
         """Have the replicas started that were decided on together."""
         starts, self._starts = self._starts, []
+        again = [start for start in starts if start.attempt > 0]
+        is_ready = not again or self._go_on(again)
         for start in starts:
             role = self._request.role(start.key.role)
             for local_rank in range(role.ranks_of(start.key.index)):
                 place = (start.key.role, start.key.index, local_rank)
                 self._alive[place] = start.attempt
-                self._reports.forget(place)
-            self._waiting.order(start)
+            self._began[start.key] = time.monotonic()
+            if is_ready:
+                self._waiting.order(start)
+        if starts and is_ready:
+            self._reports.begin_again()
+        elif starts:
+            self._not_started(starts)
+
+    def _go_on(self, starts: Sequence[Start]) -> bool:
+        """Find out what ranks go on from that are no first ones; false when nobody can tell."""
+        from torchloom.errors import LoomError
+
+        generation = max(start.attempt for start in starts)
+        going = {start.key for start in starts}
+        others = {key for key, at in self._state.replicas.items() if at.alive} - going
+        try:
+            place = self._saved.go_on(generation, self._why, alone=not others)
+        except LoomError as error:
+            self._why = f"checkpoints_unavailable: {error}"
+            return False
+        self._waiting.go_on(generation, place)
+        return True
+
+    def _not_started(self, starts: Sequence[Start]) -> None:
+        """Take starts that came to nothing for failures, with the usual retries."""
+        why = self._why
+        for start in starts:
+            for place in self._forget(start.key):
+                self._events.append(recovery.RankExited(start.key, place[2], False, why))
 
     def _group(self, role: str) -> Group:
         return Group(self._request.role(role), self._state.members(role))

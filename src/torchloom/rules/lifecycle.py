@@ -58,7 +58,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Somebody wants a job that has ended to go on, as a new attempt."""
+    """Somebody wants a job that has ended, or was released, to go on, as a new attempt."""
 
     reason: str
 
@@ -105,7 +105,9 @@ def replay(job: Job, transitions: Iterable[Transition]) -> Job:
 
 
 def _is_legal(state: JobState, event: Event) -> bool:
-    return state.is_final if isinstance(event, Resume) else event.to in TRANSITIONS[state]
+    if isinstance(event, Resume):
+        return state.is_final or state is JobState.PAUSED
+    return event.to in TRANSITIONS[state]
 
 
 # Reasons are matched by machines and shown to people; each is spelled here only.
@@ -142,3 +144,4 @@ def loss_reason(rank: int) -> str:
 
 
 CANCELLED_BY_USER = "cancelled_by_user"
+RELEASED = "released"  # a paused job that has saved its state and given its places back

@@ -1,15 +1,17 @@
 """Decide what follows when a rank ends: go on, try again, or end the app.
 
 A replica is up while any of its ranks is. A rank that fails takes its replica down; the role's
-policy says who is started again with it, and how often. A node that is lost takes its replicas down
+policy says who is started again with it, how often and how soon. Lives that get no further than
+those before them are a crash loop, which ends the app. A node that is lost takes its replicas down
 too; they go on on a spare one, or the group goes on without them. Whoever executes the effects
-decides nothing: it starts, stops and reports exits.
+decides nothing: it starts, stops, waits and reports exits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 
+from torchloom.rules.lives import Lives, Point
 from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 from torchloom.specs.dataclass import dataclass
@@ -27,9 +29,16 @@ class RoleRule:
     min_replicas: int | None = None  # as many may go on when others have failed for good
     min_group: int | None = None  # as many may start again as a smaller group
     uneven: tuple[int, ...] = ()  # ranks of each replica, where they differ
+    backoff: float = 0.0  # seconds before the first restart, doubled before each further one
+    crash_loop: int = 0  # so many restarts in a row that got no further are enough; 0: never
 
     def ranks_of(self, index: int) -> int:
         return self.uneven[index] if self.uneven else self.ranks
+
+
+CRASH_LOOP = "crash_loop_"  # before the cause: no life came further than one before
+LONGEST_BACKOFF = 300.0  # seconds
+Scope = tuple[str, ...]  # under which name retries are counted
 
 
 class Phase(Enum):
@@ -65,8 +74,14 @@ class State:
 
     roles: Mapping[str, RoleRule]
     replicas: Mapping[ReplicaKey, Replica]
-    retries: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    restarting: frozenset[frozenset[ReplicaKey]] = frozenset()  # each starts when all of it is down
+    retries: Mapping[Scope, int] = field(default_factory=dict)
+    # each starts when all of it is down, and so many seconds later
+    restarting: Mapping[frozenset[ReplicaKey], float] = field(default_factory=dict)
+    resting: Mapping[int, frozenset[ReplicaKey]] = field(default_factory=dict)  # until `Due`
+    rests: int = 0
+    lives: Mapping[Scope, Lives] = field(default_factory=dict)
+    reached: Mapping[Scope, Point] = field(default_factory=dict)  # in the present life
+    generation: int = 0  # of the first start
     verdict: Verdict | None = None
     finished: bool = False
     begun: bool = False
@@ -77,8 +92,8 @@ class State:
 
     @property
     def restarts(self) -> int:
-        """Return how many times anything was started again."""
-        return sum(self.retries.values())
+        """Return how many times anything was started again, in earlier lives of the run too."""
+        return self.generation + sum(self.retries.values())
 
     def members_on(self, node: str) -> list[ReplicaKey]:
         """Return the replicas that have their seat on a node."""
@@ -138,7 +153,29 @@ class Cancelled:
     reason: str
 
 
-Event = Begin | RankExited | StartFailed | NodeLost | Idle | Cancelled
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The app was asked to end and does so by itself; nothing is started again any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A replica has come so far; said before its end is."""
+
+    key: ReplicaKey
+    point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The time that `Wait` asked for has passed."""
+
+    number: int
+
+
+Event = Begin | RankExited | StartFailed | NodeLost | Idle | Cancelled | Leaving | Reached | Due
 
 
 # What to do about it.
@@ -176,20 +213,30 @@ class Replace:
     evidence: str
 
 
-Effect = Start | Stop | Finish | Replace
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Say `Due` with this number after so many seconds."""
+
+    number: int
+    seconds: float
 
 
-def initial(roles: Iterable[RoleRule], nodes: Sequence[str] = ("",)) -> State:
+Effect = Start | Stop | Finish | Replace | Wait
+
+
+def initial(roles: Iterable[RoleRule], nodes: Sequence[str] = ("",), generation: int = 0) -> State:
     """Return the state of an app of which nothing was started yet.
 
     One node takes all replicas; of several, each takes one in turn and those left over are spares.
+    An app that goes on with an earlier one begins with the next generation.
     """
     rules = {role.name: role for role in roles}
     keys = [ReplicaKey(role.name, i) for role in rules.values() for i in range(role.replicas)]
     spread = list(nodes) if len(nodes) > 1 else [nodes[0]] * len(keys)
     seats = dict(zip(keys, spread, strict=False))
     spares = tuple(node for node in nodes if node not in seats.values())
-    return State(rules, {key: Replica() for key in keys}, seats=seats, spares=spares)
+    replicas = {key: Replica(attempt=generation) for key in keys}
+    return State(rules, replicas, seats=seats, spares=spares, generation=generation)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
@@ -212,6 +259,15 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _failed(state, min(up), event.cause) if up else (state, ())
         case Cancelled():
             return _end(state, Verdict(AppState.CANCELLED, event.reason))
+        case Leaving():
+            verdict = state.verdict or Verdict(AppState.CANCELLED, event.reason)
+            return _settle(replace(state, verdict=verdict, restarting={}, resting={}))
+        case Reached():
+            return _reached(state, event), ()
+        case Due():
+            group = state.resting.get(event.number, frozenset())
+            resting = {n: keys for n, keys in state.resting.items() if n != event.number}
+            return _start(replace(state, resting=resting), group, again=True)
 
 
 def _exited(state: State, event: RankExited) -> tuple[State, tuple[Effect, ...]]:
@@ -231,18 +287,37 @@ def _exited(state: State, event: RankExited) -> tuple[State, tuple[Effect, ...]]
 
 def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Effect, ...]]:
     """A rank failed in a replica that should be up: retry, carry on with fewer, or end."""
+    if state.verdict is not None:
+        return _end(state, state.verdict)
     rule = state.roles[key.role]
     scope = _scope(rule.policy, key)
     used = state.retries.get(scope, 0)
-    if used < rule.max_retries:
+    state, is_looping = _judged(state, scope, rule.crash_loop)
+    if used < rule.max_retries and not is_looping:
         state = replace(state, retries={**state.retries, scope: used + 1})
-        return _restart(state, frozenset(_members(state, rule.policy, key)))
+        delay = min(rule.backoff * 2.0 ** min(used, 64), LONGEST_BACKOFF)
+        return _restart(state, frozenset(_members(state, rule.policy, key)), delay)
+    cause = f"{CRASH_LOOP}{cause}" if is_looping else cause
     state, stops = _stop(state, [key], Phase.FAILED)
     if _enough_left(state, rule):
         state, after = _settle(state)
         return state, stops + after
     state, after = _end(state, Verdict(AppState.FAILED, cause))
     return state, stops + after
+
+
+def _reached(state: State, event: Reached) -> State:
+    scope = _scope(state.roles[event.key.role].policy, event.key)
+    before = state.reached.get(scope, Point())
+    return replace(state, reached={**state.reached, scope: event.point.furthest(before)})
+
+
+def _judged(state: State, scope: Scope, limit: int) -> tuple[State, bool]:
+    """Note how far the life came that has just failed; tell whether that is a crash loop."""
+    lives = state.lives.get(scope, Lives()).then(state.reached.get(scope, Point()))
+    reached = {name: point for name, point in state.reached.items() if name != scope}
+    state = replace(state, lives={**state.lives, scope: lives}, reached=reached)
+    return state, 0 < limit <= lives.stuck
 
 
 def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]]:
@@ -299,12 +374,15 @@ def _reseat(state: State, key: ReplicaKey) -> tuple[State, Replace] | None:
     smallest = state.roles[key.role].min_group
     if smallest is None or len(state.members(key.role)) <= max(1, smallest):
         return None
-    restarting = frozenset(group - {key} for group in state.restarting if group != {key})
-    state = replace(state, dropped=state.dropped | {key}, restarting=restarting)
+    left = {group - {key}: delay for group, delay in state.restarting.items() if group != {key}}
+    resting = {number: keys - {key} for number, keys in state.resting.items() if keys != {key}}
+    state = replace(state, dropped=state.dropped | {key}, restarting=left, resting=resting)
     return state, Replace(key, node, None, evidence)
 
 
-def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple[Effect, ...]]:
+def _restart(
+    state: State, members: frozenset[ReplicaKey], delay: float
+) -> tuple[State, tuple[Effect, ...]]:
     """Stop these and start them again together, with whoever already waits for one of them."""
     seated = _seat(state, sorted(members))  # one that had ended may have lost its node since
     if seated is None:
@@ -316,16 +394,25 @@ def _restart(state: State, members: frozenset[ReplicaKey]) -> tuple[State, tuple
         state, after = _settle(state)
         return state, moves + after
     state, stops = _stop(state, sorted(members), Phase.STOPPING)
-    joined = frozenset(group for group in state.restarting if group & members)
-    together = members.union(*joined)
-    state = replace(state, restarting=state.restarting - joined | {together})
+    state = _joined(state, members, delay)
     state, after = _settle(state)
     return state, moves + stops + after
 
 
+def _joined(state: State, members: frozenset[ReplicaKey], delay: float) -> State:
+    """Have these start together with all that waits for one of them."""
+    joined = {group for group in state.restarting if group & members}
+    resting = {number for number, group in state.resting.items() if group & members}
+    together = members.union(*joined, *(state.resting[number] for number in resting))
+    longest = max((delay, *(state.restarting[group] for group in joined)))
+    left = {group: at for group, at in state.restarting.items() if group not in joined}
+    rest = {number: group for number, group in state.resting.items() if number not in resting}
+    return replace(state, restarting={**left, together: longest}, resting=rest)
+
+
 def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:
     """Stop what runs; the first verdict stands, but a wish to cancel beats a retry under way."""
-    state = replace(state, verdict=state.verdict or verdict, restarting=frozenset())
+    state = replace(state, verdict=state.verdict or verdict, restarting={}, resting={})
     running = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
     state, stops = _stop(state, running, Phase.STOPPING)
     state, after = _settle(state)
@@ -335,14 +422,29 @@ def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:
 def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
     """See whether a restart can begin or the app is over."""
     up = {key for key, replica in state.replicas.items() if replica.alive}
-    ready = frozenset(group for group in state.restarting if not group & up)
+    ready = {group: delay for group, delay in state.restarting.items() if not group & up}
     if ready:
-        waiting = replace(state, restarting=state.restarting - ready)
-        return _start(waiting, frozenset().union(*ready), again=True)
-    if up:
+        left = {group: at for group, at in state.restarting.items() if group not in ready}
+        return _begin(replace(state, restarting=left), ready)
+    if up or state.resting:
         return state, ()
     verdict = state.verdict or Verdict(AppState.SUCCEEDED, "")
     return replace(state, verdict=verdict, finished=True), (Finish(verdict),)
+
+
+def _begin(
+    state: State, ready: Mapping[frozenset[ReplicaKey], float]
+) -> tuple[State, tuple[Effect, ...]]:
+    """Start groups of which nothing runs any more, or have those wait that are to."""
+    waits: list[Effect] = []
+    for group, delay in ready.items():
+        if delay:
+            number = state.rests + 1
+            state = replace(state, rests=number, resting={**state.resting, number: group})
+            waits.append(Wait(number, delay))
+    now = [group for group, delay in ready.items() if not delay]
+    state, starts = _start(state, frozenset().union(*now), again=True)
+    return state, (*waits, *starts)
 
 
 def _start(
@@ -374,7 +476,7 @@ def _put(state: State, key: ReplicaKey, replica: Replica) -> State:
     return replace(state, replicas={**state.replicas, key: replica})
 
 
-def _scope(policy: RetryPolicy, key: ReplicaKey) -> tuple[str, ...]:
+def _scope(policy: RetryPolicy, key: ReplicaKey) -> Scope:
     """Return under which name retries of this failure are counted."""
     if policy is RetryPolicy.REPLICA:
         return ("replica", key.role, str(key.index))

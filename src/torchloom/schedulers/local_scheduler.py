@@ -19,6 +19,7 @@ from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchloom.schedulers.ids import make_unique
 from torchloom.schedulers.local_request import WORKSPACES
+from torchloom.schedulers.local_saving import saving
 from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,
@@ -88,6 +89,18 @@ class LocalScheduler(Scheduler[LocalRequest]):
             type_=str,
             help="after a failure: live, restart, shrink or fail; nan=notify|restart|fail; min=N",
         )
+        opts.add(
+            "checkpoints",
+            type_=str,
+            help="where its checkpoints go: a folder, s3://bucket/prefix; default: with the run",
+        )
+        opts.add(
+            "resume",
+            type_=bool,
+            default=False,
+            help="go on with the run of this id, which has ended",
+        )
+        opts.add("resume_from", type_=int, help="with resume: the step to go on from")
         opts.add("id", type_=str, help="of the run; default: its name and a few letters")
         opts.add("cwd", type_=str, help="the folder it runs in; default: the current one")
         opts.add("hosts", type_=list[str], help="where its ranks go: HOST:RANKS;..; default: here")
@@ -110,12 +123,16 @@ class LocalScheduler(Scheduler[LocalRequest]):
             policy=wishes(str(cfg.get("policy") or "")),
         )
         launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
+        launch = saving(launch, str(cfg.get("checkpoints") or ""), settings.environment())
         if cfg.get("hosts") or cfg.get("devices"):
             from torchloom.schedulers.local_hosts import placed
 
             launch = placed(launch, cfg)
         if launch.policy.get("recovery") == "fail" and any(r.max_retries for r in launch.roles):
             raise UserError("policy fail starts nothing again; leave it out, or the retries")
+        if cfg.get("resume"):
+            step = cfg.get("resume_from")
+            launch = _resumed(launch, step if isinstance(step, int) else None)
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
@@ -129,6 +146,23 @@ class LocalScheduler(Scheduler[LocalRequest]):
         self.start(dryrun_info).close()
         return dryrun_info.request.launch.app_id
 
+    def resume(self, app_id: str, ranks: int | None = None, step: int | None = None) -> None:
+        """Have an app that has ended go on, detached, as a new attempt of the same run.
+
+        It goes on from its newest checkpoint, or from that of a step.
+        """
+        self.start(self.resume_dryrun(app_id, ranks, step)).close()
+
+    def resume_dryrun(
+        self, app_id: str, ranks: int | None = None, step: int | None = None
+    ) -> AppDryRunInfo[LocalRequest]:
+        """Return what would be asked to have an app go on; what keeps it from that is raised."""
+        from torchloom.launch import lifetimes
+        from torchloom.launch.folder import RunFolder
+
+        launch = lifetimes.going_on(app_id, ranks, step)
+        return AppDryRunInfo(LocalRequest(launch, RunFolder.named(app_id).app()), str)
+
     def start(
         self,
         dryrun_info: AppDryRunInfo[LocalRequest],
@@ -140,7 +174,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         from torchloom.launch import starter
 
         request = dryrun_info.request
-        fill = partial(_fill, request.launch)
+        fill = _no_files if request.launch.generation else partial(_fill, request.launch)
         channel = starter.start(request.launch, request.app, give, window, fill, head)
         _have_it_watched()
         return channel
@@ -204,6 +238,13 @@ class LocalScheduler(Scheduler[LocalRequest]):
         local_apps.remove(app_id)
 
 
+def _resumed(launch: LaunchRequest, step: int | None) -> LaunchRequest:
+    """Return a new request as one that goes on with the run of its id."""
+    from torchloom.launch import lifetimes
+
+    return lifetimes.continued(launch, lifetimes.ended(launch.app_id), step)
+
+
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
     """Return this machine as a scheduler; it has no settings of its own."""
     return LocalScheduler("local", session_name)
@@ -216,6 +257,10 @@ def _have_it_watched() -> None:
 
         with contextlib.suppress(LoomError, OSError):  # a run nobody watches is still a run
             plane.find_or_start(wait=False)
+
+
+def _no_files(_folder: Path) -> None:
+    """Put nothing into the folder of a run that goes on: it has its own."""
 
 
 def _fill(request: LaunchRequest, folder: Path) -> None:

@@ -100,6 +100,10 @@ class JobDetail(Job):
     ranks: list[Rank] | None = Field(description="null when only the database was asked")
     spec: dict[str, Any] | None = None
     summary: dict[str, Any] | None = None
+    first_error: dict[str, Any] | None = Field(
+        default=None,
+        description="what went wrong first, by time: rank, attempt, message, traceback",
+    )
 
 
 class Jobs(Page):
@@ -138,6 +142,29 @@ class Events(Page):
     items: list[Event]
 
 
+class Checkpoint(Answer):
+    """One writing of a checkpoint, and what became of it."""
+
+    job: str
+    step: int
+    generation: int
+    attempt: int
+    state: Literal["writing", "committing", "committed", "failed", "removing", "removed", "damaged"]
+    world_size: int
+    bytes: int
+    place: str
+    metrics: dict[str, float]
+    trigger: str
+    reason: str
+    created_at: str | None
+    committed_at: str | None
+    seconds: float | None = Field(description="from its first shard until it was committed")
+
+
+class Checkpoints(Page):
+    items: list[Checkpoint]
+
+
 class CommandRank(Answer):
     """What one rank did."""
 
@@ -166,6 +193,9 @@ class Command(Answer):
     outcome: str
     ended_at: str | None
     ranks: list[CommandRank]
+    checkpoint: Checkpoint | None = Field(
+        default=None, description="of `checkpoint`, where it was asked for: what was saved"
+    )
 
 
 class Commands(Page):
@@ -190,6 +220,15 @@ class CommandRequest(Request):
     command: Text | None = Field(default=None, description="of `undo`: which one; else the last")
     at: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
         default=None, description="the step to act at; else the next that all can"
+    )
+    workers: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="of `resume`, for a job that has ended: how many from now on"
+    )
+    from_step: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
+        default=None, description="of `resume`: the checkpoint to go on from; else the newest"
+    )
+    release: bool = Field(
+        default=False, description="of `pause`: save, end the ranks and give back what they had"
     )
     reason: Text = ""
     wait: Annotated[float, Field(ge=0, le=60)] = Field(

@@ -36,6 +36,8 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/api/jobs/{id}/knobs"): VIEWER,
     ("GET", "/api/jobs/{id}/stacks"): VIEWER,
     ("GET", "/api/jobs/{id}/audit"): VIEWER,
+    ("GET", "/api/jobs/{id}/checkpoints"): VIEWER,
+    ("DELETE", "/api/jobs/{id}/checkpoints/{step}"): OPERATOR,
     # commands
     ("GET", "/api/jobs/{id}/commands"): VIEWER,
     ("POST", "/api/jobs/{id}/commands"): OPERATOR,

@@ -27,6 +27,7 @@ STATUS: Mapping[str, int] = {
     "no_job": 404,
     "aborted": 409,
     "ambiguous": 409,
+    "checkpoint_needed": 409,
     "job_over": 409,
     "key_reused": 409,
     "last_admin": 409,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+RETRIES = 3  # of a job that saves and says nothing of attempts
+
 
 class Strategy(StrEnum):
     """How one model is trained by several workers."""
@@ -51,13 +53,28 @@ class Distributed:
     backend: Backend = Backend.AUTO
 
 
+class Mode(StrEnum):
+    """Which value of a metric is the best one."""
+
+    MIN = "min"
+    MAX = "max"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """When to save, and where: `local`, or an address such as `s3://bucket/folder`."""
+    """When to save, where, and what is kept; the newest is always kept.
+
+    The store is `local` (the run's own folder), another folder, or `s3://bucket/prefix`.
+    """
 
     enabled: bool = False
-    every_n_steps: int = 200
+    every_n_steps: int | None = 200
+    every_n_seconds: float | None = None
     store: str = "local"
+    keep_last: int = 3
+    keep_every: int | None = None  # besides, those whose step is a multiple of this
+    best: str | None = None  # besides, the one that is best by this metric
+    mode: Mode = Mode.MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +89,7 @@ class Recovery:
     """What follows when a worker is lost; without a policy the one that fits the program."""
 
     policy: Policy | None = None
-    attempts: int = 0
+    attempts: int | None = None  # none: as many as fit a job that saves, or does not
     backoff: float = 0.0  # seconds before the second attempt; twice as many before each further one
 
 
@@ -122,3 +139,12 @@ class JobSpec:
     project: str = ""
     group: str = ""
     tags: tuple[str, ...] = ()
+
+    @property
+    def retries(self) -> int:
+        """Return how often its workers are started again after a failure."""
+        if self.recovery.policy is Policy.FAIL:
+            return 0
+        if self.recovery.attempts is not None:
+            return self.recovery.attempts
+        return RETRIES if self.checkpointing.enabled else 0

@@ -1,7 +1,8 @@
 """Build a job from plain data, and plain data from a job; errors name the field and the remedy."""
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -15,6 +16,7 @@ from torchloom.specs.jobspec import (
     Elastic,
     JobSpec,
     Knob,
+    Mode,
     Policy,
     Recovery,
     Resources,
@@ -38,6 +40,8 @@ from torchloom.specs.shape import Record, at, boolean, map_of, mapping, member_o
 PROGRAMS = ("model", "script", "module", "command")
 FRAMEWORKS = ("pytorch",)
 MOST_WORKERS = 100_000
+LEAST_SECONDS = 0.1  # between two checkpoints
+_STORE = r"local|[/~].*|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?"
 
 Problem = tuple[str, str]
 
@@ -70,12 +74,44 @@ def _framework(value: object, path: str) -> str:
     return found
 
 
+def _store(value: object, path: str) -> str:
+    """Read where checkpoints go."""
+    found = short(value, path)
+    if not re.fullmatch(_STORE, found) or ".." in found.split("/"):
+        there = "write local, a folder such as /data/checkpoints, or s3://bucket/prefix"
+        raise SpecError(path, f"{shorten(found)!r} is no place for checkpoints: {there}")
+    return found
+
+
+def _checkpointing(value: object, path: str) -> Checkpointing:
+    """Read when to save: whoever says seconds does not mean the usual steps as well."""
+    found: Checkpointing = _CHECKPOINTING(value, path)
+    if found.every_n_seconds is None or "every_n_steps" in mapping(value, path):
+        return found
+    return replace(found, every_n_steps=None)
+
+
+def _metric(value: object, path: str) -> str:
+    found = short(value, path)
+    if not found:
+        raise SpecError(path, "names no metric; write one that is logged, such as loss")
+    return found
+
+
+def _span(value: object, path: str) -> float:
+    found = seconds(value, path)
+    if found < LEAST_SECONDS:
+        raise SpecError(path, f"must be {LEAST_SECONDS} or more, is {found:g}")
+    return found
+
+
 def _knob(value: object, path: str) -> Any:
     """Read a knob: its value alone, or with its range."""
     return _KNOB(value, path) if isinstance(value, Mapping) else Knob(scalar(value, path))
 
 
 _COUNT = number_in(0, MOST_WORKERS)
+_STEPS = number_in(1, INT64 - 1)
 _WORKERS = number_in(1, MOST_WORKERS)
 _KNOB = Record(Knob, {"value": scalar, "min": optional(number), "max": optional(number)}, ["value"])
 _RESOURCES = Record(
@@ -85,6 +121,19 @@ _RESOURCES = Record(
         "cpus_per_worker": _WORKERS,
         "gpus_per_worker": _COUNT,
         "memory_mb_per_worker": number_in(0, 1 << 40),
+    },
+)
+_CHECKPOINTING = Record(
+    Checkpointing,
+    {
+        "enabled": boolean,
+        "every_n_steps": optional(_STEPS),
+        "every_n_seconds": optional(_span),
+        "store": _store,
+        "keep_last": _STEPS,
+        "keep_every": optional(_STEPS),
+        "best": optional(_metric),
+        "mode": member_of(Mode),
     },
 )
 JOB = Record(
@@ -104,14 +153,15 @@ JOB = Record(
             Distributed, {"strategy": member_of(Strategy), "backend": member_of(Backend)}
         ),
         "hyperparameters": few(map_of(plain)),
-        "checkpointing": Record(
-            Checkpointing,
-            {"enabled": boolean, "every_n_steps": number_in(1, INT64 - 1), "store": short},
-        ),
+        "checkpointing": _checkpointing,
         "compression": Record(Compression, {"enabled": boolean}),
         "recovery": Record(
             Recovery,
-            {"policy": optional(member_of(Policy)), "attempts": _COUNT, "backoff": seconds},
+            {
+                "policy": optional(member_of(Policy)),
+                "attempts": optional(_COUNT),
+                "backoff": seconds,
+            },
         ),
         "elastic": optional(Record(Elastic, {"min": _WORKERS, "max": _WORKERS}, ["min", "max"])),
         "knobs": few(map_of(_knob)),

@@ -1,5 +1,6 @@
 """Answers at the door that change something: a command with an author, or a device's event."""
 
+import time
 import uuid
 from typing import Any
 
@@ -10,7 +11,7 @@ from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
-from torchloom.weaver.jobs import is_over
+from torchloom.weaver.jobs import is_over, is_released
 from torchloom.weaver.knobs import checked
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
@@ -29,6 +30,15 @@ class JobOver(UserError):
 
     def __init__(self, job: Job) -> None:
         super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` goes on")
+
+
+class JobReleased(UserError):
+    """The job is paused and has no ranks that could be told anything."""
+
+    code = "job_released"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} was released; `loom resume {job.id}` goes on with it")
 
 
 class CommandRefused(UserError):
@@ -54,6 +64,16 @@ class Acting:
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
+
+    def living(self, asked: Question) -> Job:
+        """Return the job that is meant, which must not have ended."""
+        return self._living(asked)
+
+    async def command(
+        self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Have the ranks of a job do something at one step; return what became of it."""
+        return await self._command(asked, job, kind, payload)
 
     async def set(self, asked: Question) -> dict[str, Any]:
         """Change knobs, all in one step; with a guard the change is taken back if it fires."""
@@ -91,7 +111,15 @@ class Acting:
         return await self._command(asked, self._living(asked), kind)
 
     async def checkpoint(self, asked: Question) -> dict[str, Any]:
-        return await self._command(asked, self._living(asked), Kind.CHECKPOINT)
+        """Have a checkpoint made; what is said is whether it is committed, or how it stands."""
+        job, began = self._living(asked), time.monotonic()
+        answer = await self._command(asked, job, Kind.CHECKPOINT)
+        step, generation = answer["effective_step"], answer["generation"]
+        if step is None or answer["state"] != Status.APPLIED:
+            return {**answer, "checkpoint": None}
+        left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
+        row = await self._weaver.shelf.settled(job.id, step, generation, max(0.0, left))
+        return {**answer, "checkpoint": shapes.checkpoint_shape(row) if row else None}
 
     async def device_event(self, asked: Question) -> dict[str, Any]:
         """Take in what somebody says of a device; only `new` makes one known that is not."""
@@ -136,6 +164,8 @@ class Acting:
         job = job_named(self._weaver.jobs, asked.text("job"))
         if is_over(job):
             raise JobOver(job)
+        if is_released(job):
+            raise JobReleased(job)
         return job
 
     async def _command(

@@ -17,10 +17,19 @@ from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import Record
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.job import JobState
-from torchloom.weaver.jobs import POLICY, WORLD_SIZE, Jobs, is_over
+from torchloom.weaver.jobs import (
+    LEFT,
+    POLICY,
+    RELEASING,
+    WORLD_SIZE,
+    Jobs,
+    is_over,
+    is_released,
+)
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.roster import Roster
+from torchloom.weaver.store.rows import Job
 
 ENGINE = "local"
 _READ = "events_read"  # among a job's facts: how many bytes of its events are known
@@ -29,7 +38,10 @@ _ENDS = {
     AppState.FAILED: JobState.FAILED,
     AppState.CANCELLED: JobState.CANCELLED,
 }
-_NOTED = ("exit", "restart", "node_joined", "node_lost", "node_replaced", "unwatched")
+_NOTED = (
+    *("exit", "restart", "node_joined", "node_lost", "node_replaced", "unwatched"),
+    *("resumed", "resuming", "backoff", "set_aside"),
+)
 
 
 class Adoption:
@@ -45,7 +57,8 @@ class Adoption:
         """Adopt every run that goes on, and learn the end of those that did."""
         for record in catalog.records():
             known = self._jobs.get(record.id)
-            if not record.is_over() or (known is not None and not is_over(known)):
+            is_news = known is not None and (not is_over(known) or _is_later(record, known))
+            if not record.is_over() or is_news:
                 self.look_at(record.id)
 
     def look_again(self) -> None:
@@ -61,9 +74,14 @@ class Adoption:
             return
         if self._jobs.get(app_id) is None and record.is_over():
             return  # it ended before any weaver: its folder has it
+        known = self._jobs.get(app_id)
+        if known is not None and record.restarts <= known.facts.get(LEFT, -1):
+            return  # a life that was left behind; the next one is yet to come
+        if known is not None and (is_over(known) or is_released(known)):
+            if not _is_later(record, known):
+                return
+            self._jobs.goes_on(app_id, "resumed")
         job = self._jobs.told(_told(record))
-        if is_over(job):
-            return
         read = int(job.facts.get(_READ, 0))
         for line, end in _lines(app_id, read):
             self._take(record, line)
@@ -71,13 +89,24 @@ class Adoption:
         if read != job.facts.get(_READ, 0):
             self._jobs.told(_told(record, {_READ: read}))
         if record.is_over():
-            self._reports.job_ended(app_id, _ENDS[record.state], self._reason(record))
+            self._end(record)
+
+    def _end(self, record: Record) -> None:
+        """Take in the end of a run; one that was to be released is paused, if it went well."""
+        job = self._jobs.get(record.id)
+        is_left = job is not None and bool(job.facts.get(RELEASING))
+        if is_left and record.state is AppState.SUCCEEDED:
+            self._reports.job_released(record.id, record.restarts)
+        else:
+            self._reports.job_ended(record.id, _ENDS[record.state], self._reason(record))
 
     def _take(self, record: Record, line: Mapping[str, Any]) -> None:
         kind = line.get("event")
         facts = {name: value for name, value in line.items() if name not in ("time", "event")}
         if kind == "restart":
-            self._jobs.turn(record.id, JobState.RECOVERING, _last_cause(self._roster, record.id))
+            cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
+            self._jobs.turn(record.id, JobState.RECOVERING, cause)
+            self._jobs.told(_told(record, {RELEASING: False}))  # that is not asked again
         elif kind == "started":
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
         elif kind == "exit":
@@ -112,6 +141,9 @@ def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
         "attempt": record.restarts + 1,
         "host": record.host,
         "log_dir": record.log_dir,
+        "checkpoints": record.checkpoints,
+        "saves": record.saves,
+        "first_error": dict(record.first_error),
         WORLD_SIZE: len(record.ranks),
         **({POLICY: dict(record.policy)} if record.policy else {}),
         **(more or {}),
@@ -145,8 +177,14 @@ def _rank(record: Record, facts: Mapping[str, Any]) -> int:
     return NO_RANK
 
 
-def _last_cause(roster: Roster, job: str) -> str:
-    """Return why a job recovers: the first end that a keeper has seen, else the first of all."""
+def _is_later(record: Record, job: Job) -> bool:
+    """Tell whether a run has gone on since the job it belongs to has ended."""
+    return record.restarts + 1 > job.attempt
+
+
+def _last_cause(roster: Roster, job: str, said: str) -> str:
+    """Return why a job recovers: what we know of the first end that a keeper has seen, else of
+    the first of all, else what its launch process says."""
     ended = [row for row in roster.ranks(job) if row.state != "up" and row.reason]
     gone = [row for row in ended if row.state == "gone"] or ended
-    return min(gone, key=lambda row: row.ended_at or 0.0).reason if gone else "restart"
+    return min(gone, key=lambda row: row.ended_at or 0.0).reason if gone else said

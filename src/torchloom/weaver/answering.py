@@ -11,16 +11,27 @@ from torchloom.weaver.asking import Asking
 from torchloom.weaver.browsing import Browsing
 from torchloom.weaver.inspecting import Inspecting
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.resuming import Resuming
+from torchloom.weaver.saved import SavedDoor
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import StateLost
 from torchloom.weaver.submitting import Submitting
 
 VERSION = 1
 _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
-_CHANGING = ("set", "undo", "pause", "resume", "stop", "checkpoint", "device_event")
+_CHANGING = ("set", "undo", "stop", "checkpoint", "device_event")
+_GOING_ON = ("pause", "resume")
 _PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
 _QUEUE = ("submit", "cancel", "queue", "cluster", "quota", "quotas")
-_AT_THE_DOOR = (*_PEOPLE, "submit", "cancel", "quota", "retain")  # whoever is let in there is known
+_SAVED = ("checkpoints", "checkpoint_remove")
+_AT_THE_DOOR = (  # whoever is let in there is known
+    *_PEOPLE,
+    "submit",
+    "cancel",
+    "quota",
+    "retain",
+    "checkpoint_remove",
+)
 _RUNS = ("experiments", "experiment", "compare", "curves")
 _log = logging.getLogger(__name__)
 
@@ -34,14 +45,18 @@ class Answering:
         self._weaver = weaver
         self.looking = Asking(weaver)
         changing = Acting(weaver)
+        resuming = Resuming(weaver, changing)
         admitting = Admitting(weaver.people)
         browsing = Browsing(weaver)
         submitting = Submitting(weaver, self.looking)
+        saved = SavedDoor(weaver)
         self._answers: Mapping[str, Answer] = {
             **{name: getattr(self.looking, name) for name in _LOOKING},
             **{name: getattr(changing, name) for name in _CHANGING},
+            **{name: getattr(resuming, name) for name in _GOING_ON},
             **{name: getattr(browsing, name) for name in _RUNS},
             "stacks": Inspecting(weaver).stacks,
+            **{name: getattr(saved, name) for name in _SAVED},
             "retain": weaver.retaining.answer,
             **{name: getattr(admitting, name) for name in _PEOPLE},
             **{name: getattr(submitting, name) for name in _QUEUE},

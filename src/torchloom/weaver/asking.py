@@ -6,7 +6,7 @@ from typing import Any
 from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
 from torchloom.weaver.events import events_since
-from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over
+from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over, is_released
 from torchloom.weaver.knobs import in_force, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
@@ -126,7 +126,7 @@ class Asking:
         if job.state == JobState.QUEUED:
             why = self._weaver.coordinator.turns.why().get(job.id, job.reason)
             return {**shapes.job_shape(job, None, told), "reason": why}
-        if is_over(job):
+        if is_over(job) or is_released(job):
             return shapes.job_shape(job, job.step, told)
         ranks = len(self._weaver.roster.ranks(job.id))
         return shapes.job_shape(job, self._step(job.id), ranks or told)

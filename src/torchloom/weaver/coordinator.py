@@ -2,21 +2,36 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torchloom.rules import placement, queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import queueing
 from torchloom.weaver.devices import Devices
-from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.jobs import LEFT, RELEASING, WORLD_SIZE, Jobs, is_released
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Launcher
 from torchloom.weaver.rooms import GATHERING, Rooms
 from torchloom.weaver.roster import Roster
-from torchloom.weaver.starting import CANCEL, Starting
+from torchloom.weaver.starting import CANCEL, FROM_STEP, STARTED, Starting
 from torchloom.weaver.store import StateStore
-from torchloom.weaver.store.rows import Job, Quota, Submission
-from torchloom.weaver.submissions import Submissions, Wanted
+from torchloom.weaver.store.rows import Fact, Job, Quota, Submission
+from torchloom.weaver.submissions import Submissions, Unschedulable, Wanted
 from torchloom.weaver.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How a job is to go on: as this spec, beyond a life of its run, from a checkpoint of it."""
+
+    spec: Any
+    author: str
+    reason: str
+    left: int  # restarts of the life that is left behind; below zero there was none
+    step: int | None = None
 
 
 class Coordinator:
@@ -68,13 +83,51 @@ class Coordinator:
         is_waiting = job.state == JobState.QUEUED
         with self._state.together():
             self._journal.note("cancelled", job.id, author=author, reason=why)
-            if is_waiting:
+            if is_waiting or is_released(job):
                 self._jobs.end(job.id, JobState.CANCELLED, why)
             elif job.id in self.turns.queue.placed:
                 self._jobs.mark(job.id, {CANCEL: why})
-        if not is_waiting and not self.starting.is_busy(job.id):
+        if not is_waiting and not is_released(job) and not self.starting.is_busy(job.id):
             await self.starting.stop(job.id, why)
         return self._jobs.get(job.id) or job
+
+    def resume(self, job: Job, again: Again) -> None:
+        """Have a job of the queue that has ended wait for its turn once more, as a new attempt."""
+        row = self.submission(job.id)
+        assert row is not None
+        spec = job_from_dict(again.spec)
+        need = queueing.need_of(spec.resources)
+        with self._state.together():
+            effects = self.turns.decide(queue.Submitted(job.id, row.owner, need, row.priority))
+            for effect in effects:
+                if isinstance(effect, queue.Refuse):
+                    raise Unschedulable(effect.reason)
+            number = self.turns.queue.submitted
+            self._state.put(replace(row, spec=again.spec, number=number))
+            self._state.put(Fact(queueing.COUNT, number))
+            facts = {
+                STARTED: False,
+                CANCEL: None,
+                RELEASING: False,
+                LEFT: again.left,
+                FROM_STEP: again.step,
+                WORLD_SIZE: spec.resources.workers,
+            }
+            self._jobs.resume(job.id, f"resumed_by_{again.author}", facts)
+            told = {"workers": spec.resources.workers, "from_step": again.step}
+            self._journal.note(
+                "resume", job.id, author=again.author, reason=again.reason, facts=told
+            )
+            self.turns.store(effects)
+        self.turns.act(effects)
+
+    async def relaunch(
+        self, job: Job, author: str, reason: str, ranks: int | None, step: int | None
+    ) -> None:
+        """Have a run that came another way go on, as it was launched; it needs no turn."""
+        await self.starting.resume(job.id, ranks, step)
+        facts = {"workers": ranks, "from_step": step}
+        self._journal.note("resume", job.id, author=author, reason=reason, facts=facts)
 
     def set_quota(self, owner: str, workers: int | None, author: str) -> None:
         """Store how many workers an owner may have; none means as many as there are."""

@@ -16,6 +16,8 @@ from torchloom.weaver.store.rows import Job, Run
 
 WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
 POLICY = "policy"  # what it wants when something fails
+LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
+RELEASING = "releasing"  # it is to be paused, and not over, when its ranks have ended
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
@@ -106,8 +108,8 @@ class Jobs:
             facts = {name: value for name, value in facts.items() if name != "owner"}
         base = known or Job(job, name=job, run_id=job, generation=event.head.generation)
         words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
-        if type(facts.get("attempt")) is int:
-            words["attempt"] = facts["attempt"]
+        if type(attempt := facts.get("attempt")) is int:
+            words["attempt"] = max(base.attempt, attempt)
         others = {name: value for name, value in facts.items() if name not in _WORDS}
         changed = replace(base, **words, facts={**base.facts, **others})
         if known is None:
@@ -129,6 +131,26 @@ class Jobs:
             self.turn(job, JobState.RUNNING, reason)  # the only state that completes
         return self.turn(job, state, reason)
 
+    def release(self, job: str, left: int, step: int | None) -> None:
+        """Note that a job has saved its state and ended its ranks: what it was given is free."""
+        known = self._jobs[job]
+        facts = {**known.facts, LEFT: left, RELEASING: False}
+        known = replace(known, facts=facts, step=known.step if step is None else step)
+        with self._state.together():
+            self._jobs[job] = known
+            if self._move(known, Move(JobState.PAUSED, lifecycle.RELEASED)):
+                self.on_over(job)
+
+    def resume(self, job: str, reason: str, facts: Mapping[str, Any]) -> Job:
+        """Have a job that has ended or was released wait for its turn, as a new attempt."""
+        known = self._jobs[job]
+        self._move(replace(known, facts={**known.facts, **facts}), Resume(reason))
+        return self._jobs[job]
+
+    def goes_on(self, job: str, reason: str) -> None:
+        """Note that somebody has had a job go on that had ended, or was released."""
+        self._go_on(self._jobs[job], reason)
+
     def forget(self, job: str) -> None:
         """Know no more of a job that has ended, nor of its run."""
         with self._state.together():
@@ -142,7 +164,7 @@ class Jobs:
 
     def _go_on(self, job: Job, reason: str) -> None:
         """Have a job run again that had ended or was paused: whoever comes now is not."""
-        if is_over(job):
+        if is_over(job) or is_released(job):
             self._move(job, Resume(reason))
         if is_over(job) or job.state == JobState.PAUSED:
             self.turn(job.id, JobState.RUNNING, reason)
@@ -198,6 +220,11 @@ def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
 def is_over(job: Job) -> bool:
     """Tell whether a job has ended."""
     return JobState(job.state).is_final
+
+
+def is_released(job: Job) -> bool:
+    """Tell whether a job has been paused and has nothing any more but its checkpoints."""
+    return job.state == JobState.PAUSED and job.reason == lifecycle.RELEASED
 
 
 def is_launched(job: Job) -> bool:

@@ -46,13 +46,15 @@ class Order:
     spots: tuple[Spot, ...]
     cwd: str = ""
     python: str = ""
+    left: int | None = None  # restarts of the last life of its run: it is to go on with that
+    step: int | None = None  # from its checkpoint of this step, instead of the newest
 
 
 class Launcher(Protocol):
     """Whoever starts runs. Everything here may take its time and is done beside the loop."""
 
-    def look(self, job: str) -> Seen:
-        """Say what there is of a run."""
+    def look(self, job: str, left: int | None = None) -> Seen:
+        """Say what there is of a run, beyond a life of it that was left behind."""
 
     def start(self, order: Order) -> None:
         """Make the run; one that is there cannot be made again, which is an error."""
@@ -60,19 +62,28 @@ class Launcher(Protocol):
     def stop(self, job: str, reason: str) -> None:
         """End a run at once; one that is over is left alone."""
 
+    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+        """Have a run that has ended go on, as it was asked for."""
+
 
 class RunnerLauncher:
     """Runs of this state folder, by way of a runner."""
 
-    def look(self, job: str) -> Seen:
+    def look(self, job: str, left: int | None = None) -> Seen:
         record = catalog.record(job)
         if record is None:
             return Seen.NOTHING
+        if left is not None and record.restarts <= left:
+            return Seen.NOTHING if record.is_over() else Seen.BEGUN
         folder = RunFolder.named(job)
-        if folder.is_agreed() or record.started_at is not None:
+        if folder.is_agreed(left + 1 if left is not None and left >= 0 else 0):
+            return Seen.BEGUN
+        if record.started_at is not None:
             return Seen.BEGUN
         if not record.is_over():
             return Seen.MADE
+        if left is not None and left >= 0:
+            return Seen.NOTHING  # nobody agreed to it, and the run has more lives than this
         if record.reason == LAUNCHER_LOST:  # with whoever wanted it: none of it has ever started
             return Seen.NOTHING if _removed(folder) else Seen.MADE
         return Seen.BEGUN
@@ -82,6 +93,11 @@ class RunnerLauncher:
         _check(spec, order.cwd)
         app = app_of(spec, order.python or sys.executable)
         get_runner().run(app, spec.scheduler, options(spec, order))
+
+    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+        scheduler = get_runner().scheduler(LOCAL[0])
+        assert isinstance(scheduler, LocalScheduler)
+        scheduler.resume(job, ranks, step)
 
     def stop(self, job: str, reason: str) -> None:
         scheduler = get_runner().scheduler(LOCAL[0])
@@ -107,6 +123,8 @@ def options(spec: JobSpec, order: Order) -> dict[str, CfgVal]:
         "cwd": order.cwd or os.path.expanduser("~"),
         "hosts": [f"{spot.host}:{spot.workers}" for spot in order.spots],
         "devices": [",".join(spot.gpus) for spot in order.spots],
+        **({"resume": True} if order.left is not None and order.left >= 0 else {}),
+        **({"resume_from": order.step} if order.step is not None else {}),
     }
 
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import ssl
 import sys
@@ -22,19 +23,21 @@ from torchloom.bus.address import (
 )
 from torchloom.bus.nats import NatsBus
 from torchloom.client import places
-from torchloom.errors import LoomError
+from torchloom.errors import LoomError, UserError, shorten
 from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.answering import Answering
 from torchloom.weaver.busdoor import BusDoor
 from torchloom.weaver.door import Door
 from torchloom.weaver.first_token import introduce
 from torchloom.weaver.pokes import Pokes
+from torchloom.weaver.prompting import MARGIN
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store, place_of
 from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
 
 _LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
 _OURS = (ADDRESS_VARIABLE, CREDENTIALS_VARIABLE, AUTHORITY_VARIABLE, DATABASE_VARIABLE)
+_MARGIN = "LOOM_CHECKPOINT_MARGIN"
 _log = logging.getLogger("torchloom.weaver")
 
 
@@ -48,6 +51,7 @@ class Options:
     credentials: Path | None
     authority: Path | None
     home: Path
+    margin: float = MARGIN  # seconds before the end of an allocation in which a job is saved
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -86,7 +90,18 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
         given.creds or _path(env, CREDENTIALS_VARIABLE),
         given.ca or _path(env, AUTHORITY_VARIABLE),
         home,
+        _margin(env.get(_MARGIN, "")),
     )
+
+
+def _margin(text: str) -> float:
+    """Return how long before the end of an allocation a job is saved."""
+    if not text:
+        return MARGIN
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise UserError(f"{_MARGIN}={shorten(text)}: write seconds, such as 120")
 
 
 def _forget_what_is_ours() -> None:
@@ -111,6 +126,7 @@ async def _run(options: Options) -> int:
         tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
     )
     weaver = Weaver(store, bus)
+    weaver.prompting.margin = options.margin
     introduce(weaver.people, options.home)
     adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
     weaver.jobs.on_unknown = adoption.look_at

@@ -14,6 +14,7 @@ from torchloom.bus.messages import (
     Ready,
     Refused,
 )
+from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.job import JobState
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.devices import Devices
@@ -22,6 +23,7 @@ from torchloom.weaver.roster import OVER, Roster
 from torchloom.weaver.store.rows import Rank
 
 Listener = Callable[[Rank, Event], None]
+Hearer = Callable[[str, Event], None]
 
 
 class Reports:
@@ -41,6 +43,8 @@ class Reports:
         self._commands = commands
         self._dropped = dropped
         self._listeners: list[Listener] = []
+        self._hearers: list[Hearer] = []
+        self._settlers: list[Callable[[], None]] = [commands.settle]
         self._ended: list[Callable[[Rank], None]] = []
         self._last: dict[str, int] = {}  # the steps in which lives ended
         self.step_of: Callable[[Rank], int | None] = lambda rank: None
@@ -48,6 +52,14 @@ class Reports:
     def listen(self, listener: Listener) -> None:
         """Have somebody told of every event of a living rank."""
         self._listeners.append(listener)
+
+    def hear(self, hearer: Hearer, settle: Callable[[], None]) -> None:
+        """Have somebody told, with its agent, of every event that a rank ever told.
+
+        They see to it themselves who may say what; `settle` has them store what they made of it.
+        """
+        self._hearers.append(hearer)
+        self._settlers.append(settle)
 
     def on_end(self, ended: Callable[[Rank], None]) -> None:
         """Have somebody told of the end of every rank's life."""
@@ -69,7 +81,8 @@ class Reports:
 
     def settle(self) -> None:
         """Have all that reports have changed stored: the reports themselves are to be."""
-        self._commands.settle()
+        for settle in self._settlers:
+            settle()
 
     def launched(self, head: Head) -> None:
         """Take in that the process which starts a job's ranks is there."""
@@ -88,6 +101,15 @@ class Reports:
             self._roster.gone(rank, reason)
         self._devices.forget(*ranks)
         self._commands.job_ended(job, f"the job has ended: {reason}")
+
+    def job_released(self, job: str, left: int) -> None:
+        """Note that a job has given back what it had, and waits to be resumed."""
+        ranks = self._roster.ranks(job)
+        self._jobs.release(job, left, self._reached(ranks))
+        for rank in ranks:
+            self._roster.gone(rank, RELEASED)
+        self._devices.forget(*ranks)
+        self._commands.job_ended(job, "the job was released")
 
     def rank_gone(self, rank: Rank, reason: str, state: str = "gone") -> None:
         """Note the end of a rank's life."""
@@ -128,6 +150,8 @@ class Reports:
         self.job_ended(said.head.job, state, reason)
 
     def _of_rank(self, agent: str, said: Event) -> None:
+        for hearer in self._hearers:
+            hearer(agent, said)
         rank = self._roster.of_life(said.head.incarnation)
         if rank is None or rank.agent != agent or rank.job != said.head.job:
             return  # kept as a record all the same

@@ -23,6 +23,14 @@ from torchloom.weaver.store import StateLost, Store, rows
 from torchloom.weaver.store.forgetting import Forgetting
 
 PERIOD = 600.0  # seconds between two looks
+_OF_JOB = (
+    rows.Command,
+    rows.Guard,
+    rows.Rank,
+    rows.Submission,
+    rows.Placement,
+    rows.Checkpoint,
+)
 _AT_ONCE = 500  # rows of `state` that are taken out together
 _log = logging.getLogger(__name__)
 
@@ -47,6 +55,7 @@ class Retaining:
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+        self.on_forgotten: Callable[[str], None] = lambda job: None
 
     def look_soon(self) -> None:
         """Look beside all else, unless that is still under way."""
@@ -176,13 +185,16 @@ class Retaining:
         for at in range(0, len(commands), _AT_ONCE):
             state.remove(rows.CommandAck, command=commands[at : at + _AT_ONCE])
             await asyncio.sleep(0)
+        saved = state.find(rows.Checkpoint, job=job.id, state="committed")
         with state.together():
-            for kind in (rows.Command, rows.Guard, rows.Rank, rows.Submission, rows.Placement):
+            for kind in _OF_JOB:
                 state.remove(kind, job=job.id)
             state.remove(rows.Fact, name=recording.FACT + job.run_id)
             self._jobs.forget(job.id)
-            facts = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
+            words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
+            facts = {**words, "checkpoints": [row.place for row in saved]}
             self._journal.note("run_removed", author="retention", facts=facts)
+        self.on_forgotten(job.id)
 
     def _forget(self, job: str, whole: bool) -> None:
         with contextlib.closing(Forgetting(self._store.place)) as records:

@@ -18,9 +18,11 @@ from torchloom.bus.messages import DeviceEvent
 from torchloom.rules.drmap import DeviceState
 from torchloom.weaver.agents import Agents
 from torchloom.weaver.alerts import NoAlerts, read_alerts
+from torchloom.weaver.checkpoints import Checkpoints
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.coordinator import Coordinator
 from torchloom.weaver.devices import Devices
+from torchloom.weaver.errands import Errands
 from torchloom.weaver.experiments import Experiments
 from torchloom.weaver.guards import Guards
 from torchloom.weaver.hangs import Hangs
@@ -30,13 +32,16 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Launcher, RunnerLauncher
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.people import People
+from torchloom.weaver.prompting import Prompting
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.responses import Responses
 from torchloom.weaver.retaining import PERIOD, Retaining
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.sending import Sender
+from torchloom.weaver.shelf import Shelf
 from torchloom.weaver.stacks import StackDesk
 from torchloom.weaver.store import StateLost, Store
+from torchloom.weaver.thinning import Thinning
 from torchloom.weaver.watching import LOOK, Watching
 
 P = ParamSpec("P")
@@ -45,6 +50,7 @@ T = TypeVar("T")
 TICK = 0.05  # seconds between two looks at what waits
 _READERS = 4  # threads that read the database for a door
 _FENCE = 1.0  # seconds between two looks whether a later weaver has begun
+_SAVING = 0.5  # seconds between two looks at checkpoints that wait for something
 _ROOM = 1.0  # seconds between two looks at what devices that are well can be given to jobs
 _log = logging.getLogger(__name__)
 
@@ -99,7 +105,24 @@ class Weaver:
             self.journal,
             launcher or RunnerLauncher(),
         )
+        self.shelf = Shelf(state, self.journal)
+        self.errands = Errands(
+            self.shelf, self.roster, self.sender, self.epoch, self.host, self.dropped
+        )
+        self.thinning = Thinning(self.jobs, self.shelf, self.errands)
+        self.checkpoints = Checkpoints(
+            state,
+            self.jobs,
+            self.roster,
+            self.ledger,
+            self.shelf,
+            self.errands,
+            self.thinning,
+            self.dropped,
+        )
+        self.prompting = Prompting(self.jobs, self.ledger, self.commands, self.shelf)
         self.retaining = Retaining(store, self.jobs, self.journal)
+        self.retaining.on_forgotten = self.shelf.forget
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
@@ -112,6 +135,8 @@ class Weaver:
         """Have the parts tell one another what each must hear of."""
         self.reports.listen(self.responses.told)
         self.reports.listen(self.experiments.told)
+        self.reports.listen(self.prompting.told)
+        self.reports.hear(self.checkpoints.told, self.shelf.settle)
         self.reports.step_of = self.agents.step
         self.reports.on_end(self.hangs.forget)
         self.ingest.on_metrics = self.guards.saw
@@ -123,6 +148,8 @@ class Weaver:
         self.agents.on_task = self.hangs.on_task = self._watch
         self.experiments.on_task = self.retaining.on_task = self._watch
         self.coordinator.on_task(self._watch)
+        self.every(_SAVING, self.checkpoints.tick)
+        self.every(_ROOM, self.prompting.look)
         self.every(_ROOM, self.coordinator.rooms.look)
         self.every(PERIOD, self.retaining.look_soon)
 
@@ -134,6 +161,7 @@ class Weaver:
             (subjects.RECORDS, self.ingest.batch),
             (subjects.ACTS, self.agents.act),
             (subjects.STACKS, self.desk.hear),
+            (subjects.CHECKPOINTS, self.errands.hear),
             (subjects.DEVICE_EVENTS, self.device_event),
             (subjects.AGENT_DEVICES, self.agent_device),
             (subjects.DEVICE_ALERTS, self.device_alerts),

@@ -8,6 +8,7 @@ from typing import Any
 from torchloom.bus.messages import Progress
 from torchloom.bus.page import Phase
 from torchloom.weaver.store.rows import (
+    Checkpoint,
     Command,
     CommandAck,
     Device,
@@ -104,6 +105,26 @@ def guard_shape(row: Guard) -> dict[str, Any]:
         "base": row.base,
         "state": row.state,
         "reason": row.why,
+    }
+
+
+def checkpoint_shape(row: Checkpoint) -> dict[str, Any]:
+    took = None if row.committed_at is None else round(row.committed_at - row.created_at, 6)
+    return {
+        "job": row.job,
+        "step": row.step,
+        "generation": row.generation,
+        "attempt": row.attempt,
+        "state": row.state,
+        "world_size": row.world_size,
+        "bytes": row.bytes,
+        "place": row.place,
+        "metrics": row.metrics,
+        "trigger": row.trigger,
+        "reason": row.reason,
+        "created_at": when(row.created_at),
+        "committed_at": when(row.committed_at),
+        "seconds": took,
     }
 
 

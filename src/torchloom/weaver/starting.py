@@ -9,13 +9,14 @@ from typing import ParamSpec, TypeVar
 from torchloom.errors import LoomError
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState
-from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.jobs import LEFT, Jobs, is_over
 from torchloom.weaver.launching import Launcher, Order, Seen, Spot
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Placement, Submission
 
 STARTED = "run_started"  # among a job's facts: its run is there, and is not to be made again
+FROM_STEP = "from_step"  # the checkpoint it is to go on from, where one was chosen
 CANCEL = "cancel"  # why it is to end, said before there was a run to end
 REMOVED = "run_removed"
 _AT_ONCE = 4  # jobs that are started at the same time
@@ -51,6 +52,11 @@ class Starting:
         """End a run."""
         await self._aside(self._launcher.stop, job, reason)
 
+    async def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+        """Have the run of a job go on that did not come through the queue."""
+        await self._aside(self._launcher.resume, job, ranks, step)
+        self.on_started(job)
+
     def is_busy(self, job: str) -> bool:
         """Tell whether a job is being started."""
         task = self._tasks.get(job)
@@ -82,7 +88,7 @@ class Starting:
     async def _is_begun(self, job: str) -> bool:
         """Look whether a job has a run; one that its dead maker has left is waited out."""
         while True:
-            seen = await self._aside(self._launcher.look, job)
+            seen = await self._aside(self._launcher.look, job, self._left(job))
             if seen is not Seen.MADE:
                 return seen is Seen.BEGUN
             await asyncio.sleep(_PAUSE)
@@ -97,7 +103,7 @@ class Starting:
         except Exception as error:  # whatever one job trips over must not end the weaver
             if not isinstance(error, LoomError):
                 _log.exception("job %s could not be started", job)
-            if await self._aside(self._launcher.look, job) is not Seen.NOTHING:
+            if await self._aside(self._launcher.look, job, self._left(job)) is not Seen.NOTHING:
                 return False  # somebody was faster, or left something
             _log.info("job %s did not start: %s", job, error)
             self._end(job, JobState.FAILED, f"start_failed: {error}")
@@ -117,7 +123,15 @@ class Starting:
             self._end(job, JobState.CANCELLED, reason)
             return None
         spots = tuple(Spot(self._host(each), each.workers, tuple(each.gpus)) for each in given)
-        return Order(job, row.spec, spots, row.cwd, row.python)
+        facts = known.facts
+        return Order(
+            job, row.spec, spots, row.cwd, row.python, facts.get(LEFT), facts.get(FROM_STEP)
+        )
+
+    def _left(self, job: str) -> int | None:
+        """Return which life of a job's run is left behind."""
+        known = self._jobs.get(job)
+        return known.facts.get(LEFT) if known else None
 
     def _host(self, given: Placement) -> str:
         agent = self._roster.agent(given.node)
@@ -125,7 +139,7 @@ class Starting:
 
     async def _end_if_cancelled(self, job: str) -> None:
         known = self._jobs.get(job)
-        if known is not None and not is_over(known) and CANCEL in known.facts:
+        if known is not None and not is_over(known) and known.facts.get(CANCEL):
             try:
                 await self.stop(job, known.facts[CANCEL] or CANCELLED_BY_USER)
             except (LoomError, OSError) as error:  # it runs on; whoever asks again is told why

@@ -32,6 +32,11 @@ class Node:
         with open(self.folder / "agent.log", "ab") as log:
             self._agent = subprocess.Popen(self.agent_command(*more), stdout=log, stderr=log)
 
+    @property
+    def agent_pid(self) -> int:
+        assert self._agent is not None
+        return self._agent.pid
+
     def kill_agent(self, signum: int = signal.SIGKILL) -> int:
         assert self._agent is not None
         self._agent.send_signal(signum)

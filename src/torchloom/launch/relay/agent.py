@@ -8,10 +8,19 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from torchloom import settings
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import DeviceEvent, Kill, Message, Stacks, TakeStacks
+from torchloom.bus.messages import (
+    Commit,
+    DeviceEvent,
+    Kill,
+    Message,
+    Remove,
+    Stacks,
+    TakeStacks,
+)
 from torchloom.bus.spool import LIMIT, Spool
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.relay import peers
@@ -21,6 +30,7 @@ from torchloom.launch.relay.intake import Intake
 from torchloom.launch.relay.ranks import Ranks
 from torchloom.launch.relay.server import Server
 from torchloom.launch.relay.stacks import StackTaker
+from torchloom.launch.relay.storing import Storing
 from torchloom.launch.relay.uplink import UNANSWERED, Identity, Uplink
 
 _TURN = 1.0
@@ -51,6 +61,7 @@ class Relay:
         )
         self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
         self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)
+        self._storing = Storing(me.agent, self._say_stored, settings.environment())
         desk = Intake(
             self._ranks,
             self._spool,
@@ -73,6 +84,7 @@ class Relay:
                     await asyncio.sleep(_TURN)
         finally:
             await self._stacks.close()
+            await self._storing.close()
             await self._server.close()
             self._spool.close()
 
@@ -82,7 +94,7 @@ class Relay:
         Nobody waits for a weaver that was never there.
         """
         deadline = time.monotonic() + limit
-        while self._ranks.are_there or self._spool.pending:
+        while self._ranks.are_there or self._spool.pending or self._storing.is_busy:
             if not self._uplink.epoch or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(_MOMENT)
@@ -105,6 +117,9 @@ class Relay:
         if isinstance(message, TakeStacks):
             self._stacks.start(message)
             return
+        if isinstance(message, Commit | Remove):
+            self._storing.take(message)
+            return
         self._ranks.generation_seen(message.head)
         line = self._ranks.line_to(message.head)
         if line is None:
@@ -114,6 +129,9 @@ class Relay:
 
     async def _publish(self, said: Stacks) -> None:
         await self._bus.publish(subjects.stacks(self._me.agent), encode(said))
+
+    async def _say_stored(self, said: Message) -> None:
+        await self._bus.publish(subjects.checkpoints(self._me.agent), encode(said))
 
     async def _say_health(self, said: DeviceEvent) -> bool:
         """Tell the weaver of a device; false while none is there."""

@@ -21,6 +21,7 @@ from torchloom.bus.messages import (
     VERSION,
     Batch,
     Beat,
+    Commit,
     Device,
     Goodbye,
     Greeting,
@@ -28,6 +29,7 @@ from torchloom.bus.messages import (
     Hello,
     Kill,
     Message,
+    Remove,
     Stored,
     ToAgent,
 )
@@ -41,6 +43,7 @@ _LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
 _GATHER = 0.2  # seconds that records wait for others to go along
 _GOODBYE = 1.0  # seconds for a last word to leave
+_OF_AN_EPOCH = (Kill, Stored, Commit, Remove)  # these every weaver says with its own
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
 
 _log = logging.getLogger(__name__)
@@ -266,7 +269,7 @@ class Uplink:
     def _is_of_the_newest(self, message: Message) -> bool:
         """Tell whether the newest weaver says this; one that is newer still is to be greeted."""
         epoch: int = getattr(message, "epoch", 0)
-        if epoch < self.epoch and (epoch or isinstance(message, Kill | Stored)):
+        if epoch < self.epoch and (epoch or isinstance(message, _OF_AN_EPOCH)):
             self._dropped["old_epoch"] += 1
             return False
         if epoch > self.epoch:

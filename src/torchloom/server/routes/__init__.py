@@ -2,6 +2,7 @@
 
 from torchloom.server import stream
 from torchloom.server.routes import (
+    checkpoints,
     cluster,
     commands,
     devices,
@@ -17,6 +18,7 @@ from torchloom.server.routes import (
 ROUTERS = (
     health.router,
     jobs.router,
+    checkpoints.router,
     commands.router,
     cluster.router,
     devices.router,

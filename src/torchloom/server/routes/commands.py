@@ -13,6 +13,7 @@ from torchloom.server.problems import ApiProblem, declared
 
 _MORE = 10.0  # seconds beyond those that the weaver is asked to wait
 _OF_SET = ("values", "hold", "guard", "span")
+_OF_RESUME = ("workers", "from_step")
 router = APIRouter(tags=["commands"])
 
 
@@ -83,7 +84,7 @@ def _check(asked: models.CommandRequest) -> None:
     if asked.verb == "set" and not asked.values:
         remedy = 'give {"values": {"lr": 0.01}}'
         raise ApiProblem(422, "bad_value", "set needs values", "values", remedy)
-    only = {"set": _OF_SET, "undo": ("command",)}
+    only = {"set": _OF_SET, "undo": ("command",), "resume": _OF_RESUME, "pause": ("release",)}
     for verb, names in only.items():
         for name in names:
             if asked.verb != verb and name in asked.model_fields_set and getattr(asked, name):

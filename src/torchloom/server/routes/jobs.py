@@ -19,6 +19,7 @@ from torchloom.weaver.store.reading import Wanted
 from torchloom.weaver.store.rows import Job, Submission
 
 _SUMMARY, _WORLD_SIZE = "summary", "world_size"  # among the facts of a job
+_FIRST_ERROR = "first_error"
 _HIDDEN = "(hidden)"  # a value that may be a secret
 _SPEC = {
     "requestBody": {
@@ -109,7 +110,9 @@ async def job(job: models.Name, desk: DeskDep, who: Who) -> Any:
             raise
         found = {**_shape(row), "facts": whole(row.facts), "ranks": None}
     summary = found["facts"].get(_SUMMARY) if JobState(found["state"]).is_final else None
-    return {**found, "spec": await _spec(desk, found["id"], who), "summary": summary}
+    error = found["facts"].get(_FIRST_ERROR) or None
+    more = {"summary": summary, "first_error": error}
+    return {**found, "spec": await _spec(desk, found["id"], who), **more}
 
 
 @router.delete("/api/jobs/{id}", response_model=models.Job, responses=declared(404, 409, 422, 503))

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from torchloom.rules.committing import Phase
 from torchloom.server import exposition
 from torchloom.server.counts import Counts
 from torchloom.server.desk import Desk, DeskDep
@@ -51,6 +52,8 @@ async def _plane(desk: Desk) -> list[str]:
         status = await desk.link.ask("status", patience=_PATIENCE)
         states = await desk.read(desk.store.state.by_state)
         jobs = await desk.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
+        saved = await desk.read(desk.store.state.saved)
+        last = await desk.read(desk.store.state.last_saved, [job["id"] for job in jobs])
         asked = [desk.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
         ranks = await asyncio.gather(*asked)
     except WeaverAway:
@@ -61,6 +64,7 @@ async def _plane(desk: Desk) -> list[str]:
         *_counted(status),
         _states(states),
         *_active(jobs, ranks),
+        *_saved(jobs, saved, last),
     ]
 
 
@@ -86,6 +90,16 @@ def _active(jobs: list[dict[str, Any]], ranks: list[list[dict[str, Any]]]) -> It
         if rank["step_seconds"] is not None
     )
     yield family("torchloom_rank_step_seconds", "gauge", "How long the last step took.", seconds)
+
+
+def _saved(
+    jobs: list[dict[str, Any]], saved: Mapping[str, int], last: Mapping[str, float]
+) -> Iterable[str]:
+    samples = (Sample(saved.get(str(phase), 0), {"state": str(phase)}) for phase in Phase)
+    yield family("torchloom_checkpoints", "gauge", "Checkpoints by what became of them.", samples)
+    moments = (Sample(last[job["id"]], _of(job)) for job in jobs if job["id"] in last)
+    words = "When the last checkpoint was committed, in unix seconds."
+    yield family("torchloom_job_checkpoint_timestamp_seconds", "gauge", words, moments)
 
 
 def _of(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torchloom.weaver.store.engine import Part
 from torchloom.weaver.store.migrate import HEADS, version_of
 from torchloom.weaver.store.place import Place
 from torchloom.weaver.store.records import RecordStore
-from torchloom.weaver.store.rows import Happening, Job
+from torchloom.weaver.store.rows import Checkpoint, Happening, Job
 from torchloom.weaver.store.state import StateLost, StateStore
 
 _PATIENCE = 5.0  # seconds to wait for a lock or a server
@@ -62,6 +62,30 @@ class StateReader(StateStore):
         query = sa.select(table).where(table.c.job == job, table.c.seq > after)
         query = query.where(table.c.author != "").order_by(table.c.seq).limit(limit)
         return [Happening(**row) for row in self._read(Happening, query)]
+
+    def checkpoints(self, job: str, before: tuple[int, ...] | None, limit: int) -> list[Checkpoint]:
+        """Return so many of a job's checkpoints before one, newest first."""
+        table = tables.checkpoints
+        key = (table.c.step, table.c.generation, table.c.attempt)
+        query = sa.select(table).where(table.c.job == job)
+        if before is not None:
+            query = query.where(sa.tuple_(*key) < sa.tuple_(*before))
+        query = query.order_by(*(column.desc() for column in key)).limit(limit)
+        return [Checkpoint(**row) for row in self._read(Checkpoint, query)]
+
+    def saved(self) -> dict[str, int]:
+        """Return how many checkpoints of all jobs are in each state."""
+        column = tables.checkpoints.c.state
+        query = sa.select(column, sa.func.count().label("count")).group_by(column)
+        return {row["state"]: row["count"] for row in self._read(Checkpoint, query)}
+
+    def last_saved(self, jobs: Sequence[str]) -> dict[str, float]:
+        """Return when the last checkpoint of some jobs was committed, in unix seconds."""
+        table = tables.checkpoints
+        last = sa.func.max(table.c.committed_at).label("last")
+        query = sa.select(table.c.job, last).where(table.c.job.in_(jobs)).group_by(table.c.job)
+        found = self._read(Checkpoint, query)
+        return {row["job"]: row["last"] for row in found if row["last"] is not None}
 
     def by_state(self) -> dict[str, int]:
         """Return how many jobs are in each state."""

@@ -1,0 +1,182 @@
+"""A run that has ended goes on under its own id: the life before is kept, the next takes its place.
+
+The folder, its events and its logs are the run's. What one life had of its own (`status.json`,
+`request.json`, `app.json`, `cancel.json`) moves into `attempt-N`, after the attempt it ended with.
+Every step may be the last: until the new record stands, the run is what it was.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchloom.errors import UserError
+from torchloom.launch import catalog, descendants
+from torchloom.launch.descendants import Share
+from torchloom.launch.folder import RunFolder
+from torchloom.launch.joining import JOINED
+from torchloom.launch.record import Record
+from torchloom.launch.request import LaunchRequest, RoleRequest
+
+_ASKED = ("app.json", "request.json")
+_CANCEL = "cancel.json"
+_STATUS = "status.json"
+
+
+class NotResumable(UserError):
+    """The run is not one that could go on, or not now."""
+
+    code = "not_resumable"
+
+
+def next_generation(record: Record) -> int:
+    """Return a generation that no life of a run has had."""
+    return max((record.restarts, *(rank.attempt for rank in record.ranks))) + 1
+
+
+def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> LaunchRequest:
+    """Return the request of a run that has ended as one that goes on, or say why it cannot."""
+    record = ended(app_id)
+    folder = RunFolder.named(app_id)
+    try:
+        request = folder.request()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotResumable(f"what {app_id} was asked to run cannot be read: {error}") from error
+    _check(request)
+    if ranks is not None:
+        request = replace(request, roles=(_resized(request, ranks),))
+    return continued(request, record, step)
+
+
+def continued(request: LaunchRequest, record: Record, step: int | None = None) -> LaunchRequest:
+    """Return a request as one that goes on where a record has ended."""
+    root = record.checkpoints or request.checkpoints
+    generation = next_generation(record)
+    return replace(request, generation=generation, checkpoints=root, resume_from=step)
+
+
+def ended(app_id: str) -> Record:
+    """Return the record of a run that is over, or say that it is not."""
+    record = catalog.record(app_id)
+    if record is None:
+        raise NotResumable(f"there is no run {app_id}; `loom ls` lists what there is")
+    if not record.is_over():
+        raise NotResumable(
+            f"{app_id} is {record.state.name}: nothing to resume; "
+            f"`loom show {app_id}` shows it, `loom stop {app_id}` ends it"
+        )
+    return record
+
+
+def take_over(new: RunFolder, record: Record) -> RunFolder:
+    """Put a new life in the place of the one that has ended; from now on the run is that."""
+    old = RunFolder.named(new.app_id)
+    before = ended(old.app_id)
+    kept = _kept(old, record)
+    kept.mkdir(mode=0o700, exist_ok=True)
+    (kept / _STATUS).write_text(json.dumps(before.to_dict(), indent=1))
+    for name in _ASKED:
+        _keep(old.path / name, kept / name)
+        os.replace(new.path / name, old.path / name)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(old.path / _CANCEL, kept / _CANCEL)
+    old.write_record(record)
+    catalog.goes_on(old.app_id)
+    shutil.rmtree(new.path, ignore_errors=True)
+    return old
+
+
+def clear(app_id: str) -> None:
+    """End what killed processes of an earlier life left here; they would disturb the next one."""
+    from torchloom.launch import stores
+    from torchloom.launch.keeping import kill_share
+
+    share = Share(app_id)
+    descendants.send(descendants.agents_of(share) - {os.getpid()}, signal.SIGKILL)
+    kill_share(share)
+    stores.clear(share)
+
+
+def give_back(run: RunFolder, record: Record) -> None:
+    """Make a run what it was before a life that nobody agreed to."""
+    kept = _kept(run, record)
+    for name in (*_ASKED, _CANCEL):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(kept / name, run.path / name)
+    before = Record.from_dict(json.loads((kept / _STATUS).read_bytes()))
+    run.write_record(before)
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def first_record(fresh: Record, before: Record) -> Record:
+    """Return the record that a life begins with which goes on where another ended."""
+    return replace(
+        fresh,
+        created_at=before.created_at,
+        owner=before.owner or fresh.owner,
+        parent=before.parent,
+        restarts=next_generation(before),
+        checkpoints=before.checkpoints or fresh.checkpoints,
+    )
+
+
+def _kept(run: RunFolder, record: Record) -> Path:
+    return run.path / f"attempt-{record.restarts}"  # of the life before: one less, counted from 1
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Have a file under a second name, which stays when the first is replaced."""
+    kept.unlink(missing_ok=True)
+    try:
+        os.link(path, kept)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, kept)
+
+
+def _resized(request: LaunchRequest, ranks: int) -> RoleRequest:
+    """Return the only role of a run with another number of ranks."""
+    roles = request.roles
+    if len(roles) != 1 or len(roles[0].replicas) != 1 or request.carrier is not None:
+        raise NotResumable(
+            f"{request.app_id} is more than one group of ranks on one host: "
+            "it goes on with as many as it had; leave -n out"
+        )
+    return replace(roles[0], ranks=ranks, distributed=True, uneven=())
+
+
+def _check(request: LaunchRequest) -> None:
+    """Refuse what is known to fail: what it ran, or where, is gone."""
+    if request.carrier is not None and request.carrier.launcher == JOINED:
+        raise NotResumable(
+            f"{request.app_id} was launched by one command a host; start these again with "
+            f"{_variables(request)}"
+        )
+    for role in request.roles:
+        cwd = role.cwd or request.cwd
+        if not os.path.isdir(cwd):
+            raise NotResumable(f"the folder it ran in is gone: {cwd}")
+        for replica in role.replicas[:1]:
+            _check_words(replica.argv, cwd, replica.env)
+
+
+def _variables(request: LaunchRequest) -> str:
+    return f"LOOM_RESUME, whose checkpoints are in {request.checkpoints}"
+
+
+def _check_words(argv: tuple[str, ...], cwd: str, env: Mapping[str, Any]) -> None:
+    from torchloom.launch.python_command import PythonCommand
+
+    program = argv[0]
+    if os.sep in program and not os.access(os.path.join(cwd, program), os.X_OK):
+        raise NotResumable(f"the interpreter it ran with is gone: {program}")
+    if os.sep not in program and not shutil.which(program, path=env.get("PATH")):
+        raise NotResumable(f"no {program} is found where it looked for one: it may be gone")
+    command = PythonCommand.parse(argv)
+    script = command.target if command and command.what == "file" else ""
+    if script and not os.path.isfile(os.path.join(cwd, script)):
+        raise NotResumable(f"the script it ran is gone: {os.path.join(cwd, script)}")

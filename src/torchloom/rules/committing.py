@@ -1,0 +1,181 @@
+"""Decide what becomes of the shards that ranks write: when they are a checkpoint, and when not.
+
+A shard is a rank's word that its bytes are durable in a draft. Whatever a rank says is checked here
+before anything is made of it; what does not fit is nothing.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from torchloom.rules.command import Entry, Kind, Status
+
+_MOST = 1 << 62  # beyond it a number is no count
+_LARGEST = 1 << 53  # bytes of a shard; beyond it readers of JSON round
+_RANKS = 1 << 20
+_ENTRIES = 256  # of metrics, and of versions
+_LONGEST = 256  # letters of a word
+_HASH = re.compile("blake3:[0-9a-f]{64}")
+
+
+class Phase(StrEnum):
+    """How one writing of a checkpoint stands."""
+
+    WRITING = "writing"  # shards are coming
+    COMMITTING = "committing"  # all are there, and it is decided
+    COMMITTED = "committed"
+    FAILED = "failed"
+    REMOVING = "removing"  # it is decided that it goes
+    REMOVED = "removed"
+    DAMAGED = "damaged"  # a rank could not read what was committed
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One rank's part of one draft, and what the rank says of the whole."""
+
+    step: int
+    generation: int
+    attempt: int
+    rank: int
+    world_size: int
+    size: int
+    hash: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Return which writing of its job's this belongs to."""
+        return self.step, self.generation, self.attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What is there of a draft; the facts of its lowest rank speak for all.
+
+    Ranks are texts, as JSON wants its keys. A rank that failed may still write.
+    """
+
+    world_size: int = 0
+    parts: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # size and hash by rank
+    failed: Mapping[str, str] = field(default_factory=dict)
+    lowest: int = -1
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def take(self, shard: Shard) -> "Collected | None":
+        """Return this with another shard; nothing for one that belongs to another number of ranks.
+
+        The same shard again changes nothing.
+        """
+        if self.parts and shard.world_size != self.world_size:
+            return None
+        rank = str(shard.rank)
+        is_lowest = self.lowest in (-1, shard.rank) or shard.rank < self.lowest
+        return Collected(
+            shard.world_size,
+            {**self.parts, rank: (shard.size, shard.hash)},
+            {other: why for other, why in self.failed.items() if other != rank},
+            shard.rank if is_lowest else self.lowest,
+            shard.facts if is_lowest else self.facts,
+        )
+
+    def fail(self, rank: int, why: str) -> "Collected":
+        """Return this without the hope of one rank's shard; one that is there stays."""
+        if str(rank) in self.parts:
+            return self
+        return replace(self, failed={**self.failed, str(rank): why[:_LONGEST]})
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether every rank has written its part."""
+        return self.world_size > 0 and len(self.parts) == self.world_size
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all parts."""
+        return sum(size for size, _ in self.parts.values())
+
+    @property
+    def why(self) -> str:
+        """Return why it cannot become whole; nothing while it can."""
+        return next((f"rank {rank}: {why}" for rank, why in sorted(self.failed.items())), "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Collected":
+        """Read back what `to_dict` wrote."""
+        if not row:
+            return cls()
+        parts = {rank: (size, content) for rank, (size, content) in row["parts"].items()}
+        return cls(**{**row, "parts": parts})
+
+
+def shard_of(said: Mapping[str, Any], rank: int, generation: int) -> Shard | None:
+    """Return the shard that a rank of a generation tells of; nothing where that is none of its."""
+    step, attempt = _count(said.get("step")), _count(said.get("attempt"))
+    world_size, size = _count(said.get("world_size")), _count(said.get("size"))
+    if step is None or attempt is None or world_size is None or size is None or size > _LARGEST:
+        return None
+    whose = (said.get("rank"), said.get("generation"), said.get("name"))
+    if whose != (rank, generation, f"worker_{rank}.pt") or not 0 <= rank < world_size <= _RANKS:
+        return None
+    content = said.get("hash")
+    if not isinstance(content, str) or not _HASH.fullmatch(content):
+        return None
+    return Shard(step, generation, attempt, rank, world_size, size, content, _facts_of(said))
+
+
+def knob_position(entries: Iterable[Entry], step: int) -> int:
+    """Return the place in the log of knobs of a state before a step: the last that acted by it."""
+    acted = (Status.COMMITTED, Status.APPLIED)
+    numbers = [
+        entry.number
+        for entry in entries
+        if entry.command.kind is Kind.KNOB
+        and entry.status in acted
+        and entry.step is not None
+        and entry.step <= step
+    ]
+    return max(numbers, default=0)
+
+
+def is_due(every: Any, last: float, now: float) -> bool:
+    """Tell whether a checkpoint is due that is wanted every so many seconds."""
+    is_number = type(every) in (int, float)
+    return is_number and every > 0 and now - last >= every
+
+
+def _facts_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of what a rank says beside what a manifest can hold."""
+    words = {name: _word(said.get(name)) for name in ("strategy", "backend", "trigger")}
+    flags = {name: said.get(name) is True for name in ("optimizer_state", "rng_state")}
+    return {
+        **words,
+        **flags,
+        "epoch": _count(said.get("epoch")) or 0,
+        "versions": {_word(name): _word(text) for name, text in _items(said.get("versions"))},
+        "metrics": {
+            _word(name): float(value)
+            for name, value in _items(said.get("metrics"))
+            if type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        },
+    }
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items())[:_ENTRIES] if isinstance(value, dict) else []
+
+
+def _word(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return "".join(letter for letter in text[:_LONGEST] if letter.isprintable())
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < _MOST else None

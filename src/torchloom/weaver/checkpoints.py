@@ -1,0 +1,269 @@
+"""Checkpoints: shards come from ranks, the weaver decides, agents execute.
+
+    writing ──all shards──▶ committing ──agent──▶ committed ──not kept──▶ removing ──▶ removed
+       └──────────────────────┴──────▶ failed          └──cannot be read──▶ damaged
+
+Each arrow is stored before anything is said. Only shards of the job's newest generation count; what
+was decided while a generation was the newest is carried out, and the store's own fence has the last
+word on it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus.messages import Committed, Event, Head
+from torchloom.rules.committing import Collected, Phase, Shard, shard_of
+from torchloom.weaver.errands import Errands, Said
+from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.manifests import manifest_of
+from torchloom.weaver.roster import Roster
+from torchloom.weaver.shelf import Shelf
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Checkpoint, Job, Rank
+from torchloom.weaver.thinning import RESTORED, SAVING, Thinning, whose
+
+ROOT = "checkpoints"  # among a job's facts: where its checkpoints are; its launch says so
+_PATIENCE = 60.0  # seconds after a job's end in which what its ranks wrote may still come in
+_REFUSED = ("fenced", "already_committed")
+_MINE = ("checkpoint_shard", "checkpoint_failed", "checkpoint_damaged", RESTORED, "checkpointing")
+
+
+class Checkpoints:
+    """Make checkpoints of shards."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        jobs: Jobs,
+        roster: Roster,
+        ledger: Ledger,
+        shelf: Shelf,
+        errands: Errands,
+        thinning: Thinning,
+        dropped: Counter[str],
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._roster = roster
+        self._ledger = ledger
+        self._shelf = shelf
+        self._errands = errands
+        self._thinning = thinning
+        self._dropped = dropped
+        self._refused: set[tuple[str, int, int]] = set()
+        errands.on_done = self._done
+        errands.on_later = self._later
+
+    def told(self, agent: str, said: Event) -> None:
+        """Take in what a rank says through its agent, be its job over or not."""
+        if said.kind not in _MINE:
+            return
+        job = self._jobs.find(said.head.job)
+        if job is None:
+            return
+        if said.head.generation < job.generation:
+            self._refuse(job, agent, said)
+        elif said.head.generation > job.generation or not self._is_life(agent, said.head):
+            self._dropped["unknown_rank"] += 1
+        else:
+            self._take(job, said)
+
+    def tick(self) -> None:
+        """Let time pass: what cannot become whole fails, what is not answered is said again."""
+        for row in self._shelf.open():
+            job = self._jobs.get(row.job)
+            if row.state == Phase.WRITING and job is not None:
+                self._look_at(job, row)
+        self._errands.tick()
+
+    def _take(self, job: Job, said: Event) -> None:
+        facts, head = said.facts, said.head
+        match said.kind:
+            case "checkpoint_shard":
+                shard = shard_of(facts, head.rank, head.generation)
+                if shard is None:
+                    self._dropped["malformed_shard"] += 1
+                else:
+                    self._shard(job, shard)
+            case "checkpoint_failed":
+                self._rank_failed(job, head, facts)
+            case "checkpoint_damaged":
+                self._damaged(job, head.rank, facts)
+            case "restored" if type(facts.get("step")) is int:
+                self._mark(job, RESTORED, {"step": facts["step"], "generation": head.generation})
+            case "checkpointing" if head.rank == 0:
+                self._mark(job, SAVING, {**facts, "since": said.time})
+
+    def _shard(self, job: Job, shard: Shard) -> None:
+        now = self._shelf.now()
+        row = self._shelf.get(job.id, shard.key) or Checkpoint(
+            job.id, *shard.key, created_at=now, changed_at=now
+        )
+        if row.state not in (Phase.WRITING, Phase.FAILED):
+            return  # it was heard before
+        before = Collected.from_dict(row.shards)
+        after = before.take(shard)
+        if after is None:
+            self._dropped["malformed_shard"] += 1
+        elif after != before:
+            self._collected(job, row, after)
+
+    def _rank_failed(self, job: Job, head: Head, facts: Mapping[str, Any]) -> None:
+        """A rank could not write its part; the next one is another matter."""
+        why = str(facts.get("why") or "a rank could not write its part")
+        rows = [row for row in self._shelf.of(job.id) if row.generation == head.generation]
+        row = next((row for row in rows if row.step == facts.get("step")), None)
+        if row is None or row.state not in (Phase.WRITING, Phase.FAILED):
+            return  # nobody else has written anything of it; the rank's own event says why
+        if facts.get("retrying") is not True:
+            self._collected(job, row, Collected.from_dict(row.shards).fail(head.rank, why))
+        elif row.state == Phase.WRITING:
+            self._shelf.keep(replace(row, reason=f"rank {head.rank}: {why}"))
+
+    def _collected(self, job: Job, row: Checkpoint, collected: Collected) -> None:
+        words = {
+            "world_size": collected.world_size,
+            "bytes": collected.size,
+            "metrics": collected.facts.get("metrics", {}),
+            "trigger": collected.facts.get("trigger", ""),
+            "shards": collected.to_dict(),
+            "changed_at": self._shelf.now(),
+        }
+        before, row = row.state, replace(row, **words, state=str(Phase.WRITING), reason="")
+        if collected.why:
+            self._fail(replace(row, state=before), collected.why)
+        elif collected.is_whole:
+            self._decide(job, row)
+        else:
+            self._shelf.keep(row)
+
+    def _decide(self, job: Job, row: Checkpoint) -> None:
+        """All parts are durable: have them committed, and give up what is older and incomplete.
+
+        A rank writes one after the other, so of what is older nothing more will come.
+        """
+        root = self._root(job.id)
+        if not root:
+            self._shelf.keep(replace(row, reason="the job's launch has not said where they go"))
+            return
+        entries = self._ledger.entries(job.id)
+        collected = Collected.from_dict(row.shards)
+        text = manifest_of(job, row, collected, entries, self._shelf.now())
+        row = replace(row, state=str(Phase.COMMITTING), root=root, manifest=text, reason="")
+        with self._state.together():
+            for other in self._shelf.open():
+                if other.job == job.id and other.state == Phase.WRITING and other.key < row.key:
+                    self._fail(other, f"given up: step {row.step} was written after it")
+            self._shelf.put(row)
+        self._errands.run(row)
+
+    def _look_at(self, job: Job, row: Checkpoint) -> None:
+        """Find out whether more of a checkpoint can come."""
+        ended = job.ended_at if is_over(job) else None
+        if row.generation < job.generation:
+            self._fail(row, f"generation {job.generation} began before all ranks had written")
+        elif Collected.from_dict(row.shards).is_whole and self._root(job.id):
+            self._decide(job, row)
+        elif ended is not None and self._shelf.now() - max(ended, row.changed_at) > _PATIENCE:
+            self._fail(row, row.reason or "the job ended before all ranks had written")
+
+    def _done(self, row: Checkpoint, said: Said) -> None:
+        """Take in what an agent did."""
+        if not isinstance(said, Committed):
+            self._thinning.removed(row, said)
+        elif not said.code:
+            self._committed(row, said.place)
+        else:
+            kind = "checkpoint_refused" if said.code in _REFUSED else "checkpoint_failed"
+            self._fail(row, said.why, kind)
+
+    def _committed(self, row: Checkpoint, place: str) -> None:
+        now = self._shelf.now()
+        done = replace(
+            row,
+            state=str(Phase.COMMITTED),
+            place=place,
+            committed_at=now,
+            changed_at=now,
+            reason="",
+            shards={},
+            manifest="",
+        )
+        facts = {
+            **whose(done),
+            "bytes": done.bytes,
+            "place": place,
+            "seconds": round(now - done.created_at, 6),
+            "world_size": done.world_size,
+            "trigger": done.trigger,
+            "metrics": done.metrics,
+        }
+        with self._state.together():
+            self._replaced(done)
+            self._shelf.put(done, "checkpoint_committed", facts=facts)
+        self._thinning.thin(done)
+
+    def _replaced(self, row: Checkpoint) -> None:
+        """What was committed of the same step before was damaged, or it would still be there."""
+        for other in self._shelf.committed(row.job):
+            if other.step == row.step and other.key != row.key:
+                why = f"damaged, and set aside when generation {row.generation} wrote it again"
+                self._shelf.put(replace(other, state=str(Phase.DAMAGED), reason=why))
+
+    def _later(self, row: Checkpoint, said: Said) -> None:
+        """The store is away: it is tried again, and said once for each reason."""
+        if row.reason == said.why or row.state == Phase.REMOVING:
+            return
+        facts = {**whose(row), "retrying": True}
+        changed = replace(row, reason=said.why)
+        self._shelf.put(changed, "checkpoint_failed", reason=said.why, facts=facts)
+
+    def _fail(self, row: Checkpoint, why: str, kind: str = "checkpoint_failed") -> None:
+        is_news = row.state != Phase.FAILED
+        facts = {**whose(row), "retrying": False} if kind == "checkpoint_failed" else whose(row)
+        failed = replace(row, state=str(Phase.FAILED), reason=why, manifest="")
+        failed = replace(failed, changed_at=self._shelf.now())
+        self._shelf.put(failed, kind if is_news else "", reason=why, facts=facts)
+
+    def _refuse(self, job: Job, agent: str, said: Event) -> None:
+        """What an older generation wrote does not count any more; its record is kept."""
+        self._dropped["old_generation"] += 1
+        step = said.facts.get("step")
+        whose = (job.id, step if type(step) is int else -1, said.head.generation)
+        theirs = {rank.agent for rank in self._roster.ranks(job.id)}
+        if said.kind != "checkpoint_shard" or whose in self._refused or agent not in theirs:
+            return
+        self._refused.add(whose)
+        why = f"written by generation {said.head.generation}; the job is in {job.generation}"
+        row = Checkpoint(job.id, whose[1], said.head.generation, 0)
+        facts = {"generation": said.head.generation, "rank": said.head.rank}
+        self._shelf.note(row, "checkpoint_refused", reason=why, facts=facts)
+
+    def _damaged(self, job: Job, rank: int, facts: Mapping[str, Any]) -> None:
+        why = str(facts.get("why") or "it cannot be read")
+        for row in self._shelf.committed(job.id):
+            if row.step == facts.get("step"):
+                damaged = replace(row, state=str(Phase.DAMAGED), reason=why)
+                about = {**whose(row), "place": row.place, "name": str(facts.get("name") or "")}
+                self._shelf.put(damaged, "checkpoint_damaged", rank=rank, reason=why, facts=about)
+
+    def _is_life(self, agent: str, head: Head) -> bool:
+        """Tell whether this is the word of a rank's present life, through its own agent."""
+        row = self._roster.of_life(head.incarnation)
+        if row is None:  # its job may have ended before this weaver began
+            found = self._state.find(Rank, job=head.job, rank=head.rank)
+            row = next((each for each in found if each.incarnation == head.incarnation), None)
+        whose = (head.job, head.rank, head.generation, agent)
+        return row is not None and (row.job, row.rank, row.generation, row.agent) == whose
+
+    def _mark(self, job: Job, name: str, facts: Mapping[str, Any]) -> None:
+        if job.facts.get(name) != facts:
+            self._jobs.mark(job.id, {name: dict(facts)})
+
+    def _root(self, job: str) -> str:
+        known = self._jobs.get(job)
+        root = known.facts.get(ROOT) if known else None
+        return root if isinstance(root, str) else ""

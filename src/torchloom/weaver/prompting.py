@@ -1,0 +1,96 @@
+"""Checkpoints that time or a signal asks for: one command each, whoever wants it how often."""
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from torchloom.bus.messages import Event
+from torchloom.rules.command import Command, Kind
+from torchloom.rules.committing import is_due
+from torchloom.specs.job import JobState
+from torchloom.weaver.commands import Commands
+from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.ledger import Ledger
+from torchloom.weaver.shelf import Shelf
+from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.thinning import LOOM, SAVING
+
+DEADLINE = "deadline"  # among a job's facts: when its allocation ends, in unix seconds
+MARGIN = 120.0  # seconds before that in which it is saved once more
+MOMENT = 5.0  # seconds in which the wants of any number of ranks are one
+
+
+class Prompting:
+    """Ask for checkpoints in the name of the clock, and of whoever sent a signal."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        ledger: Ledger,
+        commands: Commands,
+        shelf: Shelf,
+        margin: float = MARGIN,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._jobs = jobs
+        self._ledger = ledger
+        self._commands = commands
+        self._shelf = shelf
+        self.margin = margin
+        self._now = now
+
+    def told(self, rank: Rank, said: Event) -> None:
+        """A rank of the present generation wants a checkpoint; many at once want one."""
+        job = self._jobs.get(rank.job)
+        if said.kind != "checkpoint_wanted" or job is None:
+            return
+        why = str(said.facts.get("why") or "a rank wants it")[:100]
+        wanted = [row for row in self._asked(job) if row[1] == why]
+        if all(self._now() - asked >= MOMENT for asked, _ in wanted) and not self._is_asked(job):
+            name = f"{job.id}\0{why}\0{len(wanted)}"
+            self._order(job, name, why)
+
+    def look(self) -> None:
+        """Ask for what is due."""
+        for job in self._jobs.active():
+            if job.state == JobState.RUNNING:
+                self._look_at(job)
+
+    def _look_at(self, job: Job) -> None:
+        deadline, now = job.facts.get(DEADLINE), self._now()
+        if type(deadline) in (int, float) and deadline - self.margin <= now < deadline:
+            self._order_once(job, f"deadline\0{job.id}\0{deadline}", "the allocation ends soon")
+        saving = job.facts.get(SAVING) or {}
+        every = saving.get("every_n_seconds")
+        if every is None or not is_due(every, self._last(job, saving.get("since")), now):
+            return
+        if not self._is_asked(job):
+            self._order(job, f"every\0{job.id}\0{now}", f"every {every:g} s")
+
+    def _last(self, job: Job, since: object) -> float:
+        """Return when a checkpoint was begun, or asked for, last."""
+        begun = [row.created_at for row in self._shelf.of(job.id)]
+        asked = [at for at, _ in self._asked(job)]
+        first = float(since) if isinstance(since, int | float) else job.created_at
+        return max((first, *begun, *asked))
+
+    def _asked(self, job: Job) -> list[tuple[float, str]]:
+        rows = self._ledger.audit(job.id)
+        return [(row.asked_at, row.reason) for row in rows if row.kind == Kind.CHECKPOINT]
+
+    def _is_asked(self, job: Job) -> bool:
+        """Tell whether one is on its way already."""
+        state = self._commands.state(job.id)
+        return any(e.command.kind is Kind.CHECKPOINT for e in (*state.queue, *state.standing))
+
+    def _order_once(self, job: Job, name: str, reason: str) -> None:
+        if self._ledger.job_of(_id(name)) is None:
+            self._order(job, name, reason)
+
+    def _order(self, job: Job, name: str, reason: str) -> None:
+        self._commands.order(job.id, Command(_id(name), Kind.CHECKPOINT, {}, LOOM, reason))
+
+
+def _id(name: str) -> str:
+    """Return the id of a command that is the same whoever asks for it again."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]

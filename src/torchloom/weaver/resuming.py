@@ -1,0 +1,153 @@
+"""Answers at the door about going on: a paused job at its next step, an ended one as a new attempt.
+
+`pause` with `release` is the other half: the ranks save and end, and what they had is given back.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from torchloom import settings
+from torchloom.launch import catalog
+from torchloom.launch.lifetimes import NotResumable
+from torchloom.launch.record import Record
+from torchloom.rules.command import Kind
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.job import JobState
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import shapes
+from torchloom.weaver.acting import Acting
+from torchloom.weaver.coordinator import Again
+from torchloom.weaver.jobs import RELEASING, is_over, is_released
+from torchloom.weaver.naming import job_named
+from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import Job
+from torchloom.weaver.submitting import BadSpec
+
+_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
+_COMMITS = 5.0  # seconds for checkpoints that ranks have written to be committed
+_LOOK = 0.02
+_MOST_RANKS = 100_000
+
+
+class Resuming:
+    """What a job that does not train can be told."""
+
+    def __init__(self, weaver: Weaver, acting: Acting) -> None:
+        self._weaver = weaver
+        self._acting = acting
+
+    async def pause(self, asked: Question) -> dict[str, Any]:
+        """Have all ranks wait at one step, or save and leave there with all they have."""
+        if not asked.flag("release"):
+            return await self._acting.pause(asked)
+        job = self._acting.living(asked)
+        self._weaver.jobs.mark(job.id, {RELEASING: True})
+        try:
+            answer = await self._acting.command(asked, job, Kind.STOP, {"release": True})
+        except BaseException:
+            self._weaver.jobs.mark(job.id, {RELEASING: False})
+            raise
+        await self._until(asked, lambda: not self._is_leaving(job.id))
+        after = self._weaver.jobs.get(job.id)
+        return {**answer, "after": after.state if after else None}
+
+    async def resume(self, asked: Question) -> dict[str, Any]:
+        """Have a job go on, whatever it came to: paused, released, failed, stopped, complete."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        if not is_over(job) and not is_released(job):
+            if job.state == JobState.PAUSED:
+                return await self._acting.resume(asked)
+            raise NotResumable(_not_now(job))
+        ranks = asked.number("workers")
+        if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
+            raise BadQuestion(f"workers must be 1 to {_MOST_RANKS}, not {ranks}")
+        await self._commits(job.id)
+        before = await self._weaver.aside(catalog.record, job.id)
+        job = self._weaver.jobs.get(job.id) or job
+        if not is_over(job) and not is_released(job):
+            raise NotResumable(_not_now(job))  # somebody was faster
+        after = await self._again(asked, job, before, ranks)
+        return self._answer(asked, job, after)
+
+    async def _again(
+        self, asked: Question, job: Job, before: Record | None, ranks: int | None
+    ) -> Job:
+        coordinator = self._weaver.coordinator
+        submission = coordinator.submission(job.id)
+        author, why = self._author(asked), asked.text("reason")
+        step = asked.number("from_step")
+        if submission is None:
+            await coordinator.relaunch(job, author, why, ranks, step)
+        else:
+            left = before.restarts if before is not None else -1
+            spec = submission.spec if ranks is None else _with_workers(submission.spec, ranks)
+            coordinator.resume(job, Again(spec, author, why, left, step))
+        return self._weaver.jobs.get(job.id) or job
+
+    async def _commits(self, job: str) -> None:
+        """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
+        deadline = time.monotonic() + _COMMITS
+        while time.monotonic() < deadline:
+            if not any(row.job == job for row in self._weaver.shelf.open()):
+                return
+            await asyncio.sleep(_LOOK)
+
+    def _is_leaving(self, name: str) -> bool:
+        job = self._weaver.jobs.get(name)
+        return job is not None and bool(job.facts.get(RELEASING)) and not is_over(job)
+
+    async def _until(self, asked: Question, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+        while time.monotonic() < deadline:
+            if is_so():
+                return
+            await asyncio.sleep(_LOOK)
+
+    def _answer(self, asked: Question, before: Job, after: Job) -> dict[str, Any]:
+        """Return what was done in the shape of a command, which it would be while ranks live."""
+        now = shapes.when(time.time())
+        return {
+            "id": uuid.uuid4().hex[:16],
+            "number": 0,
+            "job": after.id,
+            "kind": "resume",
+            "payload": {"attempt": after.attempt},
+            "at": None,
+            "author": self._author(asked),
+            "reason": asked.text("reason"),
+            "asked_at": now,
+            "state": "applied",
+            "generation": before.generation + 1,
+            "effective_step": None,
+            "before": before.state,
+            "after": after.state,
+            "outcome": "",
+            "ended_at": now,
+            "ranks": [],
+            "guard": None,
+        }
+
+    def _author(self, asked: Question) -> str:
+        return asked.text("author") or settings.user_name()
+
+
+def _not_now(job: Job) -> str:
+    remedy = {
+        JobState.QUEUED: f"it waits for its turn; `loom stop {job.id}` takes it out",
+        JobState.RECOVERING: "it is being started again already",
+    }.get(JobState(job.state), f"`loom show {job.id}` shows it, `loom stop {job.id}` ends it")
+    return f"{job.id} is {job.state}: nothing to resume; {remedy}"
+
+
+def _with_workers(spec: Any, workers: int) -> dict[str, Any]:
+    """Return a job with another number of workers, if it can have that."""
+    changed = {**spec, "resources": {**(spec.get("resources") or {}), "workers": workers}}
+    try:
+        job_from_dict(changed)
+    except SpecError as error:
+        raise BadSpec(error.path, error.problem) from error
+    return changed

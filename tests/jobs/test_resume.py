@@ -1,0 +1,313 @@
+"""Jobs that go on after their end: through the queue, with and without the plane that knew them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchloom.client import plane as door
+from torchloom.errors import LoomError
+from torchloom.launch import catalog
+from torchloom.launch.folder import RunFolder
+
+from ..control.steering import LOOM, Plane, loom
+from ..living import processes_of, until
+
+pytestmark = pytest.mark.process
+LONG = 60.0  # seconds, for loaded machines
+Submit = Callable[..., dict[str, Any]]
+Starts = Callable[[], list[tuple[str, int]]]
+
+
+def state_of(job: str) -> str:
+    return str(door.ask("job", job=job)["state"])
+
+
+def seconds(job: str, text: str) -> None:
+    """Have the next life of a run that did not come through the queue last so long."""
+    request = RunFolder.named(job).path / "request.json"
+    request.write_text(request.read_text().replace('"SECONDS": "60.0"', f'"SECONDS": "{text}"'))
+
+
+def moves(job: str) -> list[tuple[str, str, str]]:
+    found = door.ask("events", job=job, limit=1000)["items"]
+    changes = [event for event in found if event["kind"] == "job_state"]
+    return [(e["facts"]["before"], e["facts"]["after"], e["reason"]) for e in changes]
+
+
+def kill_all_of(job: str) -> None:
+    while pids := processes_of(job):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_of_the_queue_goes_through_it_again_and_is_one_attempt_more(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(workers=2)["id"]
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+
+    answer = door.ask("resume", job=job, workers=1, author="ann", reason="once more")
+    until(lambda: state_of(job) == "COMPLETED" and len(starts()) == 3, LONG)
+
+    assert (answer["kind"], answer["before"], answer["payload"]) == (
+        *("resume", "COMPLETED"),
+        {"attempt": 2},
+    )
+    assert starts() == [*sorted(starts()[:2]), (job, 0)]
+    shown = door.ask("job", job=job)
+    assert (shown["attempt"], shown["world_size"]) == (2, 1)
+    assert moves(job)[-3:] == [
+        ("COMPLETED", "QUEUED", "resumed_by_ann"),
+        ("QUEUED", "RUNNING", "placed"),
+        ("RUNNING", "COMPLETED", "ranks_ended"),
+    ]
+    with plane.database("state") as base:
+        assert base.execute("SELECT * FROM placements").fetchall() == []
+
+
+def test_of_many_who_resume_a_job_at_once_one_does(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(seconds=60)["id"]
+    until(lambda: starts(), LONG)
+    loom("stop", job)
+    until(lambda: state_of(job) == "CANCELLED", LONG)
+    said: list[str] = []
+
+    def resume() -> None:
+        try:
+            door.ask("resume", job=job)
+            said.append("")
+        except LoomError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=resume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    until(lambda: len(starts()) == 2, LONG)
+
+    assert sorted(map(bool, said)) == [False, True, True, True]
+    assert all("nothing to resume" in words for words in said if words)
+    assert state_of(job) == "RUNNING"
+    with pytest.raises(LoomError, match=f"{job} is RUNNING: nothing to resume"):
+        door.ask("resume", job=job)
+    loom("stop", "--now", job)
+
+
+def test_a_job_goes_on_after_everything_of_it_and_of_the_plane_was_killed(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(workers=2, seconds=60)["id"]
+    until(lambda: len(starts()) == 2, LONG)
+    for name in ("weaver", "agent", "server", "nats"):
+        with contextlib.suppress(LookupError, KeyError):
+            plane.kill(name)
+    kill_all_of(job)
+    loom("down")
+    loom("up")
+    until(lambda: state_of(job) == "FAILED", LONG)
+
+    loom("resume", "-d", job)
+    until(lambda: len(starts()) == 4, LONG)
+
+    until(lambda: state_of(job) == "RUNNING", LONG)
+    assert door.ask("job", job=job)["attempt"] == 2
+    loom("stop", "--now", job)
+
+
+def test_a_run_of_which_no_plane_knows_goes_on_and_becomes_known(
+    plane: Plane, folder: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOM_PLANE", "0")
+    env = ("-e", f"STARTS={folder / 'starts'}", "-e", "SECONDS=60.0")
+    loom("run", "-d", "-n", "2", *env, "note.py")
+    until(lambda: len(starts()) == 2, LONG)
+    job = starts()[0][0]
+    kill_all_of(job)
+    until(lambda: catalog.record(job).is_over())  # type: ignore[union-attr]
+    monkeypatch.delenv("LOOM_PLANE")
+
+    loom("resume", "-d", "-n", "3", job)
+    until(lambda: len(starts()) == 5, LONG)
+
+    until(lambda: state_of(job) == "RUNNING", LONG)
+    assert door.ask("job", job=job)["attempt"] == 2
+    loom("stop", "--now", job)
+
+
+def test_a_launched_run_is_resumed_by_the_plane_too(
+    plane: Plane, folder: Path, starts: Starts
+) -> None:
+    env = ("-e", f"STARTS={folder / 'starts'}", "-e", "SECONDS=60.0")
+    loom("run", "-d", "-n", "2", *env, "note.py")
+    until(lambda: len(starts()) == 2, LONG)
+    job = starts()[0][0]
+    loom("stop", "--now", job)
+    until(lambda: state_of(job) == "CANCELLED", LONG)
+    seconds(job, "0")
+
+    door.ask("resume", job=job)
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+
+    assert door.ask("job", job=job)["attempt"] == 2
+    assert len(starts()) == 4
+    assert [move[:2] for move in moves(job)] == [
+        ("RUNNING", "CANCELLED"),
+        ("CANCELLED", "QUEUED"),
+        ("QUEUED", "RUNNING"),
+        ("RUNNING", "COMPLETED"),
+    ]
+
+
+def test_what_a_run_did_while_no_plane_was_up_is_known_to_the_next(
+    plane: Plane, folder: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = ("-e", f"STARTS={folder / 'starts'}", "-e", "SECONDS=60.0")
+    loom("run", "-d", "-n", "1", *env, "note.py")
+    until(lambda: starts(), LONG)
+    job = starts()[0][0]
+    loom("stop", "--now", job)
+    until(lambda: state_of(job) == "CANCELLED", LONG)
+    loom("down")
+    seconds(job, "0")
+    monkeypatch.setenv("LOOM_PLANE", "0")
+    loom("resume", job)
+    monkeypatch.delenv("LOOM_PLANE")
+
+    loom("up")
+
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    assert door.ask("job", job=job)["attempt"] == 2
+
+
+def test_a_job_whose_script_is_gone_is_refused_in_words_and_stays_what_it_was(
+    plane: Plane, folder: Path, submit: Submit
+) -> None:
+    job = submit()["id"]
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    (folder / "work" / "note.py").unlink()
+
+    done = subprocess.run([LOOM, "resume", job], capture_output=True, text=True, timeout=LONG)
+
+    assert done.returncode == 2
+    assert "the script it ran is gone" in done.stderr
+    assert state_of(job) == "COMPLETED"
+
+
+TRAIN = """
+import os, time
+import torch, torch.distributed as dist
+import torchloom as loom
+dist.init_process_group("gloo")
+run = loom.init()
+model = run.wrap(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+run.track(optimizer=optimizer)
+for step in run.steps(int(os.environ["STEPS"])):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+    with open(os.environ["LEDGER"] + os.environ["RANK"], "a") as file:
+        file.write(f"{os.environ['LOOM_GENERATION']} {step.number}\\n")
+"""
+
+
+def ledger(folder: Path, rank: int = 0) -> list[tuple[int, int]]:
+    """Return each step that a rank did, with its generation, by its own word."""
+    path = folder / f"ledger-{rank}"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [
+        (int(line.split()[0]), int(line.split()[1])) for line in lines if len(line.split()) == 2
+    ]
+
+
+@pytest.fixture
+def train(plane: Plane, folder: Path) -> Callable[..., str]:
+    """Submit a training of two workers that saves every ten steps."""
+    (folder / "work" / "train.py").write_text(TRAIN)
+
+    def submit(steps: int, **more: Any) -> str:
+        env = {"LEDGER": str(folder / "ledger-"), "STEPS": str(steps)}
+        spec = {"name": "train", "script": "train.py", "env": env, "resources": {"workers": 2}}
+        saving = {"checkpointing": {"enabled": True, "every_n_steps": 10}}
+        asked = {**spec, **saving, **more}
+        return str(door.ask("submit", spec=asked, cwd=os.getcwd(), author="test")["id"])
+
+    return submit
+
+
+@pytest.mark.needs("torch")
+def test_a_released_job_gives_its_places_back_and_goes_on_at_the_step_it_left(
+    train: Callable[..., str], folder: Path, plane: Plane
+) -> None:
+    job = train(steps=150)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+
+    loom("pause", "--release", job)
+    shown = door.ask("job", job=job)
+    left = max(step for _, step in ledger(folder)) + 1
+    with plane.database("state") as base:
+        places = base.execute("SELECT * FROM placements").fetchall()
+    again = loom("show", job, "--json")
+    loom("resume", job)
+
+    assert (shown["state"], shown["reason"], places) == ("PAUSED", "released", [])
+    assert '"state": "PAUSED"' in again
+    assert (1, left) in ledger(folder)
+    assert [step for _, step in ledger(folder)] == list(range(150)), "a step twice, or none"
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    assert ("PAUSED", "QUEUED") in [move[:2] for move in moves(job)]
+
+
+@pytest.mark.needs("torch")
+def test_a_job_that_is_stopped_saves_first_and_goes_on_from_there_with_fewer(
+    train: Callable[..., str], folder: Path
+) -> None:
+    job = train(steps=150)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+
+    loom("stop", job)
+    stopped = catalog.record(job)
+    left = max(step for _, step in ledger(folder)) + 1
+    loom("resume", "-n", "1", job)
+
+    assert stopped is not None
+    assert (stopped.state.name, stopped.reason) == ("CANCELLED", "cancelled_by_user")
+    assert [step for _, step in ledger(folder)] == list(range(150)), "a step twice, or none"
+    assert [life for life, step in ledger(folder) if step >= left] == [1] * (150 - left)
+    assert max(step for _, step in ledger(folder, 1)) == left - 1, "the second worker went on"
+
+
+@pytest.mark.needs("torch")
+def test_a_killed_rank_is_a_recovery_with_its_reason_and_then_the_job_runs(
+    train: Callable[..., str], folder: Path
+) -> None:
+    job = train(steps=120)
+    until(lambda: len(ledger(folder)) > 22, LONG)
+    rank = catalog.record(job).ranks[1].process  # type: ignore[union-attr]
+
+    os.kill(rank.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+
+    reason = "exit_signal_9_rank_1"
+    assert ("RUNNING", "RECOVERING", reason) in moves(job)
+    assert ("RECOVERING", "RUNNING", "ranks_started") in moves(job)
+    found = door.ask("events", job=job, limit=1000)["items"]
+    (resuming,) = [event["facts"] for event in found if event["kind"] == "resuming"]
+    first = min(step for life, step in ledger(folder) if life == 1)
+    assert (resuming["step"], resuming["reason"]) == (first, reason)
+    assert first > 0
+    facts = door.ask("job", job=job)["facts"]
+    assert facts["checkpoints"] == str(RunFolder.named(job).path / "checkpoints")

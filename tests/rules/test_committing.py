@@ -1,0 +1,151 @@
+"""Shards as ranks tell of them: what fits counts once, whatever its order; the rest is nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloom.rules.command import Command, Entry, Kind, Status
+from torchloom.rules.committing import Collected, Shard, is_due, knob_position, shard_of
+
+HASH = "blake3:" + "ab" * 32
+
+
+def said(rank: int = 0, **more: Any) -> dict[str, Any]:
+    facts = {"step": 100, "generation": 3, "attempt": 1, "rank": rank, "world_size": 4}
+    return {**facts, "name": f"worker_{rank}.pt", "size": 10 + rank, "hash": HASH, **more}
+
+
+def shard(rank: int, **more: Any) -> Shard:
+    found = shard_of(said(rank, **more), rank, 3)
+    assert found is not None
+    return found
+
+
+def test_a_shard_is_read_with_what_a_manifest_can_hold() -> None:
+    more = {
+        "epoch": 2,
+        "strategy": "ddp",
+        "backend": "gloo",
+        "trigger": "every_n_steps",
+        "optimizer_state": True,
+        "rng_state": 1,
+        "versions": {"torch": "2.13", "python": "3.11\n"},
+        "metrics": {"loss": 0.25, "bad": float("nan"), "flag": True, "word": "x", "steps": 3},
+        "seconds": 1.5,
+    }
+
+    assert shard_of(said(2, **more), 2, 3) == Shard(
+        100,
+        3,
+        1,
+        2,
+        4,
+        12,
+        HASH,
+        {
+            "strategy": "ddp",
+            "backend": "gloo",
+            "trigger": "every_n_steps",
+            "optimizer_state": True,
+            "rng_state": False,
+            "epoch": 2,
+            "versions": {"torch": "2.13", "python": "3.11"},
+            "metrics": {"loss": 0.25, "steps": 3.0},
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": 1},
+        {"generation": 2},
+        {"name": "../worker_0.pt"},
+        {"name": "worker_00.pt"},
+        {"hash": "md5:" + "0" * 32},
+        {"hash": HASH + "\n"},
+        {"size": -1},
+        {"size": 1 << 60},
+        {"size": True},
+        {"step": "100"},
+        {"world_size": 0},
+        {"world_size": 1 << 40},
+        {"attempt": None},
+    ],
+)
+def test_what_is_no_shard_of_this_rank_is_nothing(wrong: dict[str, Any]) -> None:
+    assert shard_of({**said(0), **wrong}, 0, 3) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(said(0, metrics=0, versions=0, epoch=0))), JSON))
+def test_whatever_a_rank_says_is_read_or_left(words: dict[str, Any]) -> None:
+    found = shard_of({**said(0), **words}, 0, 3)
+
+    if found is not None:
+        json.dumps(found.facts, allow_nan=False)
+
+
+@given(st.permutations([0, 0, 1, 2, 2, 3, 3]))
+def test_shards_in_any_order_and_twice_make_one_whole(order: list[int]) -> None:
+    collected = Collected()
+    for place, rank in enumerate(order):
+        assert not collected.is_whole or {0, 1, 2, 3} <= set(order[:place])
+        taken = collected.take(shard(rank, epoch=rank + 1))
+        assert taken is not None
+        collected = taken
+
+    assert collected.is_whole
+    assert (collected.size, collected.lowest, collected.facts["epoch"]) == (46, 0, 1)
+    assert Collected.from_dict(json.loads(json.dumps(collected.to_dict()))) == collected
+
+
+def test_a_rank_that_failed_ends_the_hope_until_it_writes_after_all() -> None:
+    first = Collected().take(shard(0))
+    assert first is not None
+
+    failed = first.fail(1, "no space").fail(0, "it is there already")
+    again = failed.take(shard(1))
+
+    assert (first.why, failed.why) == ("", "rank 1: no space")
+    assert again is not None
+    assert again.why == ""
+
+
+def test_a_shard_of_another_number_of_ranks_does_not_belong() -> None:
+    first = Collected().take(shard(0))
+    assert first is not None
+
+    assert first.take(shard(1, world_size=8)) is None
+
+
+def test_the_place_in_the_log_is_the_last_knob_that_acted_by_the_step() -> None:
+    def entry(number: int, kind: Kind, status: Status, step: int | None) -> Entry:
+        return Entry(Command(f"c{number}", kind, {}), number, status, step=step)
+
+    entries = [
+        entry(1, Kind.KNOB, Status.APPLIED, 10),
+        entry(2, Kind.PAUSE, Status.APPLIED, 12),
+        entry(3, Kind.KNOB, Status.ABORTED, 13),
+        entry(4, Kind.KNOB, Status.COMMITTED, 20),
+        entry(5, Kind.KNOB, Status.PREPARING, None),
+    ]
+
+    assert [knob_position(entries, step) for step in (9, 10, 19, 20)] == [0, 1, 1, 4]
+
+
+def test_every_so_many_seconds_is_a_number_above_zero() -> None:
+    cases = ((10, 90, 100), (10.5, 90, 100), (0, 0, 100), (None, 0, 100), (True, 0, 9), ("5", 0, 9))
+
+    assert [is_due(*case) for case in cases] == [True, False, False, False, False, False]
