@@ -70,6 +70,7 @@ class Record:
     policy: Wishes = field(default_factory=dict)  # as the command line said it
     checkpoints: str = ""  # the root of its checkpoints, where it may have any
     saves: bool = False  # it was described as a job that does
+    deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
 
     def to_dict(self) -> dict[str, Any]:

@@ -111,6 +111,7 @@ class LaunchRequest:
     policy: Wishes = field(default_factory=dict)  # what the plane is to do when something fails
     checkpoints: str = ""  # the root of the run's checkpoints, whether it has any or not
     saves: bool = False  # it was described as a job that does
+    deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     backoff: float = 0.0  # seconds before the first restart, doubled before each further one
     generation: int = 0  # of the first start; above zero the run goes on with an earlier one
     resume_from: int | None = None  # the step to go on from, instead of the newest saved one

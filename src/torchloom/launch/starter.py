@@ -94,6 +94,7 @@ def _first_record(request: LaunchRequest) -> Record:
         policy=dict(request.policy),
         checkpoints=request.checkpoints,
         saves=request.saves,
+        deadline=request.deadline,
     )
 
 

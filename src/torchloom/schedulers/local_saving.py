@@ -10,6 +10,7 @@ from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import JOB_VARIABLE, SPEC_VARIABLE
 
 CHECKPOINTS = "LOOM_CHECKPOINTS"  # where all runs save, unless they say otherwise
+DEADLINES = ("LOOM_DEADLINE", "SLURM_JOB_END_TIME")
 _HERE = ("", "local")
 
 
@@ -31,7 +32,14 @@ def saving(request: LaunchRequest, chosen: str, env: Mapping[str, str]) -> Launc
         checkpoints=_root(base, request.app_id),
         saves=bool(told.get("enabled")),
         backoff=float(recovery.get("backoff") or 0.0),
+        deadline=_deadline(env),
     )
+
+
+def _deadline(env: Mapping[str, str]) -> int:
+    """Return when the allocation ends, in unix seconds: as the user or the engine says; else 0."""
+    said = (env.get(name, "") for name in DEADLINES)
+    return next((int(text) for text in said if text.isascii() and text.isdecimal()), 0)
 
 
 def _root(base: str, app_id: str) -> str:

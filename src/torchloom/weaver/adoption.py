@@ -18,6 +18,7 @@ from torchloom.launch.record import Record
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.job import JobState
 from torchloom.weaver.jobs import (
+    DEADLINE,
     LEFT,
     POLICY,
     RELEASING,
@@ -143,6 +144,7 @@ def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
         "log_dir": record.log_dir,
         "checkpoints": record.checkpoints,
         "saves": record.saves,
+        **({DEADLINE: record.deadline} if record.deadline else {}),
         "first_error": dict(record.first_error),
         WORLD_SIZE: len(record.ranks),
         **({POLICY: dict(record.policy)} if record.policy else {}),

@@ -15,6 +15,7 @@ from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Job, Run
 
 WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
+DEADLINE = "deadline"  # when its allocation ends, in unix seconds
 POLICY = "policy"  # what it wants when something fails
 LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
 RELEASING = "releasing"  # it is to be paused, and not over, when its ranks have ended
