@@ -4,10 +4,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from torchloom.checkpoint import open_storage, step_of
 from torchloom.checkpoint.errors import BadManifest, Damaged, Incomplete, NotCommitted
+from torchloom.checkpoint.local import LocalStorage
+from torchloom.checkpoint.storage import Storage
 from torchloom.errors import UserError
 from torchloom.worker.running import peers
 
@@ -15,6 +18,7 @@ VARIABLE = "LOOM_RESUME"
 NONE = "1"  # a later life of a run that has saved nothing yet
 _USELESS = (Damaged, BadManifest, NotCommitted, Incomplete)
 
+T = TypeVar("T")
 Tell = Callable[[str, dict[str, Any]], None]
 
 
@@ -41,8 +45,6 @@ def named(env: Mapping[str, str]) -> str:
 
 def find(place: str, rank: int, world_size: int, tell: Tell) -> Found | None:
     """Load the named checkpoint, or an older one; every rank comes here, and all take the same."""
-    from torchloom.worker.saving import load
-
     root, _, name = place.rpartition("/")
     newest = step_of(name)
     if newest is None or not root:
@@ -51,15 +53,40 @@ def find(place: str, rank: int, world_size: int, tell: Tell) -> Found | None:
     asks = rank == 0 or not peers.together()  # one looks, for all
     steps = iter([step for step in storage.committed() if step <= newest] if asks else ())
     while (step := peers.gather(next(steps, -1))[0]) >= 0:
-        loaded = None
-        try:
-            loaded = load(storage, step, rank, world_size)
-        except _USELESS as error:
-            tell("checkpoint_damaged", {"step": step, "name": _name(error), "why": str(error)})
-            sys.stderr.write(f"loom: the checkpoint of step {step} is of no use: {error}\n")
-        if all(peers.gather(int(loaded is not None))):
+        loaded = _read(storage, step, rank, world_size, tell)
+        if loaded is not None:
             return Found(root, storage.place_of(step), loaded)
     return None
+
+
+def _read(storage: Storage, step: int, rank: int, world_size: int, tell: Tell) -> Any:
+    """Return what all ranks could read; nothing when one of them has found damage."""
+    from torchloom.worker.saving import hashed, load
+
+    held = _useful(partial(hashed, storage, step, _part(storage)), step, tell)
+    if not all(peers.gather(int(held is not None))):
+        return None
+    loaded = _useful(partial(load, storage, step, rank, world_size, held), step, tell)
+    return loaded if all(peers.gather(int(loaded is not None))) else None
+
+
+def _useful(read: Callable[[], T], step: int, tell: Tell) -> T | None:
+    """Return what can be read of a checkpoint; nothing, and a word about it, when it is damaged."""
+    try:
+        return read()
+    except _USELESS as error:
+        tell("checkpoint_damaged", {"step": step, "name": _name(error), "why": str(error)})
+        sys.stderr.write(f"loom: the checkpoint of step {step} is of no use: {error}\n")
+        return None
+
+
+def _part(storage: Storage) -> tuple[int, int]:
+    """Return which part this rank hashes: those of one host read the same files of one cache."""
+    if not peers.together() or not isinstance(storage, LocalStorage):
+        return 0, 1
+    local, count = (os.environ.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    is_known = local.isdecimal() and count.isdecimal() and int(local) < int(count)
+    return (int(local), int(count)) if is_known else (0, 1)
 
 
 def _name(error: Exception) -> str:

@@ -15,6 +15,8 @@ from torchloom.worker.saving.image import FORMAT
 from torchloom.worker.saving.tree import whole
 from torchloom.worker.saving.zipped import TensorSpec, records, storage_name, views
 
+Contents = Mapping[int, memoryview]  # of shards, by rank
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -27,16 +29,31 @@ class Loaded:
     exact_world: bool  # as many ranks as there were
 
 
-def load(storage: Storage, step: int, rank: int, world_size: int) -> Loaded:
+def hashed(storage: Storage, step: int, part: tuple[int, int]) -> Contents:
+    """Return some shards, the i-th of every n, each hashed; raise Damaged if one is not intact.
+
+    Ranks that read the same files do a part each: `load` takes the rest on the others' word.
+    """
+    shards = _manifest(storage, step).shards
+    mine = [shard for shard in shards if shard.rank % part[1] == part[0]]
+    return {shard.rank: storage.read_shard(step, shard) for shard in mine}
+
+
+def load(
+    storage: Storage, step: int, rank: int, world_size: int, held: Contents | None = None
+) -> Loaded:
     """Return the state before a step; raise Damaged for anything that is wrong with it.
 
-    Of a rank that was not there when it was saved, `own` is rank 0's.
+    Of a rank that was not there when it was saved, `own` is rank 0's. With shards that are `held`
+    already, the others have been hashed by somebody else.
     """
-    try:
-        manifest = storage.manifest(step)
-    except BadManifest as error:
-        raise Damaged(step, MANIFEST, error.why) from None
-    files = {shard.rank: _read(storage, manifest, shard) for shard in manifest.shards}
+    manifest = _manifest(storage, step)
+    files = {}
+    for shard in manifest.shards:
+        content = (held or {}).get(shard.rank)
+        if content is None:
+            content = storage.read_shard(step, shard, check=held is None)
+        files[shard.rank] = _read(content, manifest, shard)
     tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
     mine = rank if rank < manifest.world_size else 0
     names = {shard.rank: shard.name for shard in manifest.shards}
@@ -49,9 +66,15 @@ def load(storage: Storage, step: int, rank: int, world_size: int) -> Loaded:
     )
 
 
-def _read(storage: Storage, manifest: Manifest, shard: Shard) -> Mapping[str, Any]:
-    """Return what a shard holds, its hash checked before anything of it is looked at."""
-    content = storage.read_shard(manifest.step, shard, check=True)
+def _manifest(storage: Storage, step: int) -> Manifest:
+    try:
+        return storage.manifest(step)
+    except BadManifest as error:
+        raise Damaged(step, MANIFEST, error.why) from None
+
+
+def _read(content: memoryview, manifest: Manifest, shard: Shard) -> Mapping[str, Any]:
+    """Return what a shard holds, of which nothing was looked at before its hash was checked."""
     try:
         found = opened(content)
         _check(found, manifest, shard)
