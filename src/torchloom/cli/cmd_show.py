@@ -164,6 +164,8 @@ def first_error(record: Record) -> str:
         return ""
     if record.error != NONE:
         return _readable(record.error)
+    if words := record.first_error.get("traceback"):
+        return f"[rank{record.first_error.get('rank')}]: {words}".rstrip()
     failed = [r for r in record.ranks if r.state is AppState.FAILED and r.ended_at]
     if not failed:
         return ""

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from torchloom.cli import site
 from torchloom.cli.output import say
-from torchloom.launch.logreader import STREAMS, Tail, Wait, chunks
+from torchloom.launch.logreader import STREAMS, Span, Tail, Wait, chunks
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.showing import Showing
 
@@ -14,17 +15,25 @@ if TYPE_CHECKING:
     from torchloom.launch.sites import NoiseFilter
 
 
-def relay_logs(record: Record, plain: bool, wait: Wait, show: Showing | None = None) -> None:
+def relay_logs(
+    record: Record,
+    plain: bool,
+    wait: Wait,
+    show: Showing | None = None,
+    since: datetime | None = None,
+) -> None:
     """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
 
     What is shown, and behind which words, is the launch's own choice where it has one; of that the
-    site's known noise is hidden, and at the end it is said how much.
+    site's known noise is hidden, and at the end it is said how much. Of a run that goes on, only
+    what it says since then is shown.
     """
     noise = site.noise() if show is not None else None
     before = _labels(record, plain) if show is None else _chosen(record, show)
     names = {source: text.encode() for source, text in before.items() if text is not None}
     sources = list(names)
-    tails = [Tail(record.log_path(record.ranks[index]), stream) for index, stream in sources]
+    places = [(record.log_path(record.ranks[index]), stream) for index, stream in sources]
+    tails = [Tail(*place, Span(since)) for place in places]
     partial = dict.fromkeys(sources, b"")
     for which, data in chunks(tails, wait):
         source = sources[which]

@@ -44,9 +44,14 @@ def handle_of(record: Record, scheduler: str = "local") -> str:
 
 def state_of(record: Record, live: "Live | None") -> str:
     """Return a job's state: the plane knows finer ones while the job goes on."""
-    if live and not record.is_over() and live["state"] in _FINER:
+    if live and live["state"] in _FINER and (not record.is_over() or is_released(live)):
         return str(live["state"])
     return record.state.name
+
+
+def is_released(live: "Live | None") -> bool:
+    """Tell whether a job is paused and has given back what it had: its run is over for now."""
+    return live is not None and (live["state"], live["reason"]) == ("PAUSED", "released")
 
 
 def job_shape(
@@ -61,7 +66,7 @@ def job_shape(
         "name": record.name,
         "state": state,
         "status": state,
-        "reason": record.reason,
+        "reason": live["reason"] if live and is_released(live) else record.reason,
         "step": live["step"] if live else None,
         "world_size": len(record.ranks) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,

@@ -89,10 +89,21 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "pause": Verb(
-        "have all ranks wait at one step; go on", ("--at=", "--reason=", "--json"), "job"
+        "have all ranks wait at one step; go on",
+        ("--release", "--at=", "--reason=", "--json"),
+        "job",
     ),
-    "resume": Verb("go on with a paused job", ("--reason=", "--json"), "job", beside="pause"),
-    "checkpoint": Verb("have all ranks save at one step", ("--at=", "--reason=", "--json"), "job"),
+    "resume": Verb(
+        "go on with a job that is paused or has ended",
+        ("-n=", "--from=", "--detach", "--reason=", "--json"),
+        "job",
+        beside="pause",
+    ),
+    "checkpoint": Verb(
+        "have all ranks save at one step; ls, verify, diff, export, rm",
+        ("--at=", "--reason=", "--no-wait", "--json"),
+        "job",
+    ),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL; or at a step",
         ("--now", "--at=", "--reason=", "--no-wait", "--json"),

@@ -17,6 +17,7 @@ from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Job
+from torchloom.weaver.thinning import SAVING
 from torchloom.weaver.wire import ID, wrapped
 
 SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
@@ -115,8 +116,9 @@ class Acting:
         job, began = self._living(asked), time.monotonic()
         answer = await self._command(asked, job, Kind.CHECKPOINT)
         step, generation = answer["effective_step"], answer["generation"]
-        if step is None or answer["state"] != Status.APPLIED:
-            return {**answer, "checkpoint": None}
+        known = self._weaver.jobs.get(job.id) or job
+        if step is None or answer["state"] != Status.APPLIED or SAVING not in known.facts:
+            return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
         left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
         row = await self._weaver.shelf.settled(job.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": shapes.checkpoint_shape(row) if row else None}

@@ -25,7 +25,7 @@ def test_it_saves_every_so_many_steps_and_at_the_end(lives: Lives) -> None:
     assert lives.storage.committed() == [24, 20, 10]
     facts = lives.events("checkpoint_shard", 0)[0]
     assert facts["metrics"].keys() == {"loss"}
-    assert (facts["strategy"], facts["backend"], facts["epoch"]) == ("ddp", "gloo", 0)
+    assert (facts["strategy"], facts["backend"], facts["epoch"]) == ("data_parallel", "gloo", 0)
     assert facts["optimizer_state"] is facts["rng_state"] is True
 
 

@@ -16,6 +16,7 @@ from torchloom.bus.page import Phase
 from torchloom.checkpoint import open_storage
 from torchloom.specs.jobspec import Checkpointing
 from torchloom.worker.running import peers
+from torchloom.worker.running.sharing import check_shared
 from torchloom.worker.running.things import State
 from torchloom.worker.threadlet.threadlet import Threadlet
 
@@ -53,6 +54,8 @@ class Saves:
         if not self.is_possible:
             self._excuse()
             return
+        if self.wishes.enabled:
+            check_shared(open_storage(self.root, os.environ), self._threadlet.seat.rank)
         if self._threadlet.seat.rank == 0:
             self._threadlet.event("checkpointing", self._told())
         self._threadlet.acts.savers.append(save)
@@ -151,7 +154,10 @@ def versions() -> dict[str, str]:
 
 
 def _strategy() -> dict[str, str]:
-    return {"strategy": "ddp" if peers.together() else "single", "backend": peers.backend()}
+    return {
+        "strategy": "data_parallel" if peers.together() else "single",
+        "backend": peers.backend(),
+    }
 
 
 def _attempt(generation: int) -> int:
