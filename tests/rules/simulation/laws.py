@@ -1,0 +1,18 @@
+"""The decisions that the simulation drives, as values: a planted bug replaces one of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torchloom.rules import leaving, live, pages
+
+
+@dataclass(frozen=True)
+class Laws:
+    """What the weaver, agents, ranks and keepers decide by."""
+
+    step: Callable[[Any, Any], Any] = live.step
+    admit: Callable[[Any, int, int], Any] = leaving.admit
+    whose: Callable[[Any, float, bool], Any] = leaving.whose
+    slot_of: Callable[[int], int] = pages.slot_of  # where a page is written
+    read_slot_of: Callable[[int], int] = pages.slot_of
