@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import checkpoint_restart
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once
 
 SAMPLES = 20
@@ -49,6 +50,7 @@ def figures(lab: Lab) -> list[Figure]:
         Figure("stall-torch-save", stall, ours, subject("torch-save")),
         Figure("durable", "ms until 400 MB are on disk", subject("durable", "loom"), disk(lab)),
         Figure("load", "ms to verify and load", subject("load", "loom"), subject("torch-load")),
+        checkpoint_restart.figure(lab),
     ]
 
 
