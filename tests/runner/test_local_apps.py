@@ -553,12 +553,15 @@ def test_a_rank_that_printed_nothing_can_write_its_error(runner: Runner) -> None
     assert error_of(status) == "silent"
 
 
-def test_an_error_of_an_earlier_attempt_is_not_the_apps(runner: Runner) -> None:
+def test_the_first_error_by_time_is_the_apps_though_a_later_attempt_ended_it(
+    runner: Runner,
+) -> None:
     script = COUNT + f"if [ $n = 0 ]; then {write_error('first attempt', 100)}; fi; exit 9"
 
     status = ended(runner, runner.run(app(bash(script, max_retries=1)), "local"))
 
-    assert (status.state, status.structured_error_msg) == (AppState.FAILED, "<NONE>")
+    assert status.state is AppState.FAILED
+    assert json.loads(status.structured_error_msg)["message"]["message"] == "first attempt"
 
 
 # Ports.

@@ -12,6 +12,7 @@ from torchloom.bus.messages import Prepare
 from torchloom.errors import UserError
 from torchloom.weaver import main
 from torchloom.weaver.service import Weaver
+from torchloom.weaver.thinning import SAVING
 
 from .fakes import rows, until, weaver_at
 from .test_checkpoints import ask, launched, states
@@ -104,6 +105,8 @@ def test_who_asks_for_a_checkpoint_hears_that_it_is_committed(tmp_path: Path) ->
         exchange = Exchange()
         async with weaver_at(tmp_path, exchange) as weaver:
             node, ranks = await launched(exchange)
+            await node.tell(ranks[0], "checkpointing", keep_last=3)
+            await until(lambda: SAVING in weaver.jobs.all()[0].facts)
             asking = asyncio.create_task(ask(weaver, "checkpoint", author="ann", wait=10))
             await until(lambda: ranks[0].applied and ranks[1].applied)
             (_, step, _) = ranks[0].applied[0]
@@ -125,6 +128,8 @@ def test_who_asks_hears_how_it_stands_when_the_time_is_up_or_it_failed(tmp_path:
         exchange = Exchange()
         async with weaver_at(tmp_path, exchange) as weaver:
             node, ranks = await launched(exchange, world=1)
+            await node.tell(ranks[0], "checkpointing", keep_last=3)
+            await until(lambda: SAVING in weaver.jobs.all()[0].facts)
             nothing = await ask(weaver, "checkpoint", wait=0.3)
             node.codes = dict.fromkeys(range(10), "fenced")
             ranks[0].step = 4
@@ -144,6 +149,8 @@ def test_a_step_that_is_committed_already_is_answered_with_that(tmp_path: Path) 
         exchange = Exchange()
         async with weaver_at(tmp_path, exchange) as weaver:
             node, ranks = await launched(exchange, world=1)
+            await node.tell(ranks[0], "checkpointing", keep_last=3)
+            await until(lambda: SAVING in weaver.jobs.all()[0].facts)
             await node.write(ranks[0], 2)
             await until(lambda: states(tmp_path) == {2: "committed"})
             return await ask(weaver, "checkpoint", at=2, wait=5)
