@@ -13,6 +13,7 @@ import pytest
 
 from torchloom.client import plane as door
 
+from ..control import evidence
 from ..control.steering import Plane, loom
 from ..living import until
 from . import ledgers
@@ -94,16 +95,19 @@ def strike(kind: str, proof: Proof, plane: Plane) -> None:
         plane.back(kind, plane.kill(kind))
 
 
-def kills(model: str, most: int, seed: int, out: Path, plane: Plane) -> tuple[Proof, int, int]:
-    """Train, and kill something every now and then; return how often, and what that may cost.
+def kills(
+    model: str, most: int, seed: int, out: Path, plane: Plane
+) -> tuple[Proof, list[str], int]:
+    """Train, and kill something every now and then; return what, and what that may cost.
 
     While the plane is down nothing is committed, so that a rank's end costs more then.
     """
     chance = random.Random(seed)
     proof = Proof(model, out, retries=most, pace=0.05)
     until(proof.committed, LONG)
-    done = again = 0
-    while done < most:
+    done: list[str] = []
+    again = 0
+    while len(done) < most:
         until(lambda: proof.state() == "SUCCEEDED" or proof.ranks(), LONG)
         time.sleep(chance.uniform(0.0, 1.0))  # any instant will do
         if proof.state() == "SUCCEEDED":
@@ -112,23 +116,30 @@ def kills(model: str, most: int, seed: int, out: Path, plane: Plane) -> tuple[Pr
         unsaved = proof.step() + 1 - proof.committed()[-1]
         strike(kind, proof, plane)
         again += max(EVERY, unsaved + 2) if kind == "rank" else 0
-        done += 1
+        done.append(kind)
     return proof, done, again
 
 
 def all_the_same(
     count: int, seed: int, out: Path, plane: Plane, undisturbed: Callable[[str], Chains]
-) -> None:
-    """Kill so many times, in runs of each model by turns; none of them ends with other bits."""
-    left, number = count, 0
+) -> list[dict[str, object]]:
+    """Kill so many times, in runs of each model by turns; none of them ends with other bits.
+
+    Return what was killed in each run, where it went on, and how many steps were done again.
+    """
+    left, number, told = count, 0, list[dict[str, object]]()
     while left:
         model = MODELS[(1 + number) % len(MODELS)]
         proof, done, again = kills(
             model, min(AT_ONCE, left), seed + number, out / f"job-{number}", plane
         )
         holds(proof, undisturbed(model), again)
-        assert all(told["step"] > 0 for told in ledgers.events(proof.run, "resuming"))
-        left, number = left - done, number + 1
+        steps = [one["step"] for one in ledgers.events(proof.run, "resuming")]
+        assert all(step > 0 for step in steps)
+        repeated = max(map(len, proof.ledgers())) - STEPS
+        told.append({"model": model, "killed": done, "resumed_at": steps, "repeated": repeated})
+        left, number = left - len(done), number + 1
+    return told
 
 
 def test_twenty_kills_of_anything_change_no_bit(
@@ -141,4 +152,7 @@ def test_twenty_kills_of_anything_change_no_bit(
 def test_fifty_kills_of_anything_change_no_bit(
     undisturbed: Callable[[str], Chains], plane: Plane, tmp_path: Path
 ) -> None:
-    all_the_same(50, 0, tmp_path, plane, undisturbed)
+    samples = all_the_same(50, 0, tmp_path, plane, undisturbed)
+
+    facts = {"kills": 50, "seed": 0, "ranks": WORLD, "steps": STEPS, "every_n_steps": EVERY}
+    evidence.write("recovery-kills", samples, **facts, other_bits=0)
