@@ -1,5 +1,6 @@
 """The agent that a plane has on a job's other nodes: started, started again, gone with the job."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -42,11 +43,12 @@ def answers(relay: NodeRelay) -> Callable[[], bool]:
 
 
 def own_pid() -> int:
-    (pid,) = [
-        int(entry.name)
-        for entry in os.scandir("/proc")
-        if entry.name.isdigit() and b"train-1/n2" in Path(entry.path, "cmdline").read_bytes()
-    ]
+    found = []
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError):  # others come and go
+            if entry.name.isdigit() and b"train-1/n2" in Path(entry.path, "cmdline").read_bytes():
+                found.append(int(entry.name))
+    (pid,) = found
     return pid
 
 
