@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import checkpoint_restart
-from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once
+from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, asked, once
 
 SAMPLES = 20
 SIZE = 400 * 10**6  # bytes of state
@@ -39,7 +39,8 @@ def figures(lab: Lab) -> list[Figure]:
 
     def subject(what: str, name: str = "torch") -> Subject:
         number = version("torch") if name == "torch" else ""
-        return Subject(COMMANDS[what], lambda: ask(trainer(), what), name, number)
+        ended = f"the trainer ended at {what!r}"
+        return Subject(COMMANDS[what], lambda: asked(trainer(), what, ended), name, number)
 
     ours = subject("loom", "loom")
     stall = "ms that 50 steps took longer, 400 MB"
@@ -71,19 +72,6 @@ def disk(lab: Lab) -> Subject:
         return (time.perf_counter() - began) * 1000
 
     return Subject(" ".join(words), sample, "dd")
-
-
-def ask(process: "subprocess.Popen[str]", what: str) -> float:
-    """Have the trainer do something once, and return the milliseconds it says."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(f"{what}\n")
-        process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        raise CannotMeasure(f"the trainer ended at {what!r}")
-    return float(line)
 
 
 @contextlib.contextmanager

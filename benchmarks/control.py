@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import planes
-from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
+from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, asked, once, series
 from benchmarks.launch import end_zygotes
 from benchmarks.planes import Plane, cpu
 
@@ -94,23 +94,11 @@ def logger(lab: Lab, which: str, count: int, running: Callable[[], Plane] | None
         return lab.at_end.enter_context(serving(home, which, lab.scratch, env))
 
     def sample() -> float:
-        return ask(process(), count, which)
+        excuse = f"{which} does not answer; `make bench T=control` installs it"
+        return asked(process(), str(count), excuse)
 
     name = which.partition("-")[0]
     return Subject(COMMANDS[which], sample, name, version(home, name) if not running else "")
-
-
-def ask(process: "subprocess.Popen[str]", count: int, name: str) -> float:
-    """Ask for so much, and return what each took."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(f"{count}\n")
-        process.stdin.flush()
-    line = process.stdout.readline()
-    if not line:
-        raise CannotMeasure(f"{name} does not answer; `make bench T=control` installs it")
-    return float(line)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -47,6 +47,19 @@ def once(take: Callable[[], T]) -> Callable[[], T]:
         return kept[0]
 
     return taken
+
+
+def asked(process: "subprocess.Popen[str]", line: str, excuse: str) -> float:
+    """Have a process do what a line says, and return the number it answers with."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+    answer = process.stdout.readline()
+    if not answer:
+        raise CannotMeasure(excuse)
+    return float(answer)
 
 
 def _no_turn() -> float:

@@ -1,14 +1,13 @@
 """A real NATS server for tests: the program of the wheel, on a free port of loopback."""
 
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sysconfig
 from pathlib import Path
 
 from ..living import until
+from ..served import Served
 
 
 def program() -> str:
@@ -19,7 +18,7 @@ def program() -> str:
     return found
 
 
-class NatsServer:
+class NatsServer(Served):
     """A server that can be stopped, killed, paused, and started again at the same address."""
 
     def __init__(self, folder: Path, extra: str = "") -> None:
@@ -29,7 +28,6 @@ class NatsServer:
         self._folder = folder
         self._config = folder / "nats.conf"
         self._config.write_text(f'listen: "127.0.0.1:{self.port}"\n{extra}\n')
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Come back when the server takes connections."""
@@ -37,23 +35,6 @@ class NatsServer:
             words = [program(), "-c", str(self._config)]
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
         until(self._answers)
-
-    def stop(self) -> None:
-        """End the server with force: nobody is told."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        """Let the server stand still, its connections open."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """End a pause."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sysconfig
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..living import until
+from ..served import Served
 
 KEY = "loomtestkey"
 SECRET = "loomtestsecret"
@@ -27,7 +26,7 @@ def program() -> str | None:
     return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 
-class S3Server:
+class S3Server(Served):
     """A server that can be stopped with force, paused, and started again at the same address."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +34,6 @@ class S3Server:
         self._folder = folder
         self._ports = _free_ports(2 * len(_ROLES))
         self.endpoint = f"http://127.0.0.1:{self._ports[6]}"
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def env(self) -> dict[str, str]:
@@ -59,23 +57,6 @@ class S3Server:
         with (self._folder / "weed.log").open("ab") as log:
             self._process = subprocess.Popen(self._words(config), stdout=log, stderr=log)
         until(self._takes_objects, timeout=90)
-
-    def stop(self) -> None:
-        """End the server with force: nobody is told."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        """Let the server stand still, its connections open."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """End a pause."""
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
 
     def _words(self, config: Path) -> list[str]:
         found = program()

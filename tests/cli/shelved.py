@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchloom.checkpoint import Draft, Manifest, Shard, Storage, open_storage, shard_name
+import pytest
 
+from torchloom.checkpoint import Draft, Manifest, Shard, Storage, open_storage, shard_name
+from torchloom.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
 WHEN = "2026-01-31T12:00:00.000+00:00"
 
 
@@ -68,3 +72,11 @@ def row(root: Path, step: int, state: str = "committed", **more: Any) -> dict[st
         "place": str(root / f"ckpt_step_{step:05d}"),
         **more,
     }
+
+
+def said(capsys: Captured, *words: str) -> tuple[int, str, str]:
+    """Return how `loom checkpoint` ended, and what it said on either stream."""
+    capsys.readouterr()
+    code = main(["checkpoint", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err

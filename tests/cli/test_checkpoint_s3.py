@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from torchloom.cli.main import main
 from torchloom.launch.folder import RunFolder
 
 from ..checkpoint.s3 import S3Server, running_s3
-from .shelved import commit
+from .shelved import Captured, commit, said
 from .test_json import problems
 
-Captured = pytest.CaptureFixture[str]
 pytestmark = [pytest.mark.process, pytest.mark.needs("s3")]
 
 
@@ -38,13 +36,6 @@ def root(
     for step in (10, 20, 30):
         commit(root, step, env=bucket.env)
     return root
-
-
-def said(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(["checkpoint", *words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_what_is_in_a_bucket_is_listed_checked_and_removed(root: str, capsys: Captured) -> None:

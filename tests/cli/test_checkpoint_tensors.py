@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from torchloom.cli.main import main
 from torchloom.launch.folder import RunFolder
 
+from .shelved import Captured, said
 from .test_json import problems
 
-Captured = pytest.CaptureFixture[str]
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 
 
@@ -36,13 +35,6 @@ def root(ended: Callable[..., Any], state: Path) -> Path:
     optimizer.param_groups[0]["lr"] = 0.025
     commit(root, 20, *state_of(model, optimizer))
     return root
-
-
-def said(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(["checkpoint", *words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_the_tensor_that_differs_is_named_with_its_size(root: Path, capsys: Captured) -> None:

@@ -11,26 +11,16 @@ import pytest
 from torchloom.cli.checkpoints.diff import sides
 from torchloom.cli.checkpoints.stores import job_and_steps, size
 from torchloom.cli.cmd_checkpoint import command
-from torchloom.cli.main import main
 
 from .monitored import Plane, plane_in
-from .shelved import commit
+from .shelved import Captured, commit, said
 from .test_json import problems
-
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def plane(state: Path, tmp_path: Path) -> Iterator[Plane]:
     with plane_in(tmp_path / "db") as found:
         yield found
-
-
-def said(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(["checkpoint", *words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_any_other_first_word_is_a_job_that_saves(plane: Plane, capsys: Captured) -> None:

@@ -10,7 +10,12 @@ from dataclasses import field
 from pathlib import Path
 
 from torchloom.launch.identity import host_name
-from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.launch.variables import (
+    AGENT_VARIABLE,
+    GENERATION_VARIABLE,
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+)
 from torchloom.specs.dataclass import dataclass
 
 _PROC = Path("/proc")
@@ -43,12 +48,18 @@ def of_app(share: Share) -> set[int]:
     return found
 
 
-def agents_of(share: Share) -> set[int]:
-    """Return the guards, launch processes, agents and keepers of an app on this node."""
-    wanted = f"{AGENT_VARIABLE}={share.app_id}".encode()
-    here = f"{NODE_VARIABLE}={share.node}".encode()
-    environs = ((pid, _environ(pid)) for pid in _pids())
-    return {pid for pid, environ in environs if wanted in environ and here in environ}
+def agents_of(share: Share, generation: int | None = None) -> set[int]:
+    """Return the guards, launch processes, agents and keepers of an app on this node.
+
+    With a generation, those whose life began with it.
+    """
+    wanted = {
+        f"{AGENT_VARIABLE}={share.app_id}".encode(),
+        f"{NODE_VARIABLE}={share.node}".encode(),
+    }
+    if generation is not None:
+        wanted.add(f"{GENERATION_VARIABLE}={generation}".encode())
+    return {pid for pid in _pids() if wanted.issubset(_environ(pid))}
 
 
 def below(ancestor: int, app_id: str) -> set[int]:

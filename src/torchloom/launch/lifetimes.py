@@ -91,13 +91,17 @@ def take_over(new: RunFolder, record: Record) -> RunFolder:
     return old
 
 
-def clear(app_id: str) -> None:
-    """End what killed processes of an earlier life left here; they would disturb the next one."""
+def clear(app_id: str, generation: int) -> None:
+    """End what killed processes of an earlier life left here; they would disturb the next one.
+
+    Whoever wants to be the same next life is let be: that one is about to be refused in words.
+    """
     from torchloom.launch import stores
     from torchloom.launch.keeping import kill_share
 
     share = Share(app_id)
-    descendants.send(descendants.agents_of(share) - {os.getpid()}, signal.SIGKILL)
+    earlier = descendants.agents_of(share) - descendants.agents_of(share, generation)
+    descendants.send(earlier - {os.getpid()}, signal.SIGKILL)
     kill_share(share)
     stores.clear(share)
 

@@ -64,7 +64,7 @@ def _claim(app_id: str, generation: int, channel: int) -> None:
             from torchloom.launch import lifetimes
 
             claim_again(app_id, generation)
-            lifetimes.clear(app_id)
+            lifetimes.clear(app_id, generation)
         else:
             claim(app_id)
     except (RunTaken, RunGoesOn) as taken:

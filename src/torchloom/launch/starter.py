@@ -15,7 +15,13 @@ from torchloom.launch.identity import host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
-from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE, TOKEN_VARIABLE
+from torchloom.launch.variables import (
+    AGENT_VARIABLE,
+    GENERATION_VARIABLE,
+    JOB_VARIABLE,
+    NODE_VARIABLE,
+    TOKEN_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from torchloom.launch.joining import Head
@@ -108,6 +114,7 @@ def _run_process(
     """Start the run's first process, which leaves at once for its detached children."""
     env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
     env |= {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
+    env[GENERATION_VARIABLE] = str(request.generation)
     agent = "here" if request.carrier is None or head is not None else "carried"
     ends, meeting = [channel], -1
     if head is not None:

@@ -17,6 +17,7 @@ from torchloom.launch.group import Group
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.joining import JOINED
 from torchloom.launch.keeping import kill_share
+from torchloom.launch.later import Later
 from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
 from torchloom.launch.nodes import Nodes
@@ -36,6 +37,7 @@ from torchloom.settings import environment
 from torchloom.specs.api import AppState
 
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
+_LEAVE = "leave"
 _FAREWELL = 15.0  # seconds beyond the grace in which agents must have cleared up
 
 
@@ -60,10 +62,9 @@ class Supervisor:
         self._starts: list[Start] = []
         self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
         self._began: dict[ReplicaKey, float] = {}
-        self._rests: dict[int, float] = {}  # when restarts that wait are due
+        self._later = Later()  # restarts that wait; ranks that were asked to leave and did not
         self._saved = Saved(request, ledger.note)
         self._why = "resumed"  # what the next start is for
-        self._leave_by: float | None = None  # ranks that were asked to leave do so until then
         self._reports = Reports(request.log_dir, goes_on=request.generation > 0)
         self._quiet_at: dict[str, float] = {}
         self._uncleared: set[str] = set()
@@ -114,22 +115,12 @@ class Supervisor:
         self._carriers.close((*self._nodes.lost, *strays))
 
     def _turn(self, longest: float | None = None) -> None:
-        moments = [*self._rests.values(), *([self._leave_by] if self._leave_by else [])]
-        left = [max(0.0, when - time.monotonic()) for when in moments]
-        waits = [wait for wait in (self._nodes.patience(), longest, *left) if wait is not None]
+        waits = [wait for wait in (self._nodes.patience(), longest) if wait is not None]
+        waits += self._later.waits()
         for key, ready in self._selector.select(min(waits, default=None)):
             key.data(ready)
         self._nodes.expire()
-        self._look_at_the_clock()
-
-    def _look_at_the_clock(self) -> None:
-        """Begin the restarts whose time has come, and end ranks that did not leave in time."""
-        now = time.monotonic()
-        for number in [number for number, when in self._rests.items() if when <= now]:
-            del self._rests[number]
-            self._take(recovery.Due(number))
-        if self._leave_by is not None and self._leave_by <= now:
-            self._end_politely()
+        self._later.do()
 
     # Nodes.
 
@@ -262,17 +253,17 @@ class Supervisor:
 
     def _asked_to_leave(self, reason: str) -> bool:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
-        is_first = self._leave_by is None and self._state.verdict is None
+        is_first = _LEAVE not in self._later and self._state.verdict is None
         if not is_first or not self._alive or not self._grace or not self._saved.may_exist:
             return False
         parting = Parting(self._selector, self._end_politely)
         if not parting.ask(self._request.app_id, reason, self._grace):
             return False
-        self._leave_by = time.monotonic() + self._grace
+        self._later.put(_LEAVE, self._grace, self._end_politely)
         return True
 
     def _end_politely(self, reason: str = "agent_terminated") -> None:
-        self._leave_by = None
+        self._later.drop(_LEAVE)
         self._take(recovery.Cancelled(reason))  # what was said first stands
 
     def _on_message(self, name: str, message: Message) -> None:
@@ -409,7 +400,8 @@ class Supervisor:
                 facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
                 self._ledger.note("node_replaced", replica=effect.key.index, **facts)
             case Wait():
-                self._rests[effect.number] = time.monotonic() + effect.seconds
+                due = recovery.Due(effect.number)
+                self._later.put(effect.number, effect.seconds, lambda: self._take(due))
                 self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
             case Finish():
                 self._verdict = effect.verdict

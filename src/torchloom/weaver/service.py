@@ -105,22 +105,7 @@ class Weaver:
             self.journal,
             launcher or RunnerLauncher(),
         )
-        self.shelf = Shelf(state, self.journal)
-        self.errands = Errands(
-            self.shelf, self.roster, self.sender, self.epoch, self.host, self.dropped
-        )
-        self.thinning = Thinning(self.jobs, self.shelf, self.errands)
-        self.checkpoints = Checkpoints(
-            state,
-            self.jobs,
-            self.roster,
-            self.ledger,
-            self.shelf,
-            self.errands,
-            self.thinning,
-            self.dropped,
-        )
-        self.prompting = Prompting(self.jobs, self.ledger, self.commands, self.shelf)
+        self._keep_checkpoints()
         self.retaining = Retaining(store, self.jobs, self.journal)
         self.retaining.on_forgotten = self.shelf.forget
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
@@ -130,6 +115,25 @@ class Weaver:
         self._readers = ThreadPoolExecutor(_READERS, "reader")
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connect()
+
+    def _keep_checkpoints(self) -> None:
+        """Make the parts that turn what ranks have written into checkpoints."""
+        self.shelf = Shelf(self.store.state, self.journal)
+        self.errands = Errands(
+            self.shelf, self.roster, self.sender, self.epoch, self.host, self.dropped
+        )
+        self.thinning = Thinning(self.jobs, self.shelf, self.errands)
+        self.checkpoints = Checkpoints(
+            self.store.state,
+            self.jobs,
+            self.roster,
+            self.ledger,
+            self.shelf,
+            self.errands,
+            self.thinning,
+            self.dropped,
+        )
+        self.prompting = Prompting(self.jobs, self.ledger, self.commands, self.shelf)
 
     def _connect(self) -> None:
         """Have the parts tell one another what each must hear of."""

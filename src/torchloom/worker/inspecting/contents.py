@@ -7,11 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from torchloom.checkpoint import Manifest, Shard, Storage, open_storage
-from torchloom.checkpoint.errors import Damaged
+from torchloom.checkpoint import Manifest, open_storage
 from torchloom.worker.running.digests import digest
-from torchloom.worker.saving.loading import opened
-from torchloom.worker.saving.tree import whole
+from torchloom.worker.saving.loading import contents_of, own_of, shared_of
 
 _OUTER = ("models", "buffers", "tracked")  # what the run API puts around the program's names
 
@@ -63,29 +61,9 @@ def read(root: str, step: int) -> Contents:
     """Return the checkpoint of a step; its shards are hashed before anything of them is read."""
     storage = open_storage(root, os.environ)
     manifest = storage.manifest(step)
-    files = [_file(storage, step, shard) for shard in manifest.shards]
-    shared = {name: item for file in files for name, item in file["shared"].items()}
-    skeletons = [file["skeleton"] for file in files]
-    try:
-        return Contents(
-            manifest,
-            whole(skeletons[0]["shared"], shared),
-            tuple(
-                whole(skeleton["own"], file["own"])
-                for skeleton, file in zip(skeletons, files, strict=True)
-            ),
-        )
-    except (KeyError, AttributeError, RecursionError) as error:
-        raise Damaged(step, manifest.shards[0].name, f"a tensor is in no shard: {error}") from None
-
-
-def _file(storage: Storage, step: int, shard: Shard) -> dict[str, Any]:
-    content = storage.read_shard(step, shard, check=True)
-    try:
-        return opened(content)
-    except Exception as error:  # bytes that someone chose can make torch's reader raise anything
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Damaged(step, shard.name, f"cannot be read: {why}") from None
+    files = contents_of(storage, manifest)
+    own = tuple(own_of(manifest, files, rank) for rank in range(manifest.world_size))
+    return Contents(manifest, shared_of(manifest, files), own)
 
 
 def _named(models: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchloom.checkpoint.errors import BadManifest, Damaged
-from torchloom.checkpoint.layout import MANIFEST
+from torchloom.checkpoint.layout import MANIFEST, shard_name
 from torchloom.checkpoint.manifest import Manifest, Shard
 from torchloom.checkpoint.storage import Storage
 from torchloom.worker.saving.image import FORMAT
@@ -16,6 +16,7 @@ from torchloom.worker.saving.tree import whole
 from torchloom.worker.saving.zipped import TensorSpec, records, storage_name, views
 
 Contents = Mapping[int, memoryview]  # of shards, by rank
+Files = Mapping[int, Mapping[str, Any]]  # what shards hold, by rank
 
 
 @dataclass(frozen=True)
@@ -48,22 +49,37 @@ def load(
     already, the others have been hashed by somebody else.
     """
     manifest = _manifest(storage, step)
+    files = contents_of(storage, manifest, held)
+    mine = rank if rank < manifest.world_size else 0
+    return Loaded(
+        step=step,
+        shared=shared_of(manifest, files),
+        own=own_of(manifest, files, mine),
+        manifest=manifest,
+        exact_world=manifest.world_size == world_size,
+    )
+
+
+def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = None) -> Files:
+    """Return what each rank's shard holds; nothing of it is looked at before it was hashed."""
     files = {}
     for shard in manifest.shards:
         content = (held or {}).get(shard.rank)
         if content is None:
-            content = storage.read_shard(step, shard, check=held is None)
+            content = storage.read_shard(manifest.step, shard, check=held is None)
         files[shard.rank] = _read(content, manifest, shard)
+    return files
+
+
+def shared_of(manifest: Manifest, files: Files) -> Any:
+    """Return what is the same on all ranks, of which each has written a share."""
     tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
-    mine = rank if rank < manifest.world_size else 0
-    names = {shard.rank: shard.name for shard in manifest.shards}
-    return Loaded(
-        step=step,
-        shared=_whole(step, names[0], files[0]["skeleton"]["shared"], tensors),
-        own=_whole(step, names[mine], files[mine]["skeleton"]["own"], files[mine]["own"]),
-        manifest=manifest,
-        exact_world=manifest.world_size == world_size,
-    )
+    return _whole(manifest, 0, files[0]["skeleton"]["shared"], tensors)
+
+
+def own_of(manifest: Manifest, files: Files, rank: int) -> Any:
+    """Return what is one rank's own."""
+    return _whole(manifest, rank, files[rank]["skeleton"]["own"], files[rank]["own"])
 
 
 def _manifest(storage: Storage, step: int) -> Manifest:
@@ -120,11 +136,14 @@ def _check(found: Mapping[str, Any], manifest: Manifest, shard: Shard) -> None:
         raise ValueError(f"its skeleton is not of {' and '.join(sorted(trees))}")
 
 
-def _whole(step: int, name: str, skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _whole(
+    manifest: Manifest, rank: int, skeleton: Any, tensors: Mapping[str, torch.Tensor]
+) -> Any:
     try:
         return whole(skeleton, tensors)
     except (KeyError, RecursionError) as error:
-        raise Damaged(step, name, f"a tensor is in no shard: {error}") from None
+        why = f"a tensor is in no shard: {error}"
+        raise Damaged(manifest.step, shard_name(rank), why) from None
 
 
 def _file(content: memoryview) -> io.BufferedReader:
