@@ -3,6 +3,7 @@
 from typing import get_args
 
 from torchloom.bus import messages as m
+from torchloom.bus import regrouping as r
 
 HEAD = m.Head(m.VERSION, "gpt-1a2b", 3, 1, "9f0c")
 REGISTER = m.Register(
@@ -41,7 +42,31 @@ FROM_RANK: tuple[m.Message, ...] = (
     m.Applied(HEAD, "c1", 9, 0.1, 0.03),
     m.Goodbye(HEAD, 10),
 )
+TALK: tuple[m.Message, ...] = (
+    r.Training(HEAD, 40, "it makes groups of its own"),
+    r.Broke(HEAD, 41, True, "Connection closed by peer"),
+    r.Arrived(HEAD, 41, (39, 40, 41)),
+    r.Restored(HEAD, 0.25, 4096),
+    r.NotRestored(HEAD, "the hash differs"),
+    r.Finished(HEAD, 100),
+    r.Lives(HEAD, 1, (r.Life(2, 1, "n1", -9, 41), r.Life(2, 2, "n1")), {"n1": 4}, ("n2",)),
+)
+REGROUPING: tuple[m.Message, ...] = (
+    r.Regroup(HEAD, 4),
+    r.Transfer(HEAD, 4, "tcp://n1:29500", 41, (r.Given(2, "state", 41, 0),), ("n1", "n1", "n2")),
+    r.Go(HEAD, 4, 41),
+    r.LetStand(HEAD, 4),
+    r.Release(HEAD, 4),
+)
+TO_LAUNCH: tuple[m.Message, ...] = (
+    r.Watch(HEAD, 4, 1, True),
+    r.Fork(HEAD, 4, 1, 2, 2, "n1"),
+    r.MakeStore(HEAD, 4, 1, "n1"),
+    r.EndLife(HEAD, 4, 1, 2, 1, "hang_rank_2"),
+    r.Restart(HEAD, 4, 1, "exit_signal_9_rank_2", "live_wait"),
+)
 TO_RANK: tuple[m.Message, ...] = (
+    *REGROUPING,
     m.Welcome(HEAD, 4, (m.Planned("c1/1", 412, {"name": "lr", "value": 0.03}, True),)),
     m.Prepare(HEAD, "c1", "knob", {"name": "lr", "value": 0.03, "hold": False}, at=412),
     m.Write(HEAD, "c1", 9),
@@ -66,10 +91,13 @@ TO_AGENT: tuple[m.Message, ...] = (
     m.TakeStacks(HEAD, 4, "s1", ("9f0c",)),
     m.Commit(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 100, 3, 1, b"x\x9c\xabV"),
     m.Remove(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 90, 2, 1),
+    *TO_LAUNCH,
 )
 UNIONS = {
     m.FromRank: FROM_RANK,
     m.ToRank: TO_RANK,
+    r.Talk: TALK,
+    r.ToLaunch: TO_LAUNCH,
     m.FromAgent: FROM_AGENT,
     m.ToAgent: TO_AGENT,
 }

@@ -4,34 +4,19 @@ They travel as msgpack arrays with the class' name first. A newer torchloom may 
 ones ignore them. Every message has a `Head`, which says of whom it speaks and fences old lives out.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-VERSION = 1
-NO_RANK = -1  # an agent or a launch process speaks for itself
+from torchloom.bus.head import NO_RANK as NO_RANK
+from torchloom.bus.head import VERSION as VERSION
+from torchloom.bus.head import Head as Head
+from torchloom.bus.head import Message as Message
+from torchloom.bus.head import Value as Value
+from torchloom.bus.regrouping import Regrouping, ToLaunch
 
-Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 Boundary: TypeAlias = Literal["none", "attached", "api"]
 Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint"]
-
-
-class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who speaks, or who is spoken to: one life of one rank, in one membership of its job."""
-
-    version: int
-    job: str
-    generation: int
-    rank: int
-    incarnation: str
-    role: str = ""  # ranks of different roles may have one number
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=False):
-    """Anything that is said."""
-
-    head: Head
-
 
 # What a rank's threadlet tells its agent.
 
@@ -61,6 +46,8 @@ class Register(Message, frozen=True):
     world_size: int = 0  # ranks of its group; 0 when it cannot tell
     page: str = ""  # where its agent reads its progress
     hang: dict[str, Value] = {}  # what its job wants when it hangs: "limit", "action"
+    life: int = 1  # the how manieth process of its rank in this attempt it is
+    attempt: int = 0
 
 
 class Metrics(Message, frozen=True):
@@ -382,8 +369,19 @@ class Removed(Message, frozen=True):
 
 
 FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
-ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | Regrouping
 FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
 ToAgent: TypeAlias = (
-    Greeting | Stored | Kill | Welcome | Prepare | Write | Outcome | TakeStacks | Commit | Remove
+    Greeting
+    | Stored
+    | Kill
+    | Welcome
+    | Prepare
+    | Write
+    | Outcome
+    | TakeStacks
+    | Commit
+    | Remove
+    | Regrouping
+    | ToLaunch
 )
