@@ -25,7 +25,7 @@ COMMANDS = {
     "dcp-save": "dcp.save(state, checkpoint_id=path)",
     "dcp-async": "dcp.async_save(state, checkpoint_id=path, async_stager=kept)",
     "durable": "saver.save(step, state, ...); saver.wait()",
-    "load": "load(storage, step, 0, 1)",
+    "load": "load(storage, step, 0, 1), and every tensor copied to where the training has it",
     "torch-load": "blake3().update_mmap(path); torch.load(path, weights_only=True)",
 }
 

@@ -1,14 +1,27 @@
 """Bytes on their way to the disk: none lost, none twice, aligned where they were."""
 
+import ctypes
 import mmap
+import random
 from pathlib import Path
 
+import pytest
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom.checkpoint import Draft, LocalStorage
-from torchloom.checkpoint.stream import ALIGN, CHUNK, chunks, filling, hash_of, memory, read
+from torchloom.checkpoint.stream import (
+    ALIGN,
+    CHUNK,
+    chunks,
+    fetched,
+    filling,
+    hash_of,
+    mapped,
+    memory,
+    read,
+)
 
 from .faults import Stubborn
 
@@ -86,3 +99,38 @@ def test_parts_fill_memory_whatever_their_sizes(parts: list[bytes]) -> None:
     assert (bytes(filled), got) == (whole, len(whole))
     assert (got, content) == hash_of(filling(map(memoryview, parts)))
     assert content == f"blake3:{blake3(whole).hexdigest()}"
+
+
+@pytest.mark.parametrize("size", [1, ALIGN, 2**20, 3 * 2**20 + 5])
+def test_a_file_in_memory_is_the_file_and_nobody_else_sees_what_is_written(
+    tmp_path: Path, size: int
+) -> None:
+    content = random.Random(size).randbytes(size)
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file:
+        got = mapped(file.fileno(), size)
+
+    assert got is not None
+    whole, filled, digest = got
+    assert (whole == content, filled) == (True, size)
+    assert digest == f"blake3:{blake3(content).hexdigest()}"
+    whole[0] ^= 255
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_what_cannot_be_in_memory_is_left_to_be_read(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"x" * 10)
+    (tmp_path / "empty").touch()
+
+    with (tmp_path / "short").open("rb") as short, (tmp_path / "empty").open("rb") as empty:
+        assert [mapped(short.fileno(), 11), mapped(empty.fileno(), 0)] == [None, None]
+
+
+def test_pages_that_cannot_be_read_are_told_of_and_kill_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 3 * ALIGN)
+    with (tmp_path / "file").open("r+b") as file:
+        pages = mmap.mmap(file.fileno(), 3 * ALIGN, access=mmap.ACCESS_COPY)
+        file.truncate(ALIGN)  # the rest of the mapping has no page any more
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+
+    assert [fetched(address + at * ALIGN, ALIGN) for at in range(3)] == [True, False, False]

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchloom.checkpoint import stream
 from torchloom.checkpoint.disk import Disk
@@ -48,10 +48,10 @@ class LocalReader:
         return f"{self.root}/{folder_name(step)}"
 
     def read_shard(self, step: int, shard: Shard, check: bool = True) -> memoryview:
-        """Return the bytes of a shard in memory of its own."""
+        """Return the bytes of a shard: the page cache's own, which change for nobody but here."""
         with self._opened(step=step) as root, self._shard(root, step, shard) as descriptor:
-            whole, got, content = stream.read(
-                shard.size, lambda view: self._disk.read_into(descriptor, view), check
+            whole, got, content = stream.mapped(descriptor, shard.size, check) or stream.read(
+                shard.size, self._filling(descriptor), check
             )
         compare(step, shard, got, content if check else shard.hash)
         return whole
@@ -116,10 +116,11 @@ class LocalReader:
         self._check_sizes(root, manifest)
         for shard in manifest.shards:
             with self._shard(root, step, shard) as descriptor:
-                size, content = stream.hash_of(
-                    lambda view, of=descriptor: self._disk.read_into(of, view)  # type: ignore[misc]
-                )
+                size, content = stream.hash_of(self._filling(descriptor))
             compare(step, shard, size, content)
+
+    def _filling(self, descriptor: int) -> Callable[[memoryview], int]:
+        return lambda view: self._disk.read_into(descriptor, view)
 
     @contextlib.contextmanager
     def _shard(self, root: int, step: int, shard: Shard) -> Iterator[int]:

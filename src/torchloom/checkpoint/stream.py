@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import errno
+import functools
 import mmap
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,9 +14,12 @@ from blake3 import blake3
 from torchloom.checkpoint.disk import Disk
 from torchloom.checkpoint.storage import Pace, Written
 
-CHUNK = 8 * 2**20
+CHUNK = 32 * 2**20  # between two, the interpreter is taken from whoever trains
 _READ = 2**20  # hashed while the processor's cache still has it
 ALIGN = 4096  # of memory, offset and length, for a write past the page cache
+_POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
+
+Got = tuple[memoryview, int, str]  # memory, how much of it was filled, and the hash of that
 
 
 def write(disk: Disk, descriptor: int, buffers: Sequence[memoryview], pace: Pace | None) -> Written:
@@ -116,9 +121,30 @@ def filling(parts: Iterator[memoryview]) -> Callable[[memoryview], int]:
     return fill
 
 
-def read(
-    size: int, fill: Callable[[memoryview], int], check: bool = True
-) -> tuple[memoryview, int, str]:
+def mapped(descriptor: int, size: int, check: bool = True) -> Got | None:
+    """Return a file of this size as memory, and its hash; None where that cannot be had.
+
+    Nothing is copied: the pages are the page cache's, and whoever writes to one has a copy of it
+    from then on. Each part is asked for before it is touched, so that what the disk cannot read
+    is an answer here, and not the end of the process.
+    """
+    try:
+        pages = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError):  # a file system without this, or nothing in the file
+        return None
+    hasher = blake3()
+    whole = memoryview(pages)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+    for at in range(0, size, _READ):
+        part = whole[at : at + _READ]
+        if not fetched(start + at, len(part)):
+            return None
+        if check:
+            hasher.update(part)
+    return whole, size, f"blake3:{hasher.hexdigest()}"
+
+
+def read(size: int, fill: Callable[[memoryview], int], check: bool = True) -> Got:
     """Return memory of this size, how much of it `fill` filled, and the hash of that."""
     if not size:
         return memoryview(bytearray()), 0, f"blake3:{blake3().hexdigest()}"
@@ -154,6 +180,23 @@ def hash_of(fill: Callable[[memoryview], int]) -> tuple[int, str]:
                 hasher.update(part)
             size += got
     return size, f"blake3:{hasher.hexdigest()}"
+
+
+def fetched(address: int, size: int) -> bool:
+    """Have mapped pages read; tell whether they can be touched. The interpreter is not held."""
+    advise = _madvise()
+    return advise is not None and advise(address, size, _POPULATE_READ) == 0
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    found = ctypes.CDLL(None, use_errno=True).madvise
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    found.restype = ctypes.c_int
+    call: Callable[[int, int, int], int] = found
+    return call
 
 
 def _ahead(view: memoryview) -> int | None:

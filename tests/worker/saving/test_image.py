@@ -81,6 +81,18 @@ def test_the_next_state_takes_the_same_memory_and_leaves_nothing_of_the_last(
     assert staging.memory is memory
 
 
+def test_one_thread_alone_copies_the_same_bytes() -> None:
+    tensors = tensors_of_all_kinds()
+    image = filled(tensors, {"step": 1}, Staging())
+    by_torch = bytes(image.content)
+
+    image.fill([torch.zeros_like(item) for item in tensors.values()], pickled({"step": 1}))
+    assert bytes(image.content) != by_torch
+    image.fill(list(tensors.values()), pickled({"step": 1}), alone=True)
+
+    assert bytes(image.content) == by_torch
+
+
 def test_values_that_outgrow_their_room_are_noticed() -> None:
     image = filled({"a": torch.zeros(1)}, {}, Staging())
 

@@ -1,5 +1,6 @@
 """What is loaded is what was saved, on any number of ranks; what was touched is never loaded."""
 
+import gc
 import io
 import pickle
 import random
@@ -7,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from blake3 import blake3
@@ -114,6 +116,33 @@ def test_loaded_state_can_be_trained_with(tmp_path: Path) -> None:
 
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_only_what_is_lent_keeps_the_file_in_memory(tmp_path: Path) -> None:
+    storage = local(tmp_path)
+    shared, own = {"models": torch.randn(5000), "optimizer": torch.randn(5000)}, {"n": np.arange(9)}
+    commit(storage, 7, shared, [own])
+    place = storage.place_of(7)
+
+    loaded = load(storage, 7, 0, 1, lent=("shared.models",))
+
+    assert alike(loaded.shared, shared)
+    assert alike(loaded.own, own)
+    assert place in Path("/proc/self/maps").read_text()
+    del loaded.shared["models"]
+    gc.collect()
+    assert place not in Path("/proc/self/maps").read_text()
+
+
+def test_what_is_written_to_loaded_state_does_not_reach_the_file(tmp_path: Path) -> None:
+    storage = local(tmp_path)
+    shared = {"model": torch.randn(5000)}
+    commit(storage, 7, shared, [{}])
+
+    load(storage, 7, 0, 1).shared["model"].zero_()
+
+    storage.verify(7)
+    assert alike(load(storage, 7, 0, 1).shared, shared)
 
 
 def test_bytes_touched_anywhere_are_damage_never_other_values(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torchloom.checkpoint.disk import Disk
 from torchloom.worker.saving import Saver, Unsaveable, load
 
 from ...checkpoint.s3 import running_s3
-from ...living import until
+from ...living import allowed, until
 from .alike import alike
 from .world import commit, local, manifest_of, saver_of, shards_of
 
@@ -276,7 +276,7 @@ def test_while_the_store_is_away_the_newest_checkpoint_takes_over(tmp_path: Path
         ("checkpoint_failed", 3, True),
         ("checkpoint_shard", 3, None),
     ]
-    assert max(stalls) < 5
+    assert max(stalls) < allowed(3)
     saver.close()
 
 
@@ -320,7 +320,7 @@ def test_closing_gives_up_what_the_store_refuses(tmp_path: Path) -> None:
     began = time.monotonic()
     saver.close()
 
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < allowed(4)
     assert short(told) == [("checkpoint_failed", 1, True), ("checkpoint_failed", 1, False)]
     assert set(threading.enumerate()) <= threads
 

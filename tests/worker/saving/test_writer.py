@@ -63,7 +63,7 @@ def test_else_it_does_not(content: memoryview, is_crowded: bool) -> None:
 
     until(lambda: bool(told))
 
-    assert time.monotonic() - began < 5 * REST
+    assert time.monotonic() - began < 10 * REST * 0.9
     writer.close()
 
 
@@ -74,6 +74,6 @@ def test_who_waits_ends_its_rest() -> None:
 
     assert writer.wait(30)
 
-    assert time.monotonic() - began < 5 * REST
+    assert time.monotonic() - began < 9 * REST * 0.9
     assert (store.chunks, told) == (10, ["checkpoint_shard"])
     writer.close()

@@ -4,6 +4,7 @@ The layout depends on the tensors' shapes and on nothing else. The pickled part 
 it needs, so that other numbers and words fit the next time; an unpickler stops at its end.
 """
 
+import ctypes
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,11 +70,18 @@ class Image:
         """Tell whether the changing values fit."""
         return len(self._fixed) + len(rest) + len(_CLOSE) <= len(self._head)
 
-    def fill(self, tensors: Sequence[torch.Tensor], rest: bytes) -> None:
-        """Copy the state in; when it returns, the originals may change."""
+    def fill(self, tensors: Sequence[torch.Tensor], rest: bytes, alone: bool = False) -> None:
+        """Copy the state in; when it returns, the originals may change.
+
+        torch copies with several threads, that wait for each other at every tensor. `alone` has
+        the calling thread do it, for when they would wait for a core.
+        """
         with torch.no_grad():
             for place, tensor in zip(self._tensors, tensors, strict=True):
-                place.copy_(tensor, non_blocking=tensor.is_cuda)
+                if alone and _is_plain(tensor):
+                    ctypes.memmove(place.data_ptr(), tensor.data_ptr(), place.nbytes)
+                else:
+                    place.copy_(tensor, non_blocking=tensor.is_cuda)
         text = self._fixed + rest + _CLOSE
         self._head[: len(text)] = text
         self._head[len(text) :] = bytes(len(self._head) - len(text))
@@ -90,6 +98,12 @@ class Image:
         left = iter(tensors)
         groups = {group: {name: next(left) for name, _ in named} for group, named in self.signature}
         return {"format": FORMAT, **groups, _REST: " " * room}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's memory is its values, one after the other."""
+    odd = tensor.is_conj() or tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not odd
 
 
 def _before(pickle_bytes: bytes, key: str) -> bytes:

@@ -21,7 +21,11 @@ Files = Mapping[int, Mapping[str, Any]]  # what shards hold, by rank
 
 @dataclass(frozen=True)
 class Loaded:
-    """The state of a checkpoint for one rank; its tensors lie in the memory of the shards."""
+    """The state of a checkpoint for one rank; its tensors may lie in the memory of the shards.
+
+    That of a local file is the page cache's: a page is copied when it is first written to, and
+    the file takes its room on the disk until the last such tensor is gone.
+    """
 
     step: int
     shared: Any
@@ -41,20 +45,26 @@ def hashed(storage: Storage, step: int, part: tuple[int, int]) -> Contents:
 
 
 def load(
-    storage: Storage, step: int, rank: int, world_size: int, held: Contents | None = None
+    storage: Storage,
+    step: int,
+    rank: int,
+    world_size: int,
+    held: Contents | None = None,
+    lent: tuple[str, ...] = ("",),
 ) -> Loaded:
     """Return the state before a step; raise Damaged for anything that is wrong with it.
 
     Of a rank that was not there when it was saved, `own` is rank 0's. With shards that are `held`
-    already, the others have been hashed by somebody else.
+    already, the others have been hashed by somebody else. Tensors whose names begin as `lent` says
+    stay in the memory of the shards, for who copies them at once; others get memory of their own.
     """
     manifest = _manifest(storage, step)
     files = contents_of(storage, manifest, held)
     mine = rank if rank < manifest.world_size else 0
     return Loaded(
         step=step,
-        shared=shared_of(manifest, files),
-        own=own_of(manifest, files, mine),
+        shared=shared_of(manifest, files, lent),
+        own=own_of(manifest, files, mine, lent),
         manifest=manifest,
         exact_world=manifest.world_size == world_size,
     )
@@ -71,15 +81,25 @@ def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = No
     return files
 
 
-def shared_of(manifest: Manifest, files: Files) -> Any:
+def shared_of(manifest: Manifest, files: Files, lent: tuple[str, ...] = ("",)) -> Any:
     """Return what is the same on all ranks, of which each has written a share."""
     tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
-    return _whole(manifest, 0, files[0]["skeleton"]["shared"], tensors)
+    skeleton = files[0]["skeleton"]["shared"]
+    return _whole(manifest, 0, skeleton, _kept(tensors, lent))
 
 
-def own_of(manifest: Manifest, files: Files, rank: int) -> Any:
+def own_of(manifest: Manifest, files: Files, rank: int, lent: tuple[str, ...] = ("",)) -> Any:
     """Return what is one rank's own."""
-    return _whole(manifest, rank, files[rank]["skeleton"]["own"], files[rank]["own"])
+    skeleton = files[rank]["skeleton"]["own"]
+    return _whole(manifest, rank, skeleton, _kept(files[rank]["own"], lent))
+
+
+def _kept(tensors: Mapping[str, torch.Tensor], lent: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """Return the tensors, those that are not lent in memory of their own."""
+    return {
+        name: tensor if name.startswith(lent) else tensor.clone()
+        for name, tensor in tensors.items()
+    }
 
 
 def _manifest(storage: Storage, step: int) -> Manifest:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchloom.checkpoint.layout import Draft
 from torchloom.checkpoint.storage import Storage
+from torchloom.worker.saving.crowd import is_crowded
 from torchloom.worker.saving.image import Image, pickled, signature
 from torchloom.worker.saving.shares import deal
 from torchloom.worker.saving.staging import Staging
@@ -63,12 +64,16 @@ class Saver:
             return time.monotonic() - began
         rest = part.rest(step)
         image = self._image_of(part, rest)
-        image.fill(part.tensors, rest)
+        image.fill(part.tensors, rest, alone=is_crowded())
         stall = time.monotonic() - began
         draft = Draft(step, self._generation, self._attempt)
         told = {**facts, "world_size": self._world_size, "stall": stall}
         self._writer.begin(Work(draft, self._rank, image.content, told))
         return time.monotonic() - began
+
+    def move_on(self, generation: int) -> None:
+        """Save for another generation from now on; what is being written is of the one before."""
+        self._generation = generation
 
     def wait(self, limit: float) -> bool:
         """Wait for the last save; tell whether it is written and told of."""

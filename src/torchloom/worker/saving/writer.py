@@ -12,6 +12,7 @@ from typing import Any
 from torchloom.checkpoint.errors import CheckpointError, StoreUnavailable
 from torchloom.checkpoint.layout import Draft, shard_name
 from torchloom.checkpoint.storage import Storage
+from torchloom.worker.saving.crowd import is_crowded
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -19,7 +20,7 @@ FIRST_RETRY, LAST_RETRY = 0.5, 30.0  # seconds; doubled in between
 _LOWEST = 19  # of the nice values
 _CLOSING = 5.0  # seconds that a healthy write has when the writer is closed
 _SMALL = 32 * 2**20  # bytes that are written without a rest
-REST, MOST_REST = 0.1, 5.0  # seconds after a chunk on a crowded machine, and of one work in all
+REST, MOST_REST = 0.4, 5.0  # seconds after a chunk on a crowded machine, and of one work in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class Writer:
     """
 
     def __init__(
-        self, storage: Storage, tell: Tell, is_crowded: Callable[[], bool] | None = None
+        self, storage: Storage, tell: Tell, is_crowded: Callable[[], bool] = is_crowded
     ) -> None:
         self._storage = storage
         self._tell = tell
-        self._is_crowded = is_crowded or _has_no_core_to_spare
+        self._is_crowded = is_crowded
         self._changed = threading.Condition()
         self._work: Work | None = None
         self._thread: threading.Thread | None = None
@@ -189,16 +190,6 @@ class Writer:
         """Wait before the next try; tell whether the work is to be given up instead."""
         with self._changed:
             return self._changed.wait_for(lambda: self._must_give_up or self._is_closed, delay)
-
-
-def _has_no_core_to_spare() -> bool:
-    """Tell whether others would use every core; where that is not known, say no."""
-    try:
-        with open("/proc/loadavg") as file:
-            running = int(file.read().split()[3].partition("/")[0])  # this thread, too
-    except (OSError, ValueError, IndexError):
-        return False
-    return running > (os.cpu_count() or running)
 
 
 def _lower_priority() -> None:
