@@ -1,5 +1,6 @@
 """Run the checks, a line and a time for each; all of them run, whichever fails first."""
 
+import compileall
 import os
 import subprocess
 import sys
@@ -22,9 +23,9 @@ def main(what: str, room: str = "") -> int:
     if what == "check":
         return lint() | run_pytest("not process and not soak", workers=2, examples=25)
     if what == "test" and room:
-        return run_pytest("not soak", workers=2, room=room)
+        return run_pytest("not soak", workers=3, room=room)
     if what == "test":
-        return lint() | run_pytest("not soak", workers=2)
+        return lint() | run_pytest("not soak", workers=3)  # for two cores: many tests wait
     return run_pytest("soak", workers=0, room=room)
 
 
@@ -64,7 +65,9 @@ def run_pytest(marker: str, workers: int, room: str = "", examples: int = 100) -
         print(f"no tests/{room}; there are: {', '.join(rooms)}", file=sys.stderr)
         return 2
     began = time.monotonic()
+    compileall.compile_dir(ROOT / "src", quiet=1)  # else each process of each test does, again
     words = ["-q", "-m", marker, "-n", str(workers), str(target.relative_to(ROOT))]
+    words += ["--dist", "worksteal"] if workers else []
     command = [sys.executable, "-m", "pytest", *words]
     env = {**os.environ, "LOOM_TEST_EXAMPLES": str(examples)}
     done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, check=False)

@@ -33,7 +33,12 @@ RECIPES = {
     "peers": Recipe(
         ".build/peers", (TORCH_STEP, ("numpy torchx-nightly", "torchx-nightly")), 35, made_of=()
     ),
-    "trackers": Recipe(".build/trackers", (("wandb mlflow", "wandb, mlflow"),), 300, made_of=()),
+    "trackers": Recipe(
+        ".build/trackers",
+        (("wandb mlflow psycopg[binary]", "wandb, mlflow, psycopg"),),
+        300,
+        made_of=(),
+    ),
 }
 COVERED_BY = {name: (name,) for name in RECIPES} | {"demo": ("demo", "dev")}
 

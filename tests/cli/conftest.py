@@ -1,5 +1,6 @@
 """A state folder a test, the command as a process or on a terminal, and nothing left behind."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -49,7 +50,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "loom"
     left = vanishing(tmp_path / "loom")
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert left == {}, "the test left processes behind"
     assert half_made(tmp_path / "loom") == []
 
@@ -71,7 +73,7 @@ def processes_of(home: Path) -> dict[int, str]:
 
 def vanishing(home: Path) -> dict[int, str]:
     """Return what still runs of a state folder after what is just about to end has ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE / 2
     while (left := processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left

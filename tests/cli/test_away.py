@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from torchloom.cli.monitor.poll import Looker, Wish
+from torchloom.client import chosen
 from torchloom.client.trust import fingerprint
 from torchloom.weaver.plane.certificates import certificate
 
@@ -147,6 +150,73 @@ def test_curves_comparisons_and_the_audit_come_from_the_other_plane(
     assert (audit[0], audit[2]) == (0, "")
     known = asyncio.run(plane.ask("audit", job="job-1"))
     assert [one["id"] for one in json.loads(audit[1])] == [one["id"] for one in known]
+
+
+def test_the_monitor_tells_of_the_other_plane_and_steers_it(
+    alice: Person, bob: Person, plane: Plane
+) -> None:
+    with Teller(plane, "watched") as teller:
+        teller.tell(0, *((step, {"loss": 3.0 - step}) for step in range(3)))
+        until(teller.is_stored, PATIENCE)
+
+    jobs, metrics, weaver = (
+        alice.loom("monitor", *words) for words in (["jobs"], ["metrics", "watched"], ["plane"])
+    )
+    piped = alice.loom("monitor", said="use gpt\nranks\nknobs\nevents\n")
+    refused = alice.loom("monitor", "set gpt lr=0.5")
+    changed = bob.loom("monitor", "set gpt lr=0.5 --reason faster")
+
+    assert jobs[2] == metrics[2] == weaver[2] == piped[2] == ""
+    assert {line.split()[0] for line in jobs[1].splitlines()[1:]} >= {"job-1", "watched"}
+    assert metrics[1].splitlines()[1].split() == ["loss", "0", "2", "1", "█▅▁"]
+    told = asyncio.run(plane.ask("status"))
+    assert f"{told['host']} pid {told['pid']}, epoch {told['epoch']}" in weaver[1]
+    assert "job-1 is meant\nRANK  STATE" in piped[1]
+    assert "\nKNOB " in piped[1]
+    assert " rank_up " in piped[1]
+    assert (refused[0], refused[1]) == (2, "")
+    assert "alice is viewer, and this takes operator" in refused[2]
+    assert changed[0] == 0
+    assert re.fullmatch(r"lr .* -> 0\.5 at step \d+ on ranks 0-1, acked in .* m?s\n", changed[1])
+    assert asyncio.run(plane.ask("audit", job="job-1"))[-1]["author"] == "bob"
+
+
+def test_the_monitors_screen_shows_of_the_other_plane_what_its_own_host_shows(
+    alice: Person, plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Teller(plane, "shown") as teller:
+        teller.tell(0, *((step, {"loss": 3.0 - step}) for step in range(3)))
+        until(teller.is_stored, PATIENCE)
+        monkeypatch.setenv("LOOM_HOME", alice.env["LOOM_HOME"])
+        away = Looker(chosen.asker()).look(Wish(job="shown", devices=True))
+        monkeypatch.setenv("LOOM_HOME", str(plane.home))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", plane.env["XDG_RUNTIME_DIR"])
+        here = Looker(chosen.asker()).look(Wish(job="shown", devices=True))
+
+    assert (away.trouble, here.trouble) == ("", "")
+    assert (away.job, away.series) == (here.job, here.series)
+    assert [point for one in away.series for point in one["points"]] == [
+        (step, 0.0, 3.0 - step) for step in range(3)
+    ]
+    assert [job["id"] for job in away.jobs] == [job["id"] for job in here.jobs]
+    assert away.counts["shown"] == here.counts["shown"] == (2, 2)
+    assert [one["kind"] for one in away.events] == [one["kind"] for one in here.events]
+    assert away.devices == here.devices
+    assert here.status.keys() - away.status.keys() == {"database", "note"}
+
+
+def test_the_screen_of_a_plane_that_is_away_says_so(
+    alice: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = json.loads((Path(alice.env["LOOM_HOME"]) / "login.json").read_text())
+    gone = tmp_path / "login.json"
+    gone.touch(0o600)
+    gone.write_text(json.dumps({**kept, "url": "https://127.0.0.1:1"}))
+    monkeypatch.setenv("LOOM_HOME", str(tmp_path))
+
+    seen = Looker(chosen.asker()).look(Wish())
+
+    assert seen.trouble.startswith("https://127.0.0.1:1 does not answer")
 
 
 def test_what_is_not_there_is_refused_in_words(alice: Person, bob: Person) -> None:

@@ -260,28 +260,28 @@ def test_ranks_that_say_nothing_for_too_long_are_ended(
         "time.sleep(600)\n"
     )
 
-    done = loom("launch", "-n", "2", "--timeout", "1", "--max-restarts", str(restarts), name)
+    done = loom("launch", "-n", "2", "--timeout", "3", "--max-restarts", str(restarts), name)
 
     assert done.returncode == 124
     assert [Path(f"lives{rank}").read_text() for rank in (0, 1)] == ["x" * (restarts + 1)] * 2
     (job,) = loom.ids()
     shown = json.loads(loom("show", job, "--json").stdout)
-    assert (shown["state"], shown["reason"]) == ("FAILED", "idle_output_1s")
-    assert b"idle_output_1s" in done.stderr
+    assert (shown["state"], shown["reason"]) == ("FAILED", "idle_output_3s")
+    assert b"idle_output_3s" in done.stderr
 
 
 @pytest.mark.process
 def test_ranks_of_which_one_speaks_are_not_ended(script: Any, loom: Any) -> None:
     name = script(
         "import os, time\n"
-        "for _ in range(8):\n"
+        "for _ in range(14):\n"
         "    time.sleep(0.25)\n"
         "    if os.environ['RANK'] == '1': print('here', flush=True)\n"
     )
 
-    done = loom("launch", "-n", "2", "--timeout", "1", name)
+    done = loom("launch", "-n", "2", "--timeout", "3", name)
 
-    assert (done.returncode, done.stdout.count(b"here")) == (0, 8)
+    assert (done.returncode, done.stdout.count(b"here")) == (0, 14)
 
 
 @pytest.mark.process

@@ -302,8 +302,11 @@ def test_logs_are_chosen_by_rank_stream_time_and_pattern(loom: Any, script: Scri
         "rank = os.environ['RANK']\n"
         "print('early', rank)\n"
         "print('problem', rank, file=sys.stderr)\n"
+        "open('up' + rank, 'w').close()\n"
+        "while not all(os.path.exists(f'up{each}') for each in range(3)): time.sleep(0.01)\n"
         "time.sleep(0.5)\n"
         "if rank == '0': open('middle', 'w').write(datetime.datetime.now().isoformat())\n"
+        "while not os.path.exists('middle'): time.sleep(0.01)\n"
         "time.sleep(0.5)\n"
         "print('late', rank)\n"
     )

@@ -183,10 +183,11 @@ def test_the_whole_plane_comes_up_and_each_part_comes_back(
     def pids() -> dict[str, int | None]:
         return {name: part["pid"] for name, part in (find() or {})["parts"].items()}
 
-    for pid in pids().values():
-        os.kill(pid or 0, signal.SIGKILL)
-    killed = {(name, part["pid"]) for name, part in before["parts"].items()}
-    until(lambda: None not in pids().values() and not killed & set(pids().items()), "all four")
+    killed = pids()
+    assert all(killed.values())  # process 0 would be all of this group
+    for pid in killed.values():
+        os.kill(pid or os.getpid(), signal.SIGKILL)
+    until(lambda: None not in pids().values() and not killed.items() & pids().items(), "all four")
 
     after = find() or {}
     assert after["pid"] == before["pid"]

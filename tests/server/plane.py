@@ -22,7 +22,7 @@ from ..bus.server import NatsServer
 from ..living import TIMEOUT, until
 from ..weaver.fakes import FakeAgent, job_event, register
 
-PATIENCE = 60.0  # seconds; generous, for loaded machines
+PATIENCE = 120.0  # seconds; generous, for loaded machines
 
 
 class Process:
@@ -90,7 +90,11 @@ class Plane:
         self.env |= {"LOOM_DATABASE": database} if database else {}
         self.servers: list[Server] = []
         self._others: list[Process] = []
-        self.start_weaver()
+        try:
+            self.start_weaver()
+        except BaseException:
+            self.close()
+            raise
 
     def start_weaver(self) -> None:
         words = ["--nats", self.nats.url, "--home", str(self.home), "--runtime", str(self.runtime)]

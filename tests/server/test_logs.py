@@ -11,6 +11,7 @@ import pytest
 
 from torchloom.specs.api import AppState
 
+from ..living import allowed
 from .listening import listening
 from .plane import Plane, Server
 from .telling import Launched, Teller
@@ -153,8 +154,8 @@ def test_a_catastrophic_pattern_is_refused_while_the_server_serves_others(
 
     problem = refused.result().json()
     assert (problem["status"], problem["code"]) == (422, "pattern_too_slow")
-    assert max(waits) < 1.0
-    assert len(waits) > 20
+    assert max(waits) < allowed(1.0)
+    assert len(waits) > 5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from torchloom.server.patterns import LONGEST, BadPattern, Patterns, PatternTooSlow, checked
 
-from ..living import children
+from ..living import TIMEOUT, allowed, children
 
 pytestmark = pytest.mark.process
 
@@ -55,28 +55,27 @@ def test_a_catastrophic_pattern_is_ended_while_the_server_goes_on() -> None:
 
     stood_still, took, after = asyncio.run(search())
 
-    assert stood_still < 0.3
-    assert took < 3.0
+    assert stood_still < allowed(0.2)
+    assert took < allowed(1.5)
     assert after == [1]
 
 
 def test_searches_do_not_wait_for_a_slow_one_and_leave_no_process() -> None:
-    async def searches() -> tuple[float, list[int]]:
+    async def searches() -> tuple[bool, list[int]]:
         pool = Patterns()
-        slow = asyncio.ensure_future(pool.search(CATASTROPHE, LINES, 3.0))
-        began = time.monotonic()
-        found = await pool.search("short", LINES, 3.0)
-        took = time.monotonic() - began
+        slow = asyncio.ensure_future(pool.search(CATASTROPHE, LINES, 4.0))
+        found = await pool.search("short", LINES, TIMEOUT)
+        was_waited_for = slow.done()
         with pytest.raises(PatternTooSlow):
             await slow
         await pool.close()
-        return took, found
+        return was_waited_for, found
 
     before = children()
-    took, found = asyncio.run(searches())
+    was_waited_for, found = asyncio.run(searches())
 
     assert found == [1]
-    assert took < 2.5
+    assert not was_waited_for
     assert children() <= before
 
 

@@ -13,6 +13,7 @@ from torchloom.schedulers import LOCAL
 from torchloom.specs.api import AppState
 
 _SCREENFUL = 30
+_FINER = ("QUEUED", "PAUSED", "RECOVERING")  # what only the plane tells
 _MOST = 1000  # jobs that nobody of ours launched
 
 
@@ -21,7 +22,7 @@ _MOST = 1000  # jobs that nobody of ours launched
 @click.option("-cfg", "--scheduler_args", "--scheduler-args", default="", hidden=True)
 @click.option(
     "--state",
-    type=click.Choice([*(state.name for state in AppState), "QUEUED"], case_sensitive=False),
+    type=click.Choice([*(state.name for state in AppState), *_FINER], case_sensitive=False),
     metavar="STATE",
     help="Only jobs in this state, such as running.",
 )
@@ -40,17 +41,19 @@ def command(
     if scheduler not in LOCAL:
         _list_engine(scheduler, scheduler_args, as_json)
         return
-    records = [r for r in catalog.records() if state is None or r.state.name == state.upper()]
-    most = limit or (None if every or as_json else _SCREENFUL)
-    known = live.jobs([record.id for record in records[:most]]) if records else {}
-    jobs = [job_shape(record, scheduler, known.get(record.id)) for record in records[:most]]
-    others = [j for j in live.strangers(most or _MOST) if state in (None, j["state"])]
+    records, most = catalog.records(), limit or (None if every or as_json else _SCREENFUL)
+    looked = records[:most] if state is None else records  # the plane knows finer states
+    known = live.jobs([record.id for record in looked]) if looked else {}
+    found = [job_shape(record, scheduler, known.get(record.id)) for record in looked]
+    wanted = state.upper() if state else None
+    jobs = [job for job in found if wanted in (None, job["state"])]
+    others = [j for j in live.strangers(most or _MOST) if wanted in (None, j["state"])]
     shown = sorted([*jobs, *others], key=_time, reverse=True)[:most]
     if as_json:
         echo_json(shown)
         return
     click.echo(table(("ID", "STATE", "STEP", "AGE", "TOOK", "REASON"), map(_row, shown)))
-    left = len(records) + len(others) - len(shown)
+    left = (len(records) if wanted is None else len(jobs)) + len(others) - len(shown)
     if left:
         click.echo(f"({left} older: loom ls --all)")
 

@@ -14,15 +14,16 @@ from torchloom.settings import environment
 @click.option("-j", "--job", default="", metavar="JOB", help="Mean this job where none is named.")
 @click.option("--plain", is_flag=True, help="A prompt instead of the screen.")
 def command(words: tuple[str, ...], job: str, plain: bool) -> int:
-    """Watch the jobs of this plane and steer them.
+    """Watch the jobs of the plane that was chosen and steer them.
 
     With WORDs, such as `jobs`, `set lr=0.03` or `devices`, does that and ends; `help` lists them.
     On a terminal it is a screen; over a pipe it reads one command a line.
     """
     from torchloom.cli.monitor import plain as simple
     from torchloom.cli.monitor.prompt import Prompt
-    from torchloom.client.plane import ask
+    from torchloom.client import chosen
 
+    ask = chosen.asker()
     prompt = Prompt(ask, job)
     if words:
         simple.once(prompt, list(words))

@@ -1,16 +1,24 @@
 """`loom rm`: remove ended jobs."""
 
 import sys
+import time
 
 import click
 
+from torchloom import settings
+from torchloom.cli import live
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
-from torchloom.errors import UserError
+from torchloom.cli.shapes import state_of
+from torchloom.errors import Ambiguous, UserError
 from torchloom.launch import catalog
 from torchloom.launch.record import Record
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
+
+_OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+_ENDS = ("COMPLETED", "FAILED", "CANCELLED")  # as the plane says it
+_NEWS, _LOOK = 10.0, 0.05  # seconds for an end to be known there, and between two looks
 
 
 @click.command("rm", cls=LoomCommand)
@@ -19,29 +27,75 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the removed ids as a list.")
 def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> None:
-    """Remove JOBS with their records and logs. One that runs must be stopped first."""
+    """Remove JOBS with their records, logs and checkpoints, and what the plane has of them.
+
+    One that is not over must be stopped first.
+    """
     if not jobs and not ended:
         raise UserError("name the jobs to remove, or --ended for all that are over")
-    named = [find_job(job) for job in jobs]
-    over = [record for record in catalog.records() if record.is_over()] if ended else []
-    found = {record.id: record for record in (*named, *over)}
-    _refuse_active(list(found.values()))
-    _agree(len(found), sure=yes or not ended)
-    scheduler = create_scheduler("torchx")
-    for job in found:
-        scheduler.delete(job)
+    has_plane = _wake_plane()
+    named = [_named(job) for job in jobs]
+    over = [record.id for record in catalog.records() if record.is_over()] if ended else []
+    known = live.jobs([*named, *over]) if has_plane else {}
+    states = {job: _state(job, known) for job in (*named, *over)}
+    _refuse_active({job: states[job] for job in named})
+    gone = [job for job, state in states.items() if state in _OVER]
+    _agree(len(gone), sure=yes or not ended)
+    for job in gone:
+        _remove(job, job in known)
         if not as_json:
             click.echo(f"{job} removed")
     if as_json:
-        echo_json(list(found))
+        echo_json(gone)
 
 
-def _refuse_active(found: list[Record]) -> None:
+def _named(job: str) -> str:
+    """Return the job that is meant: one that has a run, or that only the plane knows."""
+    try:
+        return find_job(job).id
+    except UserError as error:
+        known = None if isinstance(error, Ambiguous) else live.stranger(job)
+        if known is None:
+            raise
+        return str(known["id"])
+
+
+def _state(job: str, known: dict[str, live.Live]) -> str:
+    record: Record | None = catalog.record(job)
+    if record is not None:
+        return state_of(record, known.get(job))
+    state = str(known[job]["state"])
+    return _OVER[_ENDS.index(state)] if state in _ENDS else state
+
+
+def _refuse_active(states: dict[str, str]) -> None:
     """Refuse before any is removed: a command that fails has changed nothing."""
-    for record in found:
-        if not record.is_over():
-            remedy = f"stop it first: `loom stop {record.id}`"
-            raise UserError(f"{record.id} is {record.state.name}; {remedy}")
+    for job, state in states.items():
+        if state not in _OVER:
+            raise UserError(f"{job} is {state}; stop it first: `loom stop {job}`")
+
+
+def _wake_plane() -> bool:
+    """See that there is a plane where there has been one: it has most of what is to go."""
+    from torchloom.client import plane
+
+    if not settings.wants_plane() or not (settings.loom_home() / "plane").is_dir():
+        return False
+    return plane.find_or_start() is not None
+
+
+def _remove(job: str, is_known: bool) -> None:
+    """Remove a job's folder; then have the plane forget it, which learns of the end from there."""
+    from torchloom.client import plane
+
+    deadline = time.monotonic() + _NEWS
+    while is_known and (live.job(job) or {}).get("state") not in _ENDS:
+        if time.monotonic() > deadline:
+            raise UserError(f"the plane does not know yet that {job} is over; try again")
+        time.sleep(_LOOK)
+    create_scheduler("torchx").delete(job)
+    if is_known:
+        plane.ask("remove", job=job, author=settings.user_name())
 
 
 def _agree(many: int, sure: bool) -> None:

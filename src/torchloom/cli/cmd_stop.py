@@ -1,6 +1,6 @@
 """`loom stop`: end jobs and say how they ended."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -8,7 +8,7 @@ import click
 from torchloom.cli import live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json
-from torchloom.cli.shapes import handle_of, job_shape
+from torchloom.cli.shapes import handle_of, is_ahead, is_released, job_shape, state_of
 from torchloom.cli.steering import in_words
 from torchloom.errors import Ambiguous, UserError
 from torchloom.launch.record import Record
@@ -17,6 +17,7 @@ from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 REASON = "cancelled_by_user"
+OVER = ("COMPLETED", "FAILED", "CANCELLED")
 _PROMISE = 2.0  # seconds in which ranks agree on a step that may be far
 _PATIENCE = 3600.0  # seconds for them to come to it
 
@@ -33,7 +34,8 @@ def command(
 ) -> None:
     """End JOBS: SIGTERM, their grace, SIGKILL. Logs and records stay.
 
-    With --at all ranks end before one and the same step, as if their data had ended there.
+    With --at all ranks end before one and the same step, as if their data had ended there. One that
+    was released, or is about to go on, has no ranks: it is cancelled, and its checkpoints stay.
     Without JOB the only active one is meant.
     """
     if now and at is not None:
@@ -48,30 +50,53 @@ def command(
         _end_at(job, at, reason, no_wait, as_json)
     if not found:
         return
+    between = _between(found)
+    if between and at is not None:
+        raise UserError(f"{min(between)} has no ranks now that could come to a step")
+    for job in between:
+        _cancel(job, reason)
     runner = get_runner()
     if at is None:
-        _end(runner, found, reason or REASON, now)
+        _end(runner, [each for each in found if each.id not in between], reason or REASON, now)
     else:
         for record in found:
             _end_at(record.id, at, reason, no_wait, as_json)
-    ended = found if no_wait else [_waited(runner, record) for record in found]
+    ended = found if no_wait else [_waited(runner, each, between) for each in found]
+    known = {record.id: live.job(record.id) for record in found if record.is_over()}
     if as_json:
-        echo_json([job_shape(record) for record in ended])
+        echo_json([job_shape(record, live=known.get(record.id)) for record in ended])
         return
     for before, after in zip(found, ended, strict=True) if at is None or not no_wait else ():
         had = "had already ended: " if before.is_over() else ""
-        click.echo(f"{after.id} {had}{after.state.name}")
+        had = between.get(after.id, had)
+        click.echo(f"{after.id} {had}{state_of(after, known.get(after.id))}")
+
+
+def _between(found: Sequence[Record]) -> dict[str, str]:
+    """Return the jobs that are not over though their last run is, with the words for that."""
+    known = {record.id: live.job(record.id) for record in found if record.is_over()}
+    return {
+        record.id: "was released: " if is_released(facts) else ""
+        for record in found
+        if (facts := known.get(record.id)) and is_ahead(record, facts)
+        if facts["state"] not in OVER
+    }
 
 
 def _leave_queue(job: str, reason: str, as_json: bool) -> None:
     """Have a job that waits leave the queue."""
-    from torchloom.cli import queued
-
-    done = queued.cancel(job, reason)
+    done = _cancel(job, reason)
     if as_json:
         echo_json([done])
     else:
         click.echo(f"{done['id']} {done['state']}")
+
+
+def _cancel(job: str, reason: str) -> dict[str, Any]:
+    """Have the plane end a job that has no ranks."""
+    from torchloom.cli import queued
+
+    return queued.cancel(job, reason)
 
 
 def _end(runner: Runner, jobs: list[Record], reason: str, now: bool) -> None:
@@ -87,10 +112,14 @@ def _found(jobs: Sequence[str | None]) -> tuple[list[Record], list[str]]:
         try:
             records.append(find_job(job))
         except UserError as error:
-            known = None if isinstance(error, Ambiguous) else live.stranger(job)
-            if known is None:
+            if isinstance(error, Ambiguous):
                 raise
-            strangers.append(known["id"])
+            if known := live.stranger(job):
+                strangers.append(known["id"])
+            elif is_released(known := live.job(job or "")):
+                records.append(find_job(known["id"] if known else job))
+            else:
+                raise
     return records, strangers
 
 
@@ -107,6 +136,10 @@ def _end_at(job: str, at: int | None, reason: str, no_wait: bool, as_json: bool)
             echo(line)
 
 
-def _waited(runner: Runner, record: Record) -> Record:
+def _waited(runner: Runner, record: Record, between: Mapping[str, str]) -> Record:
+    if record.id in between:
+        from torchloom.cli import queued
+
+        queued.waited(record.id)
     runner.wait(handle_of(record))
     return find_job(record.id)

@@ -35,11 +35,11 @@ class Resumption(Submission):
         self._begin = begin
         super().__init__(runner, scheduler, Request((), kind=Kind.SCRIPT), info)
         self._since = datetime.now(UTC)
-        self._generation: int = info.request.launch.generation
+        self._attempt: int = info.request.launch.attempt
 
     def _in_words(self, request: Request, launch: LaunchRequest) -> str:
         ranks = "" if self._is_queued else f" with {count(self._ranks)}"
-        return f"goes on as attempt {launch.generation + 1}{ranks}"
+        return f"goes on as attempt {launch.attempt + 1}{ranks}"
 
     @property
     def _is_queued(self) -> bool:
@@ -77,11 +77,11 @@ class Resumption(Submission):
     def _await_life(self) -> None:
         """Come back when the run is in its next life; say what it waits for meanwhile."""
         said = ""
-        while self._is_queued and self._record().restarts < self._generation:
+        while self._is_queued and self._record().restarts < self._attempt:
             from torchloom.client import plane
 
             job = plane.ask("job", job=self._app_id)
-            if job["state"] in _OVER and self._record().restarts < self._generation:
+            if job["state"] in _OVER and self._record().restarts < self._attempt:
                 raise Failure(f"{self._app_id} {job['state']} ({job['reason']})")
             if job["state"] == "QUEUED" and job["reason"] != said:
                 said = job["reason"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchloom.cli.live import Live
 
 _FINER = ("PAUSED", "RECOVERING")  # than any state of a scheduler
+_LISTED = {"COMPLETED": "SUCCEEDED"}  # a plane's word, and the one in lists of all jobs
 _COLOURS = {
     "RUNNING": "cyan",
     "SUCCEEDED": "green",
@@ -43,10 +44,18 @@ def handle_of(record: Record, scheduler: str = "local") -> str:
 
 
 def state_of(record: Record, live: "Live | None") -> str:
-    """Return a job's state: the plane knows finer ones while the job goes on."""
-    if live and live["state"] in _FINER and (not record.is_over() or is_released(live)):
-        return str(live["state"])
+    """Return a job's state: the plane knows finer ones while it goes on, and what is to come."""
+    if live and (is_ahead(record, live) if record.is_over() else live["state"] in _FINER):
+        return _LISTED.get(live["state"], str(live["state"]))
     return record.state.name
+
+
+def is_ahead(record: Record, live: "Live") -> bool:
+    """Tell whether a job is further than its last run, which is over: it was released, then perhaps
+    given up, or it is to go on."""
+    later = live["attempt"] - record.restarts - 1
+    is_given_up = live["state"] == "CANCELLED" and record.state is AppState.SUCCEEDED
+    return is_released(live) or later > 0 or (later == 0 and is_given_up)
 
 
 def is_released(live: "Live | None") -> bool:
@@ -66,11 +75,11 @@ def job_shape(
         "name": record.name,
         "state": state,
         "status": state,
-        "reason": live["reason"] if live and is_released(live) else record.reason,
+        "reason": live["reason"] if live and state != record.state.name else record.reason,
         "step": live["step"] if live else None,
         "world_size": len(record.ranks) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,
-        "generation": record.restarts,
+        "generation": record.generation,
         "handle": handle_of(record, scheduler),
         "scheduler": scheduler,
         "owner": record.owner,
@@ -105,6 +114,6 @@ def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[
         "state": rank.state.name,
         "step": known.get("step"),
         "device_uuids": known.get("device_uuids", []),
-        "generation": rank.attempt,
+        "generation": rank.generation,
         "exit_code": rank.exit_code,
     }

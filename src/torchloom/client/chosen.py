@@ -6,6 +6,7 @@ other plane, as its token says, and not the user of this host.
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from torchloom.client.http import Client
 
 _STEERING = ("set", "undo", "pause", "resume", "stop", "checkpoint")
+_ACTIVE = ("RUNNING", "PAUSED", "RECOVERING", "QUEUED")
 _LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
+_GLANCE = 5.0  # seconds for an answer to whoever looks again and again
+_EVENTS, _POINTS, _MOST_BUCKETS = 100, 1000, 20_000  # where nobody says how many; and at most
 _COLUMNS = {
     "name": "name",
     "rank": "rank",
@@ -47,14 +51,14 @@ def is_elsewhere() -> bool:
     return (settings.loom_home() / "login.json").exists()
 
 
-def client() -> "Client":
+def client(**words: float) -> "Client":
     """Return the plane elsewhere that was chosen."""
     from torchloom.client import login
 
     found = login.current()
     if found is None:
         raise UserError("no plane elsewhere was chosen; `loom login URL` does")
-    return found.client()
+    return found.client(**words)
 
 
 def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
@@ -63,24 +67,46 @@ def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
         from torchloom.client import plane
 
         return plane.ask(name, timeout, **facts)
-    if name not in _ASKS and name not in _STEERING:
-        raise NotElsewhere(f"`{name}`")
     with client() as other:
-        return _steered(other, name, facts) if name in _STEERING else _ASKS[name](other, facts)
+        return _asked(other, name, facts)
+
+
+def asker() -> Callable[..., Any]:
+    """Return `ask` for whoever asks again and again: connections to a plane elsewhere stay."""
+    if not is_elsewhere():
+        from torchloom.client import plane
+
+        return plane.ask
+    steering, looking = client(), client(timeout=_GLANCE)
+
+    def asked(name: str, timeout: float | None = None, **facts: Any) -> Any:
+        return _asked(steering if name in _STEERING else looking, name, facts)
+
+    return asked
 
 
 def meant(other: "Client", job: str) -> str:
     """Return the job that is meant; where none is named, the only one that is not over."""
     if job:
         return job
-    active: list[str] = [
-        one["id"] for one in other.jobs(state=["RUNNING", "PAUSED", "RECOVERING", "QUEUED"])
-    ]
+    active = _active(other)
     if len(active) > 1:
         raise Ambiguous("job", "", active)
     if not active:
         raise UserError("no job is active there; name one, `loom ls` lists them")
     return active[0]
+
+
+def _active(other: "Client") -> list[str]:
+    return [one["id"] for one in other.jobs(state=list(_ACTIVE))]
+
+
+def _asked(other: "Client", name: str, facts: Facts) -> Any:
+    if name in _STEERING:
+        return _steered(other, name, facts)
+    if name not in _ASKS:
+        raise NotElsewhere(f"`{name}`")
+    return _ASKS[name](other, facts)
 
 
 def _steered(other: "Client", verb: str, facts: Facts) -> dict[str, Any]:
@@ -91,6 +117,40 @@ def _steered(other: "Client", verb: str, facts: Facts) -> dict[str, Any]:
     if wait is not None:
         said["wait"] = min(float(wait), _LONGEST_WAIT)
     return other.command(meant(other, facts.get("job") or ""), verb, **said)
+
+
+def _jobs(other: "Client", facts: Facts) -> list[dict[str, Any]]:
+    return list(islice(other.jobs(), facts.get("limit")))
+
+
+def _events(other: "Client", facts: Facts) -> dict[str, Any]:
+    """Return the last that happened to a job; where none is named, to those that are not over."""
+    job, limit = facts.get("job"), facts.get("limit") or _EVENTS
+    jobs = [job] if job else _active(other)
+    found = [event for name in jobs for event in other.newest(name, limit)]
+    return {"items": sorted(found, key=lambda one: one["time"] or "")[-limit:]}
+
+
+def _metrics(other: "Client", facts: Facts) -> dict[str, Any]:
+    """Return points as the door has them; of a longer curve the last one of each bucket."""
+    job = meant(other, facts.get("job") or "")
+    wanted = {"name": facts.get("metric") or None, "rank": facts.get("rank")}
+    buckets = min(facts.get("limit") or _POINTS, _MOST_BUCKETS)
+    found = other.metrics(job, first=facts.get("after"), buckets=buckets, **wanted)
+    return {**found, "series": list(map(_as_points, found["series"]))}
+
+
+def _as_points(one: Facts) -> dict[str, Any]:
+    columns = zip(one["steps"], one["times"], map(_number, one["last"]), strict=True)
+    return {
+        **{name: one[name] for name in ("name", "role", "rank")},
+        "points": list(map(list, columns)),
+    }
+
+
+def _number(value: float | None) -> float:
+    """Return a value; what JSON cannot say is no number."""
+    return math.nan if value is None else value
 
 
 def _devices(other: "Client", facts: Facts) -> dict[str, Any]:
@@ -124,10 +184,10 @@ def _curves(other: "Client", facts: Facts) -> dict[str, Any]:
 
 
 def _curve(one: Facts) -> dict[str, Any]:
-    """Return a curve with the door's names; what JSON cannot say is no number."""
+    """Return a curve with the door's names."""
     told: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
     for name in ("min", "max", "last"):
-        told[name] = [math.nan if value is None else value for value in one[name]]
+        told[name] = list(map(_number, one[name]))
     return told
 
 
@@ -136,7 +196,12 @@ def _of_job(read: Callable[["Client", str], Any]) -> Callable[["Client", Facts],
 
 
 _ASKS: Mapping[str, Callable[["Client", Facts], Any]] = {
+    "status": lambda other, _: other.plane(),
+    "jobs": _jobs,
     "job": _of_job(lambda other, job: other.job(job)),
+    "ranks": _of_job(lambda other, job: other.ranks(job)),
+    "metrics": _metrics,
+    "events": _events,
     "knobs": _of_job(lambda other, job: other.knobs(job)),
     "audit": _of_job(lambda other, job: list(other.commands(job))),
     "stacks": _of_job(lambda other, job: other.stacks(job)),

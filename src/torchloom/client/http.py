@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 75.0  # seconds; a command may wait for a minute
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
-_PAGE = 200
+_PAGE, _MOST = 200, 1000  # items of a page, and the most that a plane gives
 _LOOK = 0.5  # seconds between two looks at what is to come
 
 
@@ -89,6 +89,10 @@ class Client:
             self._http.close()
             self._http = None
 
+    def plane(self) -> dict[str, Any]:
+        """Return how the plane is: since when, whom it hears, what it has stored and dropped."""
+        return self._one("GET", "/api/plane")
+
     def me(self) -> dict[str, Any]:
         """Return who is asking, and as what."""
         return self._one("GET", "/api/me")
@@ -108,6 +112,10 @@ class Client:
     def job(self, job: str) -> dict[str, Any]:
         """Return one job with its ranks."""
         return self._one("GET", f"/api/jobs/{_part(job)}")
+
+    def ranks(self, job: str) -> list[dict[str, Any]]:
+        """Return the ranks of a job: where each is, and how far."""
+        return list(self._pages(f"/api/jobs/{_part(job)}/ranks"))
 
     def submit(
         self, spec: Mapping[str, Any], key: str = "", cwd: str | None = None
@@ -146,6 +154,12 @@ class Client:
     def events(self, job: str) -> Iterator[dict[str, Any]]:
         """Yield what happened to a job."""
         return self._pages(f"/api/jobs/{_part(job)}/events")
+
+    def newest(self, job: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last that happened to a job, by time."""
+        path, params = f"/api/jobs/{_part(job)}/events", {"limit": min(limit, _MOST)}
+        found: list[dict[str, Any]] = self._one("GET", path, params=params)["items"]
+        return found
 
     def knobs(self, job: str) -> list[dict[str, Any]]:
         """Return what of a job can be changed, and its values."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from torchloom import settings
 from torchloom.client import trust
-from torchloom.client.http import BadUrl, Client, address
+from torchloom.client.http import TIMEOUT, BadUrl, Client, address
 from torchloom.errors import Failure, UserError
 
 _PAGE = "/login"
@@ -60,9 +60,11 @@ class Login:
     fingerprint: str = ""
     authority: str = ""
 
-    def client(self) -> Client:
+    def client(self, timeout: float = TIMEOUT) -> Client:
         """Return the plane as an object."""
-        return Client(self.url, self.token, self.fingerprint, authority=self.authority)
+        return Client(
+            self.url, self.token, self.fingerprint, authority=self.authority, timeout=timeout
+        )
 
 
 def path() -> Path:

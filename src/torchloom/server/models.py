@@ -304,6 +304,22 @@ class Workers(Page):
     items: list[Worker]
 
 
+class PlaneStatus(BaseModel):
+    """How the weaver is, and no more of it: where its database lies is nobody's concern."""
+
+    epoch: int
+    pid: int
+    host: str
+    started_at: str
+    connected: bool = Field(description="whether it hears itself over the bus")
+    jobs: int = Field(description="that are not over")
+    agents: int
+    ranks: int
+    backlog: int = Field(description="records that wait to be stored")
+    stored: int
+    dropped: dict[str, int] = Field(description="messages that were not believed, by reason")
+
+
 class Amount(Answer):
     """So much of something: all there is on nodes that are up, and what no job has."""
 

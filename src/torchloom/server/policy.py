@@ -43,6 +43,7 @@ POLICY: Mapping[Row, str] = {
     ("POST", "/api/jobs/{id}/commands"): OPERATOR,
     ("GET", "/api/jobs/{id}/commands/{command}"): VIEWER,
     # cluster
+    ("GET", "/api/plane"): VIEWER,
     ("GET", "/api/cluster/workers"): VIEWER,
     ("GET", "/api/cluster/resources"): VIEWER,
     ("GET", "/api/cluster/queue"): VIEWER,

@@ -56,6 +56,7 @@ def again(
         checkpoints="",
         saves=False,
         backoff=0.0,
+        attempt=0,
         generation=0,
         resume_from=None,
     )

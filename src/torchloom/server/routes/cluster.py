@@ -1,4 +1,4 @@
-"""The cluster: which nodes there are and how they are, what is free, who waits."""
+"""The cluster: how its plane is, which nodes there are, what is free, who waits."""
 
 from typing import Annotated, Any
 
@@ -14,6 +14,12 @@ from torchloom.weaver.store.rows import Agent
 _UP = "up"
 Owner = Annotated[str, Path(min_length=1, max_length=64)]
 router = APIRouter(tags=["cluster"])
+
+
+@router.get("/api/plane", response_model=models.PlaneStatus, responses=declared(503))
+async def plane(desk: DeskDep) -> Any:
+    """How the weaver is: since when, whom it hears, what it has stored and dropped."""
+    return await desk.link.ask("status")
 
 
 @router.get("/api/cluster/workers", response_model=models.Workers, responses=declared(503))
