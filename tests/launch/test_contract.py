@@ -35,7 +35,9 @@ def environment(
     group = Group(of, members) if members else whole_group(of)
     key = ReplicaKey("trainer", replica)
     told = group_variables(request, group, key, local_rank, 1, meeting)
-    order = ReplicaOrder("trainer", replica, 1, (), "/", (), own or {}, grouped=of.distributed)
+    order = ReplicaOrder(
+        "trainer", replica, 1, (), "/", (), own or {}, grouped=of.distributed, generation=4
+    )
     here = {"LOOM_STORE": store}
     return rank_environment(inherited, order, told, "n1", Path("/logs/t"), ports or {}, here)
 
@@ -72,7 +74,7 @@ def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
         "LOOM_NODE": "n1",
         "LOOM_ATTEMPT": "1",
         "LOOM_ROLE": "trainer",
-        "LOOM_GENERATION": "1",
+        "LOOM_GENERATION": "4",
     }
 
 
@@ -125,7 +127,7 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
         "LOOM_NODE": "n1",
         "LOOM_ATTEMPT": "1",
         "LOOM_ROLE": "trainer",
-        "LOOM_GENERATION": "1",
+        "LOOM_GENERATION": "4",
     }
 
 

@@ -211,7 +211,7 @@ def test_a_job_that_waits_before_its_restart_is_stopped_at_once(
     scheduler.stop(app_id)
     record = over(app_id)
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert (record.state, record.reason) == (AppState.CANCELLED, "cancelled_by_user")
     assert events(app_id, "backoff") == [{"seconds": 60.0, "reason": "exit_code_1_rank_0"}]
     assert len(lives(out)) == 1
@@ -336,7 +336,8 @@ def test_ranks_that_outlived_their_launch_are_ended_before_the_run_goes_on(
     assert rank is not None
     keeper = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in processes_of(app_id) - {rank.pid, keeper}:  # nobody is left who would end the rank
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with another
+            os.kill(pid, signal.SIGKILL)
     until(lambda: processes_of(app_id) == {rank.pid, keeper})
     until(lambda: catalog.record(app_id).is_over())  # type: ignore[union-attr]
 

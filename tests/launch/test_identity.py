@@ -116,7 +116,7 @@ def test_the_end_of_a_process_wakes_whoever_waits_for_it(child: subprocess.Popen
 
     child.communicate(b"\n")
 
-    assert woken.wait(10)
+    assert woken.wait(90)
     waiter.join()
 
 

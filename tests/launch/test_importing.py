@@ -8,6 +8,8 @@ import pytest
 
 from torchloom.launch.importing import digest, fingerprint, import_environment, surroundings
 
+from ..living import allowed
+
 
 def test_only_what_an_import_reads_is_part_of_the_import_time_environment() -> None:
     read = {
@@ -81,7 +83,7 @@ def test_the_fingerprint_of_hundreds_of_packages_takes_less_than_three_milliseco
         fingerprint([str(tmp_path)])
         taken.append(time.perf_counter() - began)
 
-    assert min(taken) < 0.003
+    assert min(taken) < allowed(0.003)
 
 
 def test_another_limit_or_umask_is_another_surrounding() -> None:

@@ -34,3 +34,16 @@ def test_without_room_there_is_no_page(job: str, tmp_path: Path) -> None:
     (tmp_path / shared_memory.folder(job).name).write_text("in the way")
 
     assert shared_memory.make_page(job, "trainer-0-0-0") == ""
+
+
+@pytest.mark.parametrize(("last", "after"), [("1", "2"), ("2", "2"), ("0", "0"), ("none", "none")])
+def test_what_a_rank_left_is_handed_to_the_very_next_life(job: str, last: str, after: str) -> None:
+    mark = shared_memory.folder(job) / "pages" / "train-a0-r3" / "life"
+    mark.parent.mkdir(parents=True)
+    mark.write_text(last)
+
+    shared_memory.hand_on(job, "train-a0-r3", 2)
+    shared_memory.hand_on(job, "train-a0-r4", 2)  # it has left nothing
+
+    assert mark.read_text() == after
+    assert [path.name for path in mark.parent.parent.rglob("*")] == ["train-a0-r3", "life"]

@@ -8,7 +8,7 @@ import pytest
 from torchloom.rules.election import Holding, Move, Origin, Plan, Standing, What
 from torchloom.rules.escalation import Cause, Limits, Mode
 from torchloom.rules.generation import Persist, Phase, State, due
-from torchloom.rules.live import begin, restore, step
+from torchloom.rules.live import begin, is_quiet, restore, step, trains
 from torchloom.rules.membership import Seat, Who
 from torchloom.rules.regroup import (
     Arrived,
@@ -380,3 +380,40 @@ def test_sharded_state_waits_until_no_older_checkpoint_can_come() -> None:
         4, Origin.MEMORY, (Move(0, What.COPY, 4, 0), Move(1, What.COPY, 4, 0))
     )
     assert said(state, Sealed(1, 6))[0] == [Restart(2, 2, Cause.NO_COPY, 6)]
+
+
+def watched() -> State:
+    """Return two ranks that train already, from step 4 on, in generation 3 of attempt 2."""
+    room = {"a": 1, "b": 1}
+    return trains(Holding.REPLICATED, (B, A), room, 3, 2, 4, Limits())
+
+
+def test_a_job_that_trains_already_is_quiet_until_it_loses_somebody() -> None:
+    state = watched()
+
+    assert [seat.who for seat in state.record.seats] == [A, B]
+    assert is_quiet(state)
+    told, orders = said(state, Exited(B, -9, 9))
+    assert told == [Began(4, Mode.LIVE, "exit_signal_9_rank_1")]
+    fork, notify = Fork(NEW, 4, Mode.LIVE), Notify(A, 4)
+    assert orders == [MakeStore("a", 4), Seal(4), notify, fork, Notify(NEW, 4)]
+
+
+def test_the_next_weaver_asks_whether_those_who_trained_still_do() -> None:
+    state = watched()
+
+    later = restore(
+        state, record_from_dict(json.loads(json.dumps(record_to_dict(state.record)))), 9.0
+    )
+
+    assert not is_quiet(later)
+    assert due(later) == (Go(A, 3, 4), Go(B, 3, 4))
+    assert is_quiet(after(later, Started(A, 3), Started(B, 3)))
+
+
+def test_what_waits_for_time_is_not_quiet() -> None:
+    state = watched()
+
+    assert not is_quiet(after(state, Broke(A, 3, is_collective=True)))
+    assert not is_quiet(after(state, Exited(B, -9, 9)))
+    assert is_quiet(after(state, Finished(A, 3), Finished(B, 3)))

@@ -11,6 +11,7 @@ from torchloom.rules.election import Origin, What
 from torchloom.rules.escalation import Cause
 from torchloom.rules.regroup import Event
 
+from ..living import allowed
 from .simulation.campaign import Found, campaign, first_broken, several
 from .simulation.checks import Broken
 from .simulation.mutants import BUGS, planted
@@ -81,7 +82,7 @@ def test_ten_thousand_seeds_keep_every_promise_and_see_every_state_and_event() -
     assert not found.broken, replay(found)
     assert seldom(found, OFTEN) == {}
     assert found.events >= SEEDS * 200
-    assert found.seconds < 300 * PROCESSES
+    assert found.seconds < allowed(300)
 
 
 @pytest.mark.process

@@ -8,6 +8,8 @@ from torchloom.rules.recovery import (
     Effect,
     Event,
     Finish,
+    LiveEnded,
+    NodeLost,
     RankExited,
     ReplicaKey,
     RoleRule,
@@ -384,3 +386,50 @@ def test_a_start_that_fails_on_a_retry_ends_the_app() -> None:
     assert app.tell(StartFailed(key("a1"), "cannot_start: gone")) == ["stop a0"]
     assert app.ends("a0") == ["finish"]
     assert app.verdict == failed("cannot_start: gone")
+
+
+# Ranks that were replaced one by one, until that could not go on.
+
+
+def test_when_ranks_can_no_longer_be_replaced_all_start_again_as_after_any_failure() -> None:
+    app = App.of(RoleRule("a", ranks=3, max_retries=1))
+
+    gave_up = app.tell(LiveEnded("exit_signal_9_rank_1"))
+    gone = app.fails("a0", 1)
+    others = [app.fails("a0", 0), app.fails("a0", 2)]
+
+    assert (gave_up, gone, others) == (["stop a0"], [], [[], ["start a0#1"]])
+    assert app.state.restarts == 1
+
+
+def test_without_retries_left_the_cause_for_which_live_ended_ends_the_app() -> None:
+    app = App.of(RoleRule("a", ranks=2))
+
+    app.tell(LiveEnded("exit_signal_9_rank_1"))
+    app.fails("a0", 1)
+    app.fails("a0", 0)
+
+    assert app.verdict == failed("exit_signal_9_rank_1")
+
+
+def test_it_is_one_failure_however_often_it_is_said_and_whatever_else_was() -> None:
+    app = App.of(RoleRule("a", ranks=2, max_retries=5))
+
+    app.fails("a0", 1)
+    again = [app.tell(LiveEnded("x")), app.tell(LiveEnded("x"))]
+
+    assert again == [[], []]
+    assert app.state.restarts == 1
+
+
+def test_a_node_that_was_lost_before_is_the_failure_and_no_second_one_follows() -> None:
+    roles = [RoleRule("a", replicas=2, max_retries=1)]
+    app = App(initial(roles, nodes=("n0", "n1", "n2")))
+    app.tell(Begin())
+
+    app.tell(NodeLost("n1", "gone"))
+    app.tell(LiveEnded("node_lost_n1"))
+    app.fails("a0")
+
+    assert app.done == ["start a0#1", "start a1#1"]
+    assert (app.state.restarts, app.state.seats[key("a1")]) == (1, "n2")

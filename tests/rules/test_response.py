@@ -13,6 +13,7 @@ from torchloom.rules.response import (
     Exited,
     Fail,
     GivenUp,
+    GiveUp,
     Kill,
     LossNotFinite,
     Mark,
@@ -148,6 +149,33 @@ def test_live_with_no_group_left_starts_all_again() -> None:
     effects = told(Policy(Recovery.LIVE), NodeLost("n0"))
 
     assert effects[-1].recovery is Recovery.RESTART
+
+
+def test_a_job_that_is_recovered_live_loses_only_the_rank_that_was_hit() -> None:
+    why = "device_failed_gpu3"
+    state = State(SEED, {"j": Policy(Recovery.LIVE)}, frozenset({"j"}))
+
+    assert step(state, FAILED)[1] == (
+        Mark(B1, why),
+        Mark(OTHER, why),
+        GiveUp(B1, why),
+        Kill(OTHER, why),
+        Restart("other", frozenset({OTHER}), Recovery.RESTART, why),
+    )
+    assert step(state, GivenUp(A0, "hang_rank_0"))[1] == (
+        Mark(A0, "hang_rank_0"),
+        GiveUp(A0, "hang_rank_0"),
+    )
+    assert step(state, Exited(A0, -9))[1] == (Mark(A0, "exit_signal_9_rank_0"),)
+
+
+def test_a_job_that_no_longer_wants_it_is_not_recovered_live() -> None:
+    state = State(SEED, {"j": Policy(Recovery.FAIL)}, frozenset({"j"}))
+
+    effects = step(state, GivenUp(A0, "hang_rank_0"))[1]
+
+    assert GiveUp(A0, "hang_rank_0") not in effects
+    assert effects[-1] == Fail("j", "hang_rank_0")
 
 
 def test_a_job_that_would_shrink_too_far_fails() -> None:

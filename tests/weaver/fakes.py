@@ -47,7 +47,8 @@ from .fresh import fresh
 
 M = TypeVar("M", bound=Message)
 LR = Knob("lr", 0.1, "float", 0.0, 1.0)
-PATIENCE = 10.0
+PATIENCE = 60.0  # seconds; generous, for loaded machines
+ANSWER = 10.0  # seconds after which somebody asks again
 
 
 class FakeRank:
@@ -115,7 +116,7 @@ class FakeAgent:
         said = Hello(
             self.head, self.name, self.host, "boot", 42, self.epoch, self.devices, registers
         )
-        answer = await self.bus.request(subjects.hello(self.name), encode(said), PATIENCE)
+        answer = await self.bus.request(subjects.hello(self.name), encode(said), ANSWER)
         greeting = decode(answer, Greeting)
         self.epoch = greeting.epoch
         return greeting
@@ -163,6 +164,8 @@ def register(
     boundary: messages.Boundary = "api",
     knobs: tuple[Knob, ...] = (LR,),
     replica: str = "",
+    attempt: int | None = None,
+    rank_life: int = 1,
 ) -> Register:
     """Return how a rank introduces itself."""
     life = incarnation or f"{job}-{role}-{rank}-{generation}"
@@ -180,6 +183,8 @@ def register(
         boundary=boundary,
         knobs=knobs,
         world_size=world,
+        life=rank_life,
+        attempt=generation if attempt is None else attempt,
     )
 
 

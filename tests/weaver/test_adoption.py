@@ -96,7 +96,7 @@ def test_what_happened_while_no_weaver_was_up_is_known_to_the_next_and_only_once
             await agent.hello()
             adoption(weaver).look_at_all()
         ledger.rank_ended(("trainer", 0, 1), AppState.FAILED, -9)
-        ledger.restarted(1)
+        ledger.restarted(1, 1)
         for _ in range(2):
             async with weaver_at(tmp_path, exchange) as weaver:
                 adoption(weaver).look_at_all()
@@ -147,7 +147,7 @@ def test_an_exit_read_late_is_not_that_of_the_next_life(tmp_path: Path) -> None:
         exchange, ledger = Exchange(), launched()
         start(ledger)
         ledger.rank_ended(("trainer", 0, 1), AppState.FAILED, -9)
-        ledger.restarted(1)
+        ledger.restarted(1, 1)
         start(ledger, attempt=1)
         async with weaver_at(tmp_path, exchange) as weaver:
             agent, _ = await crowd(exchange, 2, generation=1)
@@ -166,7 +166,7 @@ def test_ranks_that_start_again_end_the_recovery(tmp_path: Path) -> None:
         start(ledger)
         async with weaver_at(tmp_path, Exchange()) as weaver:
             adopting = adoption(weaver)
-            ledger.restarted(1)
+            ledger.restarted(1, 1)
             adopting.look_at("job-1")
             assert rows(tmp_path, JOB)[0][3:] == ("RECOVERING", "restart", 2)
 
@@ -336,10 +336,52 @@ def test_the_first_error_is_among_what_the_plane_knows_of_a_job(tmp_path: Path) 
         ledger = launched()
         start(ledger)
         async with weaver_at(tmp_path, Exchange()) as weaver:
-            ledger.restarted(1, "exit_code_1_rank_1", error)
+            ledger.restarted(1, 1, "exit_code_1_rank_1", error)
             adoption(weaver).look_at("job-1")
             known = weaver.jobs.get("job-1")
             assert known is not None
             return known.facts["first_error"], known.state, known.reason
 
     assert asyncio.run(scenario()) == (error, "RECOVERING", "exit_code_1_rank_1")
+
+
+def test_a_newcomer_of_a_live_recovery_is_no_start_of_its_job(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange, ledger = Exchange(), launched()
+        start(ledger)
+        async with weaver_at(tmp_path, exchange) as weaver:
+            adoption(weaver).look_at_all()
+            weaver.jobs.turn("job-1", JobState.RECOVERING, "exit_signal_9_rank_1")
+
+            ledger.note("started", ranks=[{"rank": 1, "life": 2}])
+            adoption(weaver).look_at("job-1")
+            assert weaver.jobs.get("job-1").state == "RECOVERING"
+
+            ledger.note("started", ranks=[{"rank": 0, "life": 1}, {"rank": 1, "life": 1}])
+            adoption(weaver).look_at("job-1")
+            assert weaver.jobs.get("job-1").state == "RUNNING"
+
+    asyncio.run(scenario())
+
+
+def test_an_exit_is_that_of_the_very_process_that_ended(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange, ledger = Exchange(), launched()
+        start(ledger)
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent, _ = await crowd(exchange, 1)
+            agent.rank(register(1, generation=3, attempt=0, rank_life=2))
+            await agent.hello()
+            adoption(weaver).look_at_all()
+            place = {"role": "trainer", "replica": 0, "local_rank": 1, "attempt": 0}
+
+            ledger.note("exit", **place, life=1, generation=0, code=-9)
+            adoption(weaver).look_at("job-1")
+            first = rows(tmp_path, RANKS)
+            ledger.note("exit", **place, life=2, generation=1, code=-9)
+            adoption(weaver).look_at("job-1")
+
+            assert first == [(0, "up", ""), (1, "up", "")]
+            assert rows(tmp_path, RANKS) == [(0, "up", ""), (1, "gone", "exit_signal_9_rank_1")]
+
+    asyncio.run(scenario())

@@ -244,12 +244,15 @@ def test_a_broker_that_is_killed_or_stands_still_makes_nobody_lost_and_loses_not
     assert rows(weaver.home / "plane", lost) == []
 
 
-def test_a_weaver_that_is_stopped_for_a_while_makes_nobody_lost(weaver: WeaverProcess) -> None:
+@pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=pytest.mark.soak)])
+def test_a_weaver_that_is_stopped_for_a_while_makes_nobody_lost(
+    weaver: WeaverProcess, seconds: float
+) -> None:
     async def scenario() -> None:
         async with two_ranks(weaver) as agent:
             assert weaver._process is not None
             weaver._process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(4.0)  # longer than an agent may be silent
+            await asyncio.sleep(seconds)  # longer than an agent may be silent
             weaver._process.send_signal(signal.SIGCONT)
             await agent.work(50)
             await agent.all_stored()

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-LIMIT = 60.0  # seconds; ranks that take longer are stuck
+LIMIT = 180.0  # seconds, for loaded machines; ranks that take longer are stuck
 
 
 class Zygote:

@@ -218,4 +218,4 @@ def test_a_resolver_that_never_answers_costs_a_second_not_ten(
 
     (unbounded, bounded) = [int(seconds) for _, seconds in answers]
     assert unbounded >= 5
-    assert bounded < 3
+    assert bounded < unbounded / 2

@@ -88,6 +88,7 @@ class Agent:
         self._todo: deque[Message] = deque()
         self._starting: dict[ReplicaKey, list[Rank]] = {}
         self._failed: dict[ReplicaKey, OSError] = {}
+        self._newcomers: set[int] = set()  # that the keeper has not answered for
         self._kill_at: dict[ReplicaKey, float] = {}
         self._last_output = time.monotonic()
         self._quiet_limit = 0.0
@@ -176,7 +177,7 @@ class Agent:
         """Do what was asked for in its order; what needs a keeper waits for it."""
         while self._todo:
             message = self._todo[0]
-            if message["do"] in ("start", "store") and not self._has_keeper(message["order"]):
+            if "order" in message and not self._has_keeper(message["order"]):
                 return
             self._todo.popleft()
             self._act(message)
@@ -188,7 +189,7 @@ class Agent:
             if order.key == key:
                 self._todo.remove(message)
                 facts = {"role": order.role, "index": order.index, "attempt": order.attempt}
-                facts |= {"code": -int(signal.SIGTERM)}
+                facts |= {"life": order.life, "code": -int(signal.SIGTERM)}
                 ranks = [{**facts, "local_rank": rank.local_rank} for rank in order.ranks]
                 self._launcher.send({"say": "exited", "ranks": ranks})
 
@@ -212,6 +213,12 @@ class Agent:
                 self._start(self._order(message["order"]))
             case "store":
                 self._host_store(self._order(message["order"]), message["address"])
+            case "fork":
+                self._fork(self._order(message["order"]))
+            case "meet":
+                self._meet(self._order(message["order"]), message["address"])
+            case "end_life":
+                self._end_life(ReplicaKey(*message["key"]), *message["life"])
             case "stop":
                 self._stop(ReplicaKey(*message["key"]), message["signum"], message["grace"])
             case "signal":
@@ -296,12 +303,27 @@ class Agent:
         self._failed.pop(key, None)
         settled = ports.settle(order.ports)
         for rank_order in order.ranks:
-            self._start_rank(order, rank_order, settled)
+            self._starting[key].append(self._start_rank(order, rank_order, settled))
 
-    def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> None:
+    def _fork(self, order: ReplicaOrder) -> None:
+        """Start one rank while the others of its replica live, once however often it is said."""
+        mine = order.ranks[0]
+        before = [rank for rank in self._ranks.values() if rank.is_place_of(order, mine)]
+        if any(rank.attempt == order.attempt and rank.life >= order.life for rank in before):
+            return
+        self._last_output = time.monotonic()
+        owner = f"{order.role}-a{order.attempt}-r{mine.variables.get('RANK', '')}"
+        shared_memory.hand_on(self._post.share.app_id, owner, order.life)
+        started = self._start_rank(order, mine, ports.settle(order.ports))
+        self._newcomers.add(started.number)
+        for rank in before:
+            self._bury(rank)  # after the start: to find what it left running takes a while
+
+    def _start_rank(self, order: ReplicaOrder, mine: RankOrder, settled: Mapping[str, int]) -> Rank:
         log = self._logs.of(mine.logs)
         forwarded = self._logs.forwarded(mine.logs)
-        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log)
+        lived = (order.life, order.generation)
+        rank = Rank(order.key, mine.local_rank, order.attempt, forwarded, log, *lived)
         rank.beside = {
             "rank": mine.variables.get("RANK", ""),
             "copies": order.copies and f"{order.copies}/{mine.local_rank}",
@@ -310,11 +332,11 @@ class Agent:
         rank.log = log = self._logs.dressed(rank)
         with contextlib.suppress(OSError):  # without it the rank has no logs, and no error file
             log.directory.mkdir(parents=True, exist_ok=True)
-        put_aside(rank.error_file, order.attempt - 1)
+        put_aside(rank.error_file, _before(order))
         variables = dict(mine.variables)
         here = {
             STORE_VARIABLE: self._stores.settle(order, variables),
-            PAGE_VARIABLE: self._page(order, mine.local_rank),
+            PAGE_VARIABLE: shared_memory.make_page(self._post.share.app_id, rank.page),
             UPLINK_VARIABLE: self._uplink,
         }
         env = rank_environment(
@@ -328,18 +350,25 @@ class Agent:
             order.argv, env, order.cwd, given, list(rank.outputs), rank.note, bool(self._relay)
         )
         self._ranks[rank.number] = rank
-        self._starting[order.key].append(rank)
-
-    def _page(self, order: ReplicaOrder, local_rank: int) -> str:
-        """Return a new page for a new life: the progress of the one before is not its own."""
-        life = f"{order.role}-{order.index}-{local_rank}-{order.attempt}"
-        return shared_memory.make_page(self._post.share.app_id, life)
+        return rank
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
         env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
         port = self._stores.host(order, env, address)
         answer = {"say": "store", "role": order.role, "attempt": order.attempt}
         self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
+
+    def _meet(self, order: ReplicaOrder, address: str) -> None:
+        """Have a store for a later generation of an attempt that is under way."""
+        answer = {"say": "met", "attempt": order.attempt, "generation": order.generation}
+        if order.file_store:
+            store = self._stores.file_of(order.role, order.generation)
+            self._launcher.send({**answer, "store": store})
+            return
+        env = rank_environment(self._inherited, order, {}, self._node, Path(), {})
+        port = self._stores.host(order, env, address)
+        store = f"tcp://{address}:{port.number}" if port.hosted else ""
+        self._launcher.send({**answer, "store": store})
 
     # What the keeper says.
 
@@ -380,9 +409,18 @@ class Agent:
             return
         rank.started(shown)
         self._pump.watch(rank)
-        self._answered(rank.key)
+        if rank.number in self._newcomers:
+            self._newcomers.discard(rank.number)
+            self._launcher.send({"say": "started", "ranks": [self._shown(rank)]})
+        else:
+            self._answered(rank.key)
+        self._learn_to_read_pages()
         if self._noderelay is not None:
             self._noderelay.start()  # after the ranks, which need not wait for it
+
+    def _learn_to_read_pages(self) -> None:
+        """Import now what an exit needs: it is to be told at once."""
+        import torchloom.bus.page  # noqa: F401
 
     def _start_failed(self, message: Message) -> None:
         rank = self._ranks.pop(message["id"], None)
@@ -390,9 +428,13 @@ class Agent:
             return
         for fd in list(rank.outputs):
             rank.close(fd)
+        error = OSError(message["errno"], message["what"] or "")
+        if rank.number in self._newcomers:
+            self._newcomers.discard(rank.number)
+            self._launcher.send({**rank.note, "say": "not_forked", "cause": _why(error)})
+            return
         self._starting[rank.key].remove(rank)
-        number = message["errno"]
-        self._failed.setdefault(rank.key, OSError(number, message["what"] or ""))
+        self._failed.setdefault(rank.key, error)
         self._answered(rank.key)
 
     def _answered(self, key: ReplicaKey) -> None:
@@ -406,8 +448,8 @@ class Agent:
             self._send_signal(key, signal.SIGKILL)
             error = self._failed.pop(key)
             bad = error.errno in _BAD_NODE
-            cause = f"{error.strerror}: {os.strerror(error.errno or 0)}"
-            self._launcher.send({"say": "start_failed", **place, "cause": cause, "bad_node": bad})
+            failed = {"say": "start_failed", **place, "cause": _why(error)}
+            self._launcher.send({**failed, "bad_node": bad})
         self._launcher.send({"say": "started", **place, "ranks": list(map(self._shown, crew))})
 
     def _exited(self, children: list[Mapping[str, int]]) -> None:
@@ -435,8 +477,7 @@ class Agent:
         """Return the step a rank was in when it ended, by its page; -1 when it tells none."""
         from torchloom.bus.page import PageView
 
-        life = f"{rank.key.role}-{rank.key.index}-{rank.local_rank}-{rank.attempt}"
-        view = PageView.open(shared_memory.page(self._post.share.app_id, life))
+        view = PageView.open(shared_memory.page(self._post.share.app_id, rank.page))
         if view is None:
             return -1
         reading = view.read()
@@ -458,6 +499,12 @@ class Agent:
         self._kill_at[key] = time.monotonic() + grace
         self._send_signal(key, signum)
         self._send_signal(key, signal.SIGCONT)  # a stopped process sees its signal only then
+
+    def _end_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> None:
+        """End one process of a rank at once, and no other."""
+        for rank in self._alive():
+            if rank.is_life(key, local_rank, attempt, life):
+                self._keeper.signal(rank.number, signal.SIGKILL)
 
     def _send_signal(self, key: ReplicaKey, signum: int) -> None:
         for rank in self._alive():
@@ -495,6 +542,15 @@ class Agent:
 
     def _on_output(self) -> None:
         self._last_output = time.monotonic()
+
+
+def _before(order: ReplicaOrder) -> int | str:
+    """Return under which name the error of the life before is kept."""
+    return order.attempt - 1 if order.life == 1 else f"{order.attempt}-{order.life - 1}"
+
+
+def _why(error: OSError) -> str:
+    return f"{error.strerror}: {os.strerror(error.errno or 0)}"
 
 
 def _process(process: ProcessId) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def claim(app_id: str) -> None:
         raise RunTaken(app_id)
 
 
-def claim_again(app_id: str, generation: int) -> None:
-    """The same for a run that has ended and goes on with a generation. Of two, one is refused.
+def claim_again(app_id: str, attempt: int) -> None:
+    """The same for a run that has ended and goes on with an attempt. Of two, one is refused.
 
     Only the last processes of the life before are waited for.
     """
@@ -64,7 +64,7 @@ def claim_again(app_id: str, generation: int) -> None:
             raise RunGoesOn(app_id)
         time.sleep(_LOOK)
     record = run.record().truth()
-    if not record.is_over() or record.restarts >= generation:
+    if not record.is_over() or record.restarts >= attempt:
         raise RunGoesOn(app_id)
 
 

@@ -17,10 +17,12 @@ from torchloom.launch.variables import (
     CHECKPOINTS_VARIABLE,
     GENERATION_VARIABLE,
     JOB_VARIABLE,
+    LIFE_VARIABLE,
     NODE_VARIABLE,
     PAGE_VARIABLE,
     RESUME_VARIABLE,
     ROLE_VARIABLE,
+    STANDIN_VARIABLE,
     STORE_VARIABLE,
     TOKEN_VARIABLE,
     UPLINK_VARIABLE,
@@ -38,6 +40,8 @@ _NOT_FOR_RANKS = (
     UPLINK_VARIABLE,
     CHECKPOINTS_VARIABLE,
     RESUME_VARIABLE,
+    LIFE_VARIABLE,
+    STANDIN_VARIABLE,
 )
 
 
@@ -80,10 +84,12 @@ def group_variables(
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": meeting.port,
         "TORCHELASTIC_RESTART_COUNT": attempt,
-        "TORCHELASTIC_MAX_RESTARTS": request.generation + group.role.max_retries,
+        "TORCHELASTIC_MAX_RESTARTS": request.attempt + group.role.max_retries,
         "TORCHELASTIC_RUN_ID": request.run_id or request.app_id,
         "TORCHELASTIC_USE_AGENT_STORE": meeting.hosted,
     }
+    if request.is_live:
+        own[LIFE_VARIABLE] = "1"
     if request.nodes:
         own["TORCHX_RANK0_HOST"] = meeting.address
     return {name: str(value) for name, value in contract.items()} | own
@@ -107,7 +113,7 @@ def rank_environment(
     env |= {
         NODE_VARIABLE: node,
         ROLE_VARIABLE: order.role,
-        GENERATION_VARIABLE: str(order.attempt),
+        GENERATION_VARIABLE: str(order.generation),
         "TORCHELASTIC_ERROR_FILE": str(log_dir / "error.json"),
         "PET_LOG_DIR": str(log_dir / "torchelastic"),
     }

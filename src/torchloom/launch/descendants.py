@@ -12,7 +12,7 @@ from pathlib import Path
 from torchloom.launch.identity import host_name
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
-    GENERATION_VARIABLE,
+    ATTEMPT_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
 )
@@ -48,17 +48,17 @@ def of_app(share: Share) -> set[int]:
     return found
 
 
-def agents_of(share: Share, generation: int | None = None) -> set[int]:
+def agents_of(share: Share, attempt: int | None = None) -> set[int]:
     """Return the guards, launch processes, agents and keepers of an app on this node.
 
-    With a generation, those whose life began with it.
+    With an attempt, those whose life began with it.
     """
     wanted = {
         f"{AGENT_VARIABLE}={share.app_id}".encode(),
         f"{NODE_VARIABLE}={share.node}".encode(),
     }
-    if generation is not None:
-        wanted.add(f"{GENERATION_VARIABLE}={generation}".encode())
+    if attempt is not None:
+        wanted.add(f"{ATTEMPT_VARIABLE}={attempt}".encode())
     return {pid for pid in _pids() if wanted.issubset(_environ(pid))}
 
 

@@ -29,7 +29,7 @@ def first_error(reports: Iterable[ErrorReport | None]) -> str | None:
     return min(found)[-1] if found else None
 
 
-def put_aside(path: Path, attempt: int) -> None:
+def put_aside(path: Path, attempt: int | str) -> None:
     """Keep an earlier attempt's error under its number, so that a new one is really new."""
     with contextlib.suppress(OSError):
         path.rename(path.with_name(f"error.{attempt}.json"))

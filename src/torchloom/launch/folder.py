@@ -60,16 +60,16 @@ class RunFolder:
         self.path.rename(final)
         return RunFolder(final)
 
-    def agree(self, generation: int = 0) -> None:
+    def agree(self, attempt: int = 0) -> None:
         """Note that whoever wanted the run knows of it: what is not agreed on is unmade.
 
         A life that goes on where another ended is agreed on by itself.
         """
         with contextlib.suppress(OSError):  # a full disk does not keep it from running
-            (self.path / _agreed(generation)).touch(0o600)
+            (self.path / _agreed(attempt)).touch(0o600)
 
-    def is_agreed(self, generation: int = 0) -> bool:
-        return (self.path / _agreed(generation)).exists()
+    def is_agreed(self, attempt: int = 0) -> bool:
+        return (self.path / _agreed(attempt)).exists()
 
     def exists(self) -> bool:
         return (self.path / "app.json").exists()
@@ -193,8 +193,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _agreed(generation: int) -> str:
-    return f"{_AGREED}-{generation}" if generation else _AGREED
+def _agreed(attempt: int) -> str:
+    return f"{_AGREED}-{attempt}" if attempt else _AGREED
 
 
 def _replace(path: Path, data: bytes) -> None:

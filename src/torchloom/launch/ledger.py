@@ -32,6 +32,8 @@ class Started:
     process: ProcessId | None
     attempt: int
     warmth: str = ""
+    life: int = 1
+    generation: int = 0
 
 
 def rank_records(request: LaunchRequest) -> tuple[RankRecord, ...]:
@@ -69,14 +71,26 @@ class Ledger:
 
     def resumed(self, **facts: object) -> None:
         """The run goes on where an earlier life of it has ended."""
-        self.note("resumed", generation=self.record.restarts, **facts)
+        facts = {"attempt": self.record.restarts, **facts}
+        self.note("resumed", generation=self.record.generation, **facts)
 
     def restarted(
-        self, restarts: int, reason: str = "", error: Mapping[str, Any] | None = None
+        self,
+        restarts: int,
+        generation: int,
+        reason: str = "",
+        error: Mapping[str, Any] | None = None,
     ) -> None:
         """Note why ranks are started again, and what went wrong."""
-        record = replace(self.record, restarts=restarts, first_error=dict(error or {}))
+        generation = max(generation, self.record.generation)
+        record = replace(self.record, restarts=restarts, generation=generation)
+        record = replace(record, first_error=dict(error or {}))
         self._write(record, "restart", restarts=restarts, reason=reason)
+
+    def asked_for(self, generation: int) -> None:
+        """Note a generation before anybody is a member of it: none is had twice."""
+        if generation > self.record.generation:
+            self._write(replace(self.record, generation=generation))
 
     def ranks_started(self, started: Iterable[Started]) -> None:
         """Note new processes of some ranks."""
@@ -90,6 +104,8 @@ class Ledger:
                 rank=one.rank,
                 process=one.process,
                 attempt=one.attempt,
+                life=one.life,
+                generation=one.generation,
                 warmth=one.warmth,
                 exit_code=None,
                 started_at=now(),
@@ -109,7 +125,8 @@ class Ledger:
         role, replica, local = place
         rank = next(rank for rank in ended.ranks if _place_of(rank) == place)
         facts = {"role": role, "replica": replica, "local_rank": local, "attempt": rank.attempt}
-        self._write(ended, "exit", **facts, code=exit_code)
+        lived = {"life": rank.life, "generation": rank.generation}
+        self._write(ended, "exit", **facts, **lived, code=exit_code)
 
     def finished(
         self,
@@ -147,7 +164,8 @@ class Ledger:
 def _shown(one: Started) -> dict[str, object]:
     role, replica, local_rank = one.place
     seat = {"role": role, "replica": replica, "local_rank": local_rank, "rank": one.rank}
-    return {**seat, "attempt": one.attempt, "pid": one.process.pid if one.process else None}
+    lived = {"attempt": one.attempt, "life": one.life, "generation": one.generation}
+    return {**seat, **lived, "pid": one.process.pid if one.process else None}
 
 
 def _put(record: Record, place: Place, **changes: object) -> Record:

@@ -34,9 +34,14 @@ class NotResumable(UserError):
     code = "not_resumable"
 
 
+def next_attempt(record: Record) -> int:
+    """Return an attempt that no life of a run has had."""
+    return max((record.restarts, *(rank.attempt for rank in record.ranks))) + 1
+
+
 def next_generation(record: Record) -> int:
     """Return a generation that no life of a run has had."""
-    return max((record.restarts, *(rank.attempt for rank in record.ranks))) + 1
+    return max(record.generation + 1, next_attempt(record))
 
 
 def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> LaunchRequest:
@@ -56,8 +61,13 @@ def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> 
 def continued(request: LaunchRequest, record: Record, step: int | None = None) -> LaunchRequest:
     """Return a request as one that goes on where a record has ended."""
     root = record.checkpoints or request.checkpoints
-    generation = next_generation(record)
-    return replace(request, generation=generation, checkpoints=root, resume_from=step)
+    return replace(
+        request,
+        attempt=next_attempt(record),
+        generation=next_generation(record),
+        checkpoints=root,
+        resume_from=step,
+    )
 
 
 def ended(app_id: str) -> Record:
@@ -91,7 +101,7 @@ def take_over(new: RunFolder, record: Record) -> RunFolder:
     return old
 
 
-def clear(app_id: str, generation: int) -> None:
+def clear(app_id: str, attempt: int) -> None:
     """End what killed processes of an earlier life left here; they would disturb the next one.
 
     Whoever wants to be the same next life is let be: that one is about to be refused in words.
@@ -100,7 +110,7 @@ def clear(app_id: str, generation: int) -> None:
     from torchloom.launch.keeping import kill_share
 
     share = Share(app_id)
-    earlier = descendants.agents_of(share) - descendants.agents_of(share, generation)
+    earlier = descendants.agents_of(share) - descendants.agents_of(share, attempt)
     descendants.send(earlier - {os.getpid()}, signal.SIGKILL)
     kill_share(share)
     stores.clear(share)
@@ -124,7 +134,8 @@ def first_record(fresh: Record, before: Record) -> Record:
         created_at=before.created_at,
         owner=before.owner or fresh.owner,
         parent=before.parent,
-        restarts=next_generation(before),
+        restarts=next_attempt(before),
+        generation=next_generation(before),
         checkpoints=before.checkpoints or fresh.checkpoints,
     )
 

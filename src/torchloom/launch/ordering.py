@@ -1,10 +1,13 @@
 """From a decision to start a replica to the order its node's agent gets. Pure."""
 
+from dataclasses import replace
+
 from torchloom.launch.contract import Meeting, group_variables
 from torchloom.launch.group import Group
 from torchloom.launch.ledger import rank_logs
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
+from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
 from torchloom.rules.recovery import Start
 
 
@@ -15,10 +18,11 @@ def replica_order(
     meeting: Meeting,
     file_store: bool,
     resume: str = "",
+    generation: int = 0,
 ) -> ReplicaOrder:
     """Return what starts a replica as a part of its group, which meets there.
 
-    `resume` says what it goes on from.
+    `resume` says what it goes on from, `generation` which membership it is born into.
     """
     key, role = start.key, group.role
     replica = request.replica(key)
@@ -43,7 +47,18 @@ def replica_order(
         grouped=role.distributed,
         file_store=file_store,
         copies=_copies(request, role, start),
+        generation=generation,
     )
+
+
+def newcomer_order(
+    order: ReplicaOrder, local_rank: int, generation: int, life: int
+) -> ReplicaOrder:
+    """Return what starts one rank of a replica again, while the others of its group live."""
+    mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
+    told = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
+    ranks = (replace(mine, variables=told),)
+    return replace(order, ranks=ranks, generation=generation, life=life)
 
 
 def _copies(request: LaunchRequest, role: RoleRequest, start: Start) -> str:

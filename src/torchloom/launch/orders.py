@@ -20,7 +20,7 @@ class RankOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOrder:
-    """All ranks of one replica, on one node, in one attempt."""
+    """All ranks of one replica, on one node, in one attempt; or one of them, in a later life."""
 
     role: str
     index: int
@@ -33,6 +33,8 @@ class ReplicaOrder:
     grouped: bool = False  # the ranks form a torch.distributed group
     file_store: bool = False  # and meet in a file of their own host
     copies: str = ""  # the folder of this attempt's copied logs, as torchrun lays them out
+    generation: int = 0
+    life: int = 1
 
     @property
     def key(self) -> ReplicaKey:

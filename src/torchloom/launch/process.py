@@ -1,4 +1,4 @@
-"""A run where it was started, by FOLDER CHANNEL HOW AGENT MEETING GENERATION.
+"""A run where it was started, by FOLDER CHANNEL HOW AGENT MEETING ATTEMPT.
 
 Three processes, all forks of one. The guard waits; the launch process carries out the recovery
 rule and writes the record; the agent has the ranks of this host. If the agent dies, the guard makes
@@ -33,7 +33,7 @@ from torchloom.launch.spawn import become_subreaper
 def main(arguments: list[str]) -> None:
     """Detach, become the guard, and start the others under it."""
     folder, channel, how = Path(arguments[0]), int(arguments[1]), arguments[2]
-    with_agent, meeting, generation = arguments[3] == "here", int(arguments[4]), int(arguments[5])
+    with_agent, meeting, attempt = arguments[3] == "here", int(arguments[4]), int(arguments[5])
     if os.fork():
         os._exit(0)  # whoever started us has no child to wait for
     os.chdir(os.sep)  # keep no file system busy
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(signum, signal.SIG_IGN)
     guard = ProcessId.mine()
     run = RunFolder(folder)
-    _claim(run.app_id, generation, channel)
+    _claim(run.app_id, attempt, channel)
     address = sockets.launch_address(run.app_id)
     listener = sockets.listen(address)
     ends = (socket.socket(fileno=channel), listener, _socket(meeting))
@@ -57,14 +57,14 @@ def main(arguments: list[str]) -> None:
     _guard(run.app_id, launcher, address, channel, how, with_agent)
 
 
-def _claim(app_id: str, generation: int, channel: int) -> None:
+def _claim(app_id: str, attempt: int, channel: int) -> None:
     """Be the run, alone; whoever wanted it is told when another one is."""
     try:
-        if generation:
+        if attempt:
             from torchloom.launch import lifetimes
 
-            claim_again(app_id, generation)
-            lifetimes.clear(app_id, generation)
+            claim_again(app_id, attempt)
+            lifetimes.clear(app_id, attempt)
         else:
             claim(app_id)
     except (RunTaken, RunGoesOn) as taken:
@@ -140,16 +140,16 @@ def _publish(new: RunFolder, guard: ProcessId) -> Ledger:
 
 def _agreed(channel: socket.socket, ledger: Ledger) -> bool:
     """Tell whether the submitter took notice; without it the run is unmade, or what it was."""
-    folder, generation = ledger.folder, ledger.record.restarts
+    folder, attempt = ledger.folder, ledger.record.restarts
     answer = b""
     with contextlib.suppress(OSError):
         channel.sendall(READY)
         answer = channel.recv(len(GO))
     if answer == GO:
-        folder.agree(generation)
-        if generation:
+        folder.agree(attempt)
+        if attempt:
             ledger.resumed(ranks=len(ledger.record.ranks))
-    elif generation:
+    elif attempt:
         from torchloom.launch.lifetimes import give_back
 
         give_back(folder, ledger.record)

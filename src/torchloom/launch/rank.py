@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchloom.launch.identity import ProcessId, boot_id, host_name
+from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.rules.replica import ReplicaKey
 
 _CHUNK = 1 << 16
@@ -28,10 +29,21 @@ class Log(Protocol):
 class Rank:
     """A rank that was started, or is about to be. Its owner reads its outputs with `pump`."""
 
-    def __init__(self, key: ReplicaKey, local_rank: int, attempt: int, logs: str, log: Log) -> None:
+    def __init__(
+        self,
+        key: ReplicaKey,
+        local_rank: int,
+        attempt: int,
+        logs: str,
+        log: Log,
+        life: int = 1,
+        generation: int = 0,
+    ) -> None:
         self.key = key
         self.local_rank = local_rank
         self.attempt = attempt
+        self.life = life  # the how manieth process of its rank in this attempt
+        self.generation = generation  # that it was born into
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
         self.beside: dict[str, Any] = {}  # what happens to its output beside
@@ -48,6 +60,8 @@ class Rank:
             "index": self.key.index,
             "local_rank": self.local_rank,
             "attempt": self.attempt,
+            "life": self.life,
+            "generation": self.generation,
             "logs": self.logs,
             "directory": str(self.log.directory),
             "beside": self.beside,
@@ -56,9 +70,25 @@ class Rank:
     @classmethod
     def from_note(cls, note: Mapping[str, Any], log: Log) -> "Rank":
         key = ReplicaKey(note["role"], note["index"])
-        rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log)
+        lived = (note["life"], note["generation"])
+        rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log, *lived)
         rank.beside = note["beside"]
         return rank
+
+    @property
+    def page(self) -> str:
+        """The name of its own page: the progress of a life before is not its own."""
+        life = f"{self.key.role}-{self.key.index}-{self.local_rank}-{self.attempt}"
+        return f"{life}-{self.life}" if self.life > 1 else life
+
+    def is_place_of(self, order: ReplicaOrder, mine: RankOrder) -> bool:
+        """Tell whether it is a process, of whatever life, of the rank that an order is for."""
+        return (self.key, self.local_rank) == (order.key, mine.local_rank)
+
+    def is_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> bool:
+        """Tell whether it is this process of that rank."""
+        mine = (self.key, self.local_rank, self.attempt, self.life)
+        return mine == (key, local_rank, attempt, life)
 
     @property
     def error_file(self) -> Path:

@@ -33,6 +33,8 @@ class RankRecord:
     started_at: str | None = None
     ended_at: str | None = None
     warmth: str = ""  # "warm", or "cold" and why
+    life: int = 1  # the how manieth process of this attempt
+    generation: int = 0  # that it was born into
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "RankRecord":
@@ -60,6 +62,7 @@ class Record:
     reason: str = ""
     error: str = NONE
     restarts: int = 0
+    generation: int = 0  # the highest that was ever asked for
     started_at: str | None = None
     ended_at: str | None = None
     guard: ProcessId | None = None

@@ -78,6 +78,12 @@ class Reports:
             self._broken = []
             self._lives.append(self._broken)
 
+    def began_with(self, reason: str) -> None:
+        """Forget errors of this life that ranks were replaced for before the one of the reason."""
+        found = [number for number, one in enumerate(self._broken) if one.cause == reason]
+        if found:
+            del self._broken[: found[-1]]
+
     def node_lost(self, name: str, evidence: str) -> None:
         self._evidence[f"node_lost_{name}"] = f"{name}: {evidence}"
 

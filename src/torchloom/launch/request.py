@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _OURS = ("PATH", "LOOM_PYTHON")  # set for every replica, and of no interest to a reader
 DEFAULT_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 JOIN_LIMIT = 60.0  # seconds for an agent to come up
+LIVE_PATIENCE = 90.0  # seconds: what live recovery may take, and half a minute
 ORPHAN_LIMIT = 60.0  # seconds that ranks live without an agent
 CRASH_LOOP = 3  # restarts in a row that came no further end a run that saves
 
@@ -113,8 +114,16 @@ class LaunchRequest:
     saves: bool = False  # it was described as a job that does
     deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     backoff: float = 0.0  # seconds before the first restart, doubled before each further one
-    generation: int = 0  # of the first start; above zero the run goes on with an earlier one
+    attempt: int = 0  # of the first start; above zero the run goes on with an earlier one
+    generation: int = 0  # of that attempt: above it by as many as live recoveries have had
     resume_from: int | None = None  # the step to go on from, instead of the newest saved one
+    live_patience: float = LIVE_PATIENCE  # without a word of a weaver: then it is a restart
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether the run's ranks may be replaced one by one: those of one group."""
+        is_one_group = len(self.roles) == 1 and self.roles[0].distributed
+        return is_one_group and self.policy.get("recovery") == "live"
 
     def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]

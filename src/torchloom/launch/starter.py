@@ -17,7 +17,7 @@ from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
-    GENERATION_VARIABLE,
+    ATTEMPT_VARIABLE,
     JOB_VARIABLE,
     NODE_VARIABLE,
     TOKEN_VARIABLE,
@@ -79,7 +79,7 @@ def start(
 
 def _record(request: LaunchRequest) -> Record:
     """Return the record that a run begins with, or one that has ended goes on with."""
-    if not request.generation:
+    if not request.attempt:
         return _first_record(request)
     from torchloom.launch import lifetimes
 
@@ -114,15 +114,15 @@ def _run_process(
     """Start the run's first process, which leaves at once for its detached children."""
     env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
     env |= {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
-    env[GENERATION_VARIABLE] = str(request.generation)
+    env[ATTEMPT_VARIABLE] = str(request.attempt)
     agent = "here" if request.carrier is None or head is not None else "carried"
     ends, meeting = [channel], -1
     if head is not None:
         meeting = head.listener.fileno()
         ends.append(meeting)
         env[TOKEN_VARIABLE] = head.token
-    words = [str(folder.path), str(channel), give, agent, str(meeting), str(request.generation)]
-    place = RunFolder.named(request.app_id) if request.generation else folder
+    words = [str(folder.path), str(channel), give, agent, str(meeting), str(request.attempt)]
+    place = RunFolder.named(request.app_id) if request.attempt else folder
     try:
         log = open(place.path / "agent.log", "ab")  # noqa: SIM115
     except OSError as error:

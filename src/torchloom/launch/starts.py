@@ -1,12 +1,14 @@
 """Starts that were decided: held until their group's store is there, said again until heard."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torchloom.launch.contract import Meeting
 from torchloom.launch.frames import Message
 from torchloom.launch.group import Group
 from torchloom.launch.nodes import Nodes
-from torchloom.launch.ordering import replica_order
+from torchloom.launch.ordering import newcomer_order, replica_order
+from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest
 from torchloom.rules.recovery import Start
 from torchloom.rules.replica import ReplicaKey
@@ -19,6 +21,7 @@ class Seating:
 
     node_of: Callable[[ReplicaKey], str]
     group: Callable[[str], Group]
+    generation: Callable[[int], int]  # of an attempt
 
 
 class Starts:
@@ -30,11 +33,12 @@ class Starts:
         self._seating = seating
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
         self._ordered: dict[ReplicaKey, Message] = {}  # that no agent has spoken of yet
-        self._resume: dict[int, str] = {}  # what each generation goes on from
+        self._resume: dict[int, str] = {}  # what each attempt goes on from
+        self._met: dict[str, tuple[Meeting, bool]] = {}  # where each role meets, if in a file
 
-    def go_on(self, generation: int, place: str) -> None:
-        """Have the ranks of a generation told what they go on from."""
-        self._resume = {generation: place}
+    def go_on(self, attempt: int, place: str) -> None:
+        """Have the ranks of an attempt told what they go on from."""
+        self._resume = {attempt: place}
 
     def order(self, start: Start) -> None:
         """Have a replica started, now or when the store of its group is there."""
@@ -86,6 +90,21 @@ class Starts:
             if starts and self._seating.node_of(self._head(starts[0])) == name:
                 self._ask_for_store(starts[0])
 
+    def newcomer(self, start: Start, local_rank: int, generation: int, life: int) -> Message:
+        """Return the order of one rank that comes to its group while that is under way."""
+        order = self._order(start, *self._met.get(start.key.role, (Meeting(), True)))
+        return {
+            "do": "fork",
+            "order": newcomer_order(order, local_rank, generation, life).to_dict(),
+        }
+
+    def meeting(self, start: Start, generation: int, node: str) -> Message:
+        """Return the order of a store for a later generation of an attempt."""
+        is_file = not self._meets_over_hosts(start.key.role)
+        order = replace(self._order(start, Meeting(), is_file), generation=generation)
+        address = "" if is_file else self._nodes.address(node)
+        return {"do": "meet", "order": order.to_dict(), "address": address}
+
     def _meets_over_hosts(self, role: str) -> bool:
         group = self._seating.group(role)
         seats = {self._seating.node_of(ReplicaKey(role, index)) for index in group.members}
@@ -94,7 +113,7 @@ class Starts:
     def _ask_for_store(self, start: Start) -> None:
         head = self._head(start)
         node = self._seating.node_of(head)
-        order = self._order(Start(head, start.attempt), Meeting())
+        order = self._order(Start(head, start.attempt), Meeting()).to_dict()
         self._nodes.tell(
             node, {"do": "store", "order": order, "address": self._nodes.address(node)}
         )
@@ -104,10 +123,18 @@ class Starts:
         return ReplicaKey(start.key.role, self._seating.group(start.key.role).members[0])
 
     def _send(self, start: Start, meeting: Meeting, file_store: bool = False) -> None:
-        self._ordered[start.key] = {"do": "start", "order": self._order(start, meeting, file_store)}
+        self._met[start.key.role] = (meeting, file_store)
+        order = self._order(start, meeting, file_store).to_dict()
+        self._ordered[start.key] = {"do": "start", "order": order}
         self._nodes.tell(self._seating.node_of(start.key), self._ordered[start.key])
 
-    def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> Message:
-        group = self._seating.group(start.key.role)
-        resume = self._resume.get(start.attempt, "")
-        return replica_order(self._request, group, start, meeting, file_store, resume).to_dict()
+    def _order(self, start: Start, meeting: Meeting, file_store: bool = False) -> ReplicaOrder:
+        return replica_order(
+            self._request,
+            self._seating.group(start.key.role),
+            start,
+            meeting,
+            file_store,
+            self._resume.get(start.attempt, ""),
+            self._seating.generation(start.attempt),
+        )

@@ -1,6 +1,6 @@
-"""Where the ranks of an attempt meet: a file on one host, a store process over hosts.
+"""Where the ranks of a generation meet: a file on one host, a store process over hosts.
 
-Every attempt has its own, so nothing of a dead one is found by the next.
+Every one has its own, so nothing of a dead one is found by the next.
 """
 
 import contextlib
@@ -39,6 +39,7 @@ class Stores:
         self._keeper = keeper
         self._ports: dict[tuple[str, int], int] = {}
         self._processes: dict[int, tuple[str, int]] = {}
+        self._hosted: dict[tuple[str, int], StorePort] = {}  # by role and generation
 
     def settle(self, order: ReplicaOrder, variables: MutableMapping[str, str]) -> str:
         """Return the address of an attempt's store, and fill in the port where one host's meet."""
@@ -56,9 +57,16 @@ class Stores:
         # no room for a file: rank 0 serves at the port
         return f"file://{folder}/{order.role}-{order.attempt}" if folder else ""
 
+    def file_of(self, role: str, generation: int) -> str:
+        """Return where a later generation of an attempt meets on this host; nothing: nowhere."""
+        folder = shared_memory.make(self._share.app_id)
+        return f"file://{folder}/{role}-g{generation}" if folder else ""
+
     def host(self, order: ReplicaOrder, env: Mapping[str, str], address: str) -> StorePort:
-        """Start the store of an attempt at an address of this host; `env` is its ranks'."""
-        self._end_older(order.role, order.attempt)
+        """Start a generation's store at an address of this host, once; `env` is its ranks'."""
+        if found := self._hosted.get((order.role, order.generation)):
+            return found
+        self._end_older(order.role, order.generation)
         listener = link.listen_on(address)
         port = listener.getsockname()[1]
         if importlib.util.find_spec("torch") is None:
@@ -69,8 +77,9 @@ class Stores:
         given = [read_end, os.open(os.devnull, os.O_WRONLY), os.dup(2), listener.detach()]
         number = self._keeper.start(argv, own, os.sep, given, [write_end])
         os.close(write_end)
-        self._processes[number] = (order.role, order.attempt)
-        return StorePort(port, hosted=True)
+        name = self._processes[number] = (order.role, order.generation)
+        self._hosted[name] = StorePort(port, hosted=True)
+        return self._hosted[name]
 
     def _command(
         self, order: ReplicaOrder, env: Mapping[str, str]
@@ -86,16 +95,17 @@ class Stores:
 
     def exited(self, number: int) -> None:
         """Forget a store that ended."""
-        if self._processes.pop(number, None):
+        if name := self._processes.pop(number, None):
+            self._hosted.pop(name, None)
             self._keeper.bury(number)
 
     def close(self) -> None:
         """Leave no file behind; processes end with the keeper."""
         shared_memory.remove(self._share.app_id)
 
-    def _end_older(self, role: str, attempt: int) -> None:
+    def _end_older(self, role: str, generation: int) -> None:
         for number, (other, before) in list(self._processes.items()):
-            if other == role and before < attempt:
+            if other == role and before < generation:
                 self._keeper.signal(number, signal.SIGKILL)
 
 

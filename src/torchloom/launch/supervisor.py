@@ -11,6 +11,7 @@ from typing import Any
 
 from torchloom.launch import stores
 from torchloom.launch.carriers import Carriers
+from torchloom.launch.crew import Crew, Life, key_of, place_of
 from torchloom.launch.descendants import Share
 from torchloom.launch.frames import Message
 from torchloom.launch.group import Group
@@ -22,6 +23,7 @@ from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
 from torchloom.launch.nodes import Nodes
 from torchloom.launch.parting import Parting
+from torchloom.launch.replacing import Replacing
 from torchloom.launch.reports import Reports
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.saved import Saved
@@ -38,6 +40,7 @@ from torchloom.specs.api import AppState
 
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
 _LEAVE = "leave"
+_ENDS_WATCH = (recovery.Idle, recovery.Cancelled, recovery.Leaving)
 _FAREWELL = 15.0  # seconds beyond the grace in which agents must have cleared up
 
 
@@ -57,15 +60,15 @@ class Supervisor:
         self._ledger = ledger
         self._signals = signals
         names = request.nodes or (host_name(),)
-        self._state = recovery.initial(request.rules(), names, request.generation)
+        self.state = recovery.initial(request.rules(), names, request.attempt)
         self._events: deque[recovery.Event] = deque()
         self._starts: list[Start] = []
-        self._alive: dict[Place, int] = {}  # the attempt of every rank that was ordered
+        self._crew = Crew(lambda key: self.state.seats[key])
         self._began: dict[ReplicaKey, float] = {}
         self._later = Later()  # restarts that wait; ranks that were asked to leave and did not
         self._saved = Saved(request, ledger.note)
         self._why = "resumed"  # what the next start is for
-        self._reports = Reports(request.log_dir, goes_on=request.generation > 0)
+        self._reports = Reports(request.log_dir, goes_on=request.attempt > 0)
         self._quiet_at: dict[str, float] = {}
         self._uncleared: set[str] = set()
         self._grace = request.grace
@@ -87,8 +90,21 @@ class Supervisor:
             self._tunnels.take,
         )
         self._meeting = meeting
-        seating = Seating(lambda key: self._state.seats[key], self._group)
+        seating = Seating(
+            lambda key: self.state.seats[key], self._group, lambda at: self._live.generation(at)
+        )
         self._waiting = Starts(request, self._nodes, seating)
+        self._live = Replacing(
+            request,
+            self._selector,
+            self._later,
+            self._crew,
+            self._nodes,
+            self._waiting,
+            ledger,
+            self._reports,
+            self,
+        )
         self._nodes.take_calls(listener)
         self._carriers = Carriers(request, ledger.folder.path, self._token)
         self._marker: Path | None = None
@@ -101,11 +117,12 @@ class Supervisor:
         self._on_signals()
         self._gather()
         if self._verdict is None:
-            self._take(recovery.Begin())
+            self.take(recovery.Begin())
         if self._verdict is None:
             self._ledger.running()
         while self._verdict is None:
             self._turn()
+        self._live.close()
         strays = self._nodes.missing()  # they were never heard of, or are about to call in vain
         self._clear_up()
         failed = self._verdict.state is AppState.FAILED
@@ -154,8 +171,8 @@ class Supervisor:
         return self._request.last_call if enough else self._request.join_limit
 
     def _needed(self) -> list[str]:
-        seats = self._state.seats.items()
-        return [name for key, name in seats if key not in self._state.dropped]
+        seats = self.state.seats.items()
+        return [name for key, name in seats if key not in self.state.dropped]
 
     def _share_logs(self) -> None:
         """Leave a mark in the log folder: a node that does not see it sends its logs here."""
@@ -181,17 +198,18 @@ class Supervisor:
         if self._request.carrier:
             self._ledger.note("node_joined", node=name, pid=hello["process"]["pid"])
         self._started(hello)
-        there = {_place(rank) for rank in self._current(hello)}
+        there = {place_of(rank) for rank in self._current(hello)}
         self._repeat(name, {place[:2] for place in there})
-        ours = {place: attempt for place, attempt in self._alive.items() if self._at(place) == name}
-        gone = [_vanished(place, attempt) for place, attempt in ours.items() if place not in there]
+        self._live.found(name, there)
+        ours, coming = self._crew.on(name), self._crew.to_come(name)
+        gone = [_vanished(*one) for one in ours.items() if one[0] not in {*there, *coming}]
         ended = [rank for rank in self._current(hello) if rank["code"] is not None]
         self._exited(ended + [rank for rank in gone if not self._waiting.is_waiting(_key(rank))])
 
     def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
         """Say again what an agent before may not have heard."""
-        for key, replica in self._state.replicas.items():
-            if self._state.seats[key] == name and replica.phase is recovery.Phase.STOPPING:
+        for key, replica in self.state.replicas.items():
+            if self.state.seats[key] == name and replica.phase is recovery.Phase.STOPPING:
                 self._waiting.heard(key)
                 self._send_stop(key)
         self._waiting.repeat(name, there)
@@ -200,14 +218,15 @@ class Supervisor:
         self._reports.node_lost(name, evidence)
         self._ledger.note("node_lost", node=name, evidence=evidence)
         self._uncleared.discard(name)
-        self._came([key for key, node in self._state.seats.items() if node == name])
-        self._alive = {place: at for place, at in self._alive.items() if self._at(place) != name}
-        for key in [key for key, node in self._state.seats.items() if node == name]:
+        was_watched = self._live.is_watched
+        self._live.lost(name, evidence)
+        if was_watched:
+            return
+        self.came([key for key, node in self.state.seats.items() if node == name])
+        self._crew.lose(name)
+        for key in [key for key, node in self.state.seats.items() if node == name]:
             self._waiting.drop(key)
-        self._take(recovery.NodeLost(name, evidence))
-
-    def _at(self, place: Place) -> str:
-        return self._state.seats[ReplicaKey(place[0], place[1])]
+        self.take(recovery.NodeLost(name, evidence))
 
     def _unwatched(self, why: str, name: str = "") -> None:
         """Note that ranks of another host, or of all others, run on and no plane sees them."""
@@ -235,26 +254,26 @@ class Supervisor:
             self._selector.unregister(self._leash)
             self._leash = None
             self._grace = min(self._grace, LEASH_GRACE)
-            self._take(recovery.Cancelled("launcher_lost"))
+            self.take(recovery.Cancelled("launcher_lost"))
 
     def _cancel(self, at_once: bool) -> None:
         asked = self._ledger.folder.cancel_request()
         self._polite = int(asked.get("signal") or signal.SIGTERM)
         if at_once:
             self._grace = 0.0
-            for key, replica in self._state.replicas.items():
+            for key, replica in self.state.replicas.items():
                 if replica.phase is recovery.Phase.STOPPING:
                     self._send_stop(key)
         reason = str(asked.get("reason") or "agent_terminated")
         if not at_once and self._asked_to_leave(reason):
-            self._take(recovery.Leaving(reason))
+            self.take(recovery.Leaving(reason))
         else:
             self._end_politely(reason)
 
     def _asked_to_leave(self, reason: str) -> bool:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
-        is_first = _LEAVE not in self._later and self._state.verdict is None
-        if not is_first or not self._alive or not self._grace or not self._saved.may_exist:
+        is_first = _LEAVE not in self._later and self.state.verdict is None
+        if not is_first or not self._crew.alive or not self._grace or not self._saved.may_exist:
             return False
         parting = Parting(self._selector, self._end_politely)
         if not parting.ask(self._request.app_id, reason, self._grace):
@@ -264,7 +283,7 @@ class Supervisor:
 
     def _end_politely(self, reason: str = "agent_terminated") -> None:
         self._later.drop(_LEAVE)
-        self._take(recovery.Cancelled(reason))  # what was said first stands
+        self.take(recovery.Cancelled(reason))  # what was said first stands
 
     def _on_message(self, name: str, message: Message) -> None:
         match message["say"]:
@@ -276,6 +295,10 @@ class Supervisor:
                 self._exited(self._current(message))
             case "store":
                 self._waiting.met(name, message)
+            case "met":
+                self._live.met(message)
+            case "not_forked":
+                self._live.not_forked(message)
             case "quiet":
                 self._quiet(name)
             case "leaving":
@@ -294,64 +317,76 @@ class Supervisor:
     def _started(self, message: Message) -> None:
         for rank in self._current(message):
             self._waiting.heard(_key(rank))
+            self._crew.heard(place_of(rank))
         self._ledger.ranks_started(
             Started(
-                place=_place(rank),
-                rank=self._rank(_place(rank)),
+                place=place_of(rank),
+                rank=self._rank(place_of(rank)),
                 process=_process(rank),
                 attempt=rank["attempt"],
                 warmth=rank["warm"],
+                life=rank["life"],
+                generation=rank["generation"],
             )
             for rank in self._current(message)
         )
 
     def _current(self, message: Message) -> list[Mapping[str, Any]]:
-        """Return the ranks of a message that are of the attempt under way."""
-        ranks: Sequence[Mapping[str, Any]] = message["ranks"]
-        return [rank for rank in ranks if self._alive.get(_place(rank)) == rank["attempt"]]
+        """Return the ranks of a message that are there now."""
+        return self._crew.current(message["ranks"])
 
     def _start_failed(self, name: str, message: Message) -> None:
         key = ReplicaKey(message["role"], message["index"])
         cause = f"cannot_start: {message['cause']}"
         self._waiting.heard(key)
-        self._forget(key)
-        if message["bad_node"] and self._state.spares:
+        self._crew.forget(key)
+        if message["bad_node"] and self.state.spares:
             self._nodes.give_up(name, cause)
         else:
-            self._take(StartFailed(key, cause))
+            self.take(StartFailed(key, cause))
 
     def _exited(self, ranks: Sequence[Mapping[str, Any]]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
-        phases = [self._state.replicas[_key(rank)].phase for rank in ranks]
+        self._live.tell(ranks)
+        phases = [self.state.replicas[_key(rank)].phase for rank in ranks]
         fresh = [
             rank
             for rank, phase in zip(ranks, phases, strict=True)
             if rank["code"] and phase is recovery.Phase.UP
         ]
-        self._came([_key(rank) for rank in fresh], [rank.get("step", -1) for rank in fresh])
+        if not self._live.is_watched:
+            self.came([_key(rank) for rank in fresh], [rank.get("step", -1) for rank in fresh])
         for rank, phase in zip(ranks, phases, strict=True):
-            del self._alive[_place(rank)]
+            self._crew.ended(place_of(rank))
             self._waiting.heard(_key(rank))  # one that was taken back has ended all the same
             if "error" in rank or rank in fresh:
-                cause = self._cause(_place(rank), rank["code"])
-                self._reports.failed(_place(rank), self._rank(_place(rank)), rank, cause)
+                place = place_of(rank)
+                cause = self._cause(place, rank["code"])
+                self._reports.failed(place, self._rank(place), rank, cause)
             self._reports.ended(rank)
             told = phase is not recovery.Phase.UP
             self._rank_ended(rank, AppState.CANCELLED if told else AppState.FAILED)
+        if ranks and self._live.is_watched:
+            self._live.ended()
 
-    def _came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None:
+    def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None:
         """Say how far those came that are about to be failures, where somebody asks."""
-        if not keys or not self._request.saves or self._state.verdict is not None:
+        if not keys or not self._request.saves or self.state.verdict is not None:
             return
         saved, step = self._saved.newest(), max(steps, default=-1)
         for key in dict.fromkeys(keys):
             lived = time.monotonic() - self._began.get(key, time.monotonic())
-            self._take(recovery.Reached(key, Point(saved, step, lived)))
+            self.take(recovery.Reached(key, Point(saved, step, lived)))
 
     def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
-        place, code = _place(rank), rank["code"]
+        place, code = place_of(rank), rank["code"]
         self._ledger.rank_ended(place, failure if code else AppState.SUCCEEDED, code)
-        self._take(recovery.RankExited(_key(rank), place[2], code == 0, self._cause(place, code)))
+        if not self._live.is_watched:
+            self.take(self.exit_of(place, code))
+
+    def exit_of(self, place: Place, code: int) -> recovery.RankExited:
+        """Return a rank's end in the words of the rule."""
+        return recovery.RankExited(key_of(place), place[2], code == 0, self._cause(place, code))
 
     def _cause(self, place: Place, code: int) -> str:
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
@@ -368,22 +403,26 @@ class Supervisor:
         """Take note that a node has printed nothing for too long; all of them: that is a hang."""
         now, limit = time.monotonic(), self._request.idle_timeout
         self._quiet_at[name] = now
-        busy = {self._at(place) for place in self._alive}
+        busy = {self._crew.at(place) for place in self._crew.alive}
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
-            self._came([ReplicaKey(place[0], place[1]) for place in self._alive])
-            self._take(recovery.Idle(f"idle_output_{limit:g}s"))
+            self.came([key_of(place) for place in self._crew.alive])
+            self.take(recovery.Idle(f"idle_output_{limit:g}s"))
 
     # What is done about it.
 
-    def _take(self, event: recovery.Event) -> None:
-        self._events.append(event)
-        if len(self._events) > 1:
-            return  # whoever is at it takes this one too
+    def take(self, *events: recovery.Event) -> None:
+        """Have the rule decide about these, one after the other, and do what it says."""
+        is_at_it = bool(self._events)
+        self._events.extend(events)
+        if any(isinstance(event, _ENDS_WATCH) for event in events):
+            self._events.extend(self._live.untold())
+        if is_at_it:
+            return  # whoever is at it takes these too
         while self._events:
-            restarts = self._state.restarts
-            self._state, effects = recovery.step(self._state, self._events[0])
-            if self._state.restarts != restarts:
+            restarts = self.state.restarts
+            self.state, effects = recovery.step(self.state, self._events[0])
+            if self.state.restarts != restarts:
                 self._restarts(self._events[0])
             for effect in effects:
                 self._do(effect)
@@ -401,19 +440,20 @@ class Supervisor:
                 self._ledger.note("node_replaced", replica=effect.key.index, **facts)
             case Wait():
                 due = recovery.Due(effect.number)
-                self._later.put(effect.number, effect.seconds, lambda: self._take(due))
+                self._later.put(effect.number, effect.seconds, lambda: self.take(due))
                 self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
             case Finish():
                 self._verdict = effect.verdict
 
     def _restarts(self, event: recovery.Event) -> None:
         match event:
-            case recovery.RankExited() | recovery.Idle():
+            case recovery.RankExited() | recovery.Idle() | recovery.LiveEnded():
                 self._why = event.cause
             case recovery.NodeLost():
                 self._why = f"node_lost_{event.node}"
         error = self._reports.told(self._why)
-        self._ledger.restarted(self._state.restarts, self._why, error)
+        restarts = self.state.restarts
+        self._ledger.restarted(restarts, self._live.generation(restarts), self._why, error)
 
     def _order_starts(self) -> None:
         """Have the replicas started that were decided on together."""
@@ -421,15 +461,14 @@ class Supervisor:
         again = [start for start in starts if start.attempt > 0]
         is_ready = not again or self._go_on(again)
         for start in starts:
-            role = self._request.role(start.key.role)
-            for local_rank in range(role.ranks_of(start.key.index)):
-                place = (start.key.role, start.key.index, local_rank)
-                self._alive[place] = start.attempt
+            ranks = self._request.role(start.key.role).ranks_of(start.key.index)
+            self._crew.begin(start.key, ranks, start.attempt)
             self._began[start.key] = time.monotonic()
             if is_ready:
                 self._waiting.order(start)
         if starts and is_ready:
             self._reports.begin_again()
+            self._live.begin(starts[0].attempt)
         elif starts:
             self._not_started(starts)
 
@@ -437,44 +476,40 @@ class Supervisor:
         """Find out what ranks go on from that are no first ones; false when nobody can tell."""
         from torchloom.errors import LoomError
 
-        generation = max(start.attempt for start in starts)
+        attempt = max(start.attempt for start in starts)
+        generation = self._live.generation(attempt)
         going = {start.key for start in starts}
-        others = {key for key, at in self._state.replicas.items() if at.alive} - going
+        others = {key for key, at in self.state.replicas.items() if at.alive} - going
         try:
             place = self._saved.go_on(generation, self._why, alone=not others)
         except LoomError as error:
             self._why = f"checkpoints_unavailable: {error}"
             return False
-        self._waiting.go_on(generation, place)
+        self._waiting.go_on(attempt, place)
         return True
 
     def _not_started(self, starts: Sequence[Start]) -> None:
         """Take starts that came to nothing for failures, with the usual retries."""
         why = self._why
         for start in starts:
-            for place in self._forget(start.key):
+            for place in self._crew.forget(start.key):
                 self._events.append(recovery.RankExited(start.key, place[2], False, why))
 
     def _group(self, role: str) -> Group:
-        return Group(self._request.role(role), self._state.members(role))
+        return Group(self._request.role(role), self.state.members(role))
 
     def _stop(self, key: ReplicaKey) -> None:
         """End a replica; one that was only about to start is told nothing."""
         if self._waiting.withdraw(key):
-            for place in self._forget(key):
+            for place in self._crew.forget(key):
                 self._events.append(recovery.RankExited(key, place[2], False, "not_started"))
             return
         self._send_stop(key)
 
     def _send_stop(self, key: ReplicaKey) -> None:
         order = {"do": "stop", "key": [key.role, key.index], "signum": self._polite}
-        self._nodes.tell(self._state.seats[key], {**order, "grace": self._grace})
-
-    def _forget(self, key: ReplicaKey) -> list[Place]:
-        places = [place for place in self._alive if place[:2] == (key.role, key.index)]
-        for place in places:
-            del self._alive[place]
-        return places
+        for node in self._crew.nodes_of(key):
+            self._nodes.tell(node, {**order, "grace": self._grace})
 
     # The end.
 
@@ -503,20 +538,17 @@ def _token(request: LaunchRequest) -> str:
     return nonce() if request.carrier.launcher != JOINED else environment()[TOKEN_VARIABLE]
 
 
-def _place(rank: Mapping[str, Any]) -> Place:
-    return (rank["role"], rank["index"], rank["local_rank"])
-
-
 def _key(rank: Mapping[str, Any]) -> ReplicaKey:
-    return ReplicaKey(rank["role"], rank["index"])
+    return key_of(place_of(rank))
 
 
 def _process(rank: Mapping[str, Any]) -> ProcessId | None:
     return ProcessId.from_dict(rank["process"]) if rank["process"] else None
 
 
-def _vanished(place: Place, attempt: int) -> dict[str, Any]:
+def _vanished(place: Place, life: Life) -> dict[str, Any]:
     """Return the end of a rank that nobody has seen: its agent and its keeper are gone."""
     role, index, local_rank = place
-    facts = {"role": role, "index": index, "local_rank": local_rank, "attempt": attempt}
-    return {**facts, "code": -int(signal.SIGKILL)}
+    facts = {"role": role, "index": index, "local_rank": local_rank}
+    lived = {"attempt": life[0], "life": life[1]}
+    return {**facts, **lived, "code": -int(signal.SIGKILL)}

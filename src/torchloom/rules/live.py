@@ -6,11 +6,11 @@ gets what from whom; when all have it, the generation is committed and trains. A
 one more generation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from torchloom.rules import escalation
-from torchloom.rules.election import Holding
+from torchloom.rules.election import Holding, Origin, Plan
 from torchloom.rules.escalation import Limits, Mode
 from torchloom.rules.forming import arrived, saved, sealed, store_made, took
 from torchloom.rules.generation import (
@@ -19,6 +19,7 @@ from torchloom.rules.generation import (
     Phase,
     Record,
     State,
+    Talk,
     complete_if_all,
     due,
     noted,
@@ -36,7 +37,7 @@ from torchloom.rules.losses import (
     registered,
     restart,
 )
-from torchloom.rules.membership import Seat, put, seat_of
+from torchloom.rules.membership import Seat, Who, put, seat_of
 from torchloom.rules.regroup import (
     Arrived,
     Broke,
@@ -67,6 +68,31 @@ def begin(
     seats = tuple(Seat(rank, node, is_new=True) for rank, node in enumerate(nodes))
     record = Record(seats, mode=Mode.RESTART, reason="begun")
     return State(holding, dict(room), record, limits)
+
+
+def trains(
+    holding: Holding,
+    lives: Iterable[Who],
+    room: Mapping[str, int],
+    generation: int,
+    attempt: int,
+    start: int,
+    limits: Limits,
+) -> State:
+    """Return the state of a job whose processes train already, from `start` on, and said so."""
+    seats = tuple(Seat(who.rank, who.node, who.life) for who in sorted(lives))
+    plan = Plan(start, Origin.SCRATCH)
+    record = Record(seats, generation, attempt, Phase.TRAINING, plan=plan, furthest=start)
+    talk = Talk(done=frozenset(seat.rank for seat in seats), has_store=True)
+    return State(holding, dict(room), record, limits, talk)
+
+
+def is_quiet(state: State) -> bool:
+    """Tell whether nothing has to be said, and nothing happens by time alone."""
+    record, talk = state.record, state.talk
+    if record.phase is not Phase.TRAINING or talk.broken:
+        return record.phase in (Phase.COMPLETE, Phase.FAILED)
+    return not due(state)
 
 
 def restore(state: State, record: Record, now: float) -> State:

@@ -147,6 +147,13 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveEnded:
+    """Ranks were replaced one by one, and that cannot go on; those that ended are told after it."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """Somebody wants the app to end."""
 
@@ -175,7 +182,18 @@ class Due:
     number: int
 
 
-Event = Begin | RankExited | StartFailed | NodeLost | Idle | Cancelled | Leaving | Reached | Due
+Event = (
+    Begin
+    | RankExited
+    | StartFailed
+    | NodeLost
+    | Idle
+    | LiveEnded
+    | Cancelled
+    | Leaving
+    | Reached
+    | Due
+)
 
 
 # What to do about it.
@@ -254,7 +272,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _end(_put(state, event.key, down), Verdict(AppState.FAILED, event.cause))
         case NodeLost():
             return _node_lost(state, event)
-        case Idle():
+        case Idle() | LiveEnded():
             up = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
             return _failed(state, min(up), event.cause) if up else (state, ())
         case Cancelled():

@@ -1,7 +1,7 @@
 """Decide whom a failure concerns and what is done about it, job by job."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from torchloom.rules.drmap import DeviceState, DRMap, GroupId, ProcessId
@@ -123,6 +123,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Have a rank that lives replaced: those who recover its job live end it, and only it."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Have these replica groups save and leave at a step boundary."""
 
@@ -158,7 +166,7 @@ class Fail:
     reason: str
 
 
-Effect = Mark | Notify | Kill | Drain | Restart | Shrink | Fail
+Effect = Mark | Notify | Kill | GiveUp | Drain | Restart | Shrink | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +175,7 @@ class State:
 
     drmap: DRMap = field(default_factory=DRMap)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    live: frozenset[str] = frozenset()  # jobs that are recovered live at this moment
 
 
 Next = tuple[State, tuple[Effect, ...]]
@@ -200,7 +209,7 @@ def _device(state: State, signal: DeviceReported) -> Next:
     device, was = signal.device, state.drmap.health_of(signal.device).state
     is_known = state.drmap.knows(device)
     drmap = state.drmap.mark(device, signal.state, signal.why)
-    state = State(drmap, state.policies)
+    state = replace(state, drmap=drmap)
     if not is_known:
         words = f"Device {device} not found in device-to-replicas map"
         return state, (Notify(None, device_reason(device), words),)
@@ -249,7 +258,12 @@ def _hit(
 def _recover(
     state: State, job: str, hit: frozenset[ProcessId], dead: frozenset[ProcessId], reason: str
 ) -> tuple[Effect, ...]:
-    """A replica group that lost a member is lost as a whole: the copy it held is not complete."""
+    """A replica group that lost a member is lost as a whole: the copy it held is not complete.
+
+    Where a job is recovered live every rank has a whole copy, and is replaced alone.
+    """
+    if _policy(state, job).recovery is Recovery.LIVE and job in state.live:
+        return tuple(GiveUp(process, reason) for process in sorted(hit - dead))
     drmap, everyone = state.drmap, _everyone(state.drmap, job) | hit
     groups = drmap.groups_of(hit)
     members = drmap.members(*groups) | hit

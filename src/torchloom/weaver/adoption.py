@@ -30,7 +30,7 @@ from torchloom.weaver.jobs import (
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.roster import Roster
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.rows import Job, Rank
 
 ENGINE = "local"
 _READ = "events_read"  # among a job's facts: how many bytes of its events are known
@@ -108,7 +108,7 @@ class Adoption:
             cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
             self._jobs.turn(record.id, JobState.RECOVERING, cause)
             self._jobs.told(_told(record, {RELEASING: False}))  # that is not asked again
-        elif kind == "started":
+        elif kind == "started" and not _are_newcomers(facts):
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
         elif kind == "exit":
             self._exited(record, facts)
@@ -120,8 +120,8 @@ class Adoption:
         code, number = facts.get("code", 0), _rank(record, facts)
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
         for row in self._roster.ranks(record.id):
-            life = (row.role, row.rank, row.generation, row.state)
-            if life == (facts.get("role"), number, facts.get("attempt", row.generation), "up"):
+            is_rank = (row.role, row.rank, row.state) == (facts.get("role"), number, "up")
+            if is_rank and _is_life(row, facts):
                 ours = row.reason if code == -signal.SIGKILL else ""
                 self._reports.rank_gone(row, ours or f"{how}_rank_{number}")
 
@@ -150,7 +150,7 @@ def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
         **({POLICY: dict(record.policy)} if record.policy else {}),
         **(more or {}),
     }
-    head = Head(VERSION, record.id, record.restarts, NO_RANK, "")
+    head = Head(VERSION, record.id, record.generation, NO_RANK, "")
     return Event(head, "job", 0, datetime.fromisoformat(record.created_at).timestamp(), facts)
 
 
@@ -177,6 +177,23 @@ def _rank(record: Record, facts: Mapping[str, Any]) -> int:
         if (rank.role, rank.replica, rank.local_rank) == place:
             return rank.rank
     return NO_RANK
+
+
+def _is_life(row: Rank, facts: Mapping[str, Any]) -> bool:
+    """Tell whether an exit is that of a rank's present life.
+
+    A life of attempt 0 that does not say so, as of an older torchloom, is known by its generation.
+    """
+    attempt, life = facts.get("attempt", row.attempt), facts.get("life", 1)
+    is_told = row.attempt or row.life > 1 or row.generation == 0 or attempt == 0
+    return (attempt, life) == ((row.attempt if is_told else row.generation), row.life)
+
+
+def _are_newcomers(facts: Mapping[str, Any]) -> bool:
+    """Tell whether processes took the places of others while the rest went on."""
+    ranks = facts.get("ranks")
+    lives = [one.get("life", 1) for one in ranks] if isinstance(ranks, list) else []
+    return bool(lives) and min(lives) > 1
 
 
 def _is_later(record: Record, job: Job) -> bool:

@@ -24,6 +24,7 @@ from torchloom.bus.messages import (
     Register,
     Welcome,
 )
+from torchloom.bus.regrouping import Talk
 from torchloom.rules.command import schedule
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.devices import Devices
@@ -89,13 +90,15 @@ class Agents:
         self._clock = clock
         self._hellos: Reader[Hello] = Reader(Hello, dropped)
         self._beats: Reader[Beat] = Reader(Beat, dropped)
-        self._acts: Reader[messages.Message] = Reader(messages.FromRank, dropped)
+        self._acts: Reader[messages.Message] = Reader(messages.FromRank | Talk, dropped)
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], tuple[Hello | Register, str, int]] = {}
         self._working: asyncio.Task[None] | None = None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
         self.on_node: Callable[[Hello], None] = lambda said: None
         self.on_gone: Callable[[str], None] = lambda agent: None
+        self.on_talk: Callable[[str, Talk], None] = lambda agent, said: None
+        self.on_launch: Callable[[str, Register], None] = lambda agent, said: None
         self.present: dict[str, Presence] = {}
         self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
         roster.on_lost = self._lost
@@ -156,7 +159,10 @@ class Agents:
             self._leave(agent)
         else:
             self._take_in()  # it may be of a rank that has just come
-            self._reports.take(agent, said)
+            if isinstance(said, Talk):
+                self.on_talk(agent, said)
+            else:
+                self._reports.take(agent, said)
 
     def _leave(self, agent: str) -> None:
         """An agent has done its work, and its silence means nothing."""
@@ -247,6 +253,7 @@ class Agents:
             self._hangs.registered(said)
             return self._roster.register(agent, said)
         self._reports.launched(said.head)
+        self.on_launch(agent, said)
         return None
 
     def _lost(self, agent: str) -> None:

@@ -30,6 +30,7 @@ _AT_THE_DOOR = (  # whoever is let in there is known
     "cancel",
     "quota",
     "retain",
+    "remove",
     "checkpoint_remove",
 )
 _RUNS = ("experiments", "experiment", "compare", "curves")
@@ -58,6 +59,7 @@ class Answering:
             "stacks": Inspecting(weaver).stacks,
             **{name: getattr(saved, name) for name in _SAVED},
             "retain": weaver.retaining.answer,
+            "remove": weaver.retaining.remove,
             **{name: getattr(admitting, name) for name in _PEOPLE},
             **{name: getattr(submitting, name) for name in _QUEUE},
         }

@@ -256,8 +256,10 @@ class Checkpoints:
         if row is None:  # its job may have ended before this weaver began
             found = self._state.find(Rank, job=head.job, rank=head.rank)
             row = next((each for each in found if each.incarnation == head.incarnation), None)
-        whose = (head.job, head.rank, head.generation, agent)
-        return row is not None and (row.job, row.rank, row.generation, row.agent) == whose
+        whose = (head.job, head.rank, agent)
+        if row is None or (row.job, row.rank, row.agent) != whose:
+            return False
+        return row.generation <= head.generation  # one that lives on may not have said so yet
 
     def _mark(self, job: Job, name: str, facts: Mapping[str, Any]) -> None:
         if job.facts.get(name) != facts:

@@ -45,6 +45,8 @@ class Commands:
         self._members: dict[str, dict[int, Rank]] = {}  # of the generation that is spoken to
         self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
         self._waiting: dict[str, list[asyncio.Future[rules.Entry]]] = {}
+        self.beginning: Callable[[Rank], int | None] = lambda rank: 0  # none: not yet
+        self.on_stopped: Callable[[str], None] = lambda job: None
         for job in jobs.active():
             self._state(job.id)
 
@@ -93,6 +95,19 @@ class Commands:
         if known and known.incarnation == rank.incarnation and not is_stopping:
             self._lost(rank.job, rank.rank)
 
+    def generation_over(self, job: str) -> None:
+        """Take in that a generation is over though its ranks may live on: what was not decided in
+        it is offered to the next one."""
+        if (state := self._states.get(job)) is not None and state.ranks:
+            self._lost(job, min(state.ranks))
+        self._prepared.pop(job, None)
+
+    def look(self, job: str) -> None:
+        """Speak to the newest generation of a job, if its ranks are there: it trains."""
+        there = [row for row in self._roster.ranks(job) if row.state == "up"]
+        for row in sorted(there, key=lambda row: -row.generation)[:1]:
+            self._begin_if_whole(row)
+
     def job_ended(self, job: str, why: str) -> None:
         """Close what is open: no rank will do anything any more."""
         if job in self._states:
@@ -131,14 +146,14 @@ class Commands:
             return
         everyone = self._roster.ranks(rank.job)
         rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
-        state = self._state(rank.job)
-        if state.ranks and state.generation >= rank.generation:
-            return  # another role of it is spoken to
+        state, start = self._state(rank.job), self.beginning(rank)
+        if start is None or (state.ranks and state.generation >= rank.generation):
+            return  # it does not train yet, or another role of it is spoken to
         self._members[rank.job] = {row.rank: row for row in rows}
         ranks = frozenset(self._members[rank.job])
         self._states[rank.job] = replace(state, generation=rank.generation - 1)
         self._feed(rank.job, exchange.Tick(self._clock()))
-        self._feed(rank.job, exchange.Generation(rank.generation, ranks))
+        self._feed(rank.job, exchange.Generation(rank.generation, ranks, start))
         for row in rows:
             self._bound(row)
 
@@ -174,6 +189,8 @@ class Commands:
             self._jobs.turn(job, JobState.PAUSED, f"paused_by_{author}")
         elif kind is rules.Kind.RESUME:
             self._jobs.turn(job, JobState.RUNNING, f"resumed_by_{author}")
+        elif kind in _STOPS:
+            self.on_stopped(job)
 
     def _do(self, job: str, effect: exchange.Effect) -> None:
         match effect:

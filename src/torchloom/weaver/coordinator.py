@@ -55,6 +55,7 @@ class Coordinator:
         expected = [agent.id for agent in roster.agents() if agent.state == "up"]
         self.rooms = Rooms(self.turns, devices, expected, gathering)
         self._submissions = Submissions(state, jobs, journal, self.turns)
+        self.on_cancel: Callable[[str], None] = lambda job: None
 
     def on_task(self, watch: Callable[[asyncio.Task[None]], None]) -> None:
         """Have somebody told how everything ends that is begun here."""
@@ -87,6 +88,7 @@ class Coordinator:
                 self._jobs.end(job.id, JobState.CANCELLED, why)
             elif job.id in self.turns.queue.placed:
                 self._jobs.mark(job.id, {CANCEL: why})
+        self.on_cancel(job.id)
         if not is_waiting and not is_released(job) and not self.starting.is_busy(job.id):
             await self.starting.stop(job.id, why)
         return self._jobs.get(job.id) or job

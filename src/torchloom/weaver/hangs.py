@@ -46,6 +46,7 @@ class Hangs:
         self._wishes: dict[str, Mapping[str, Any]] = {}  # by job
         self.progress: Callable[[Rank], Progress | None] = lambda rank: None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+        self.is_regrouping: Callable[[str], bool] = lambda job: False
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
     def beat(self, beat: Beat) -> None:
@@ -92,8 +93,8 @@ class Hangs:
 
     def _report(self, key: Key, now: float, found: Mapping[int, Progress]) -> None:
         wishes = self._wishes.get(key[0], {})
-        if wishes.get("action") == _OFF:
-            return
+        if wishes.get("action") == _OFF or self.is_regrouping(key[0]):
+            return  # who waits for a newcomer does not stand still by itself
         self._enter(key, found)
         rows = (self._roster.of_life(each.head.incarnation) for each in found.values())
         limits = limits_of(wishes, (row for row in rows if row))

@@ -148,6 +148,12 @@ class Jobs:
         self._move(replace(known, facts={**known.facts, **facts}), Resume(reason))
         return self._jobs[job]
 
+    def regroup(self, job: str, generation: int) -> None:
+        """Note that the members of a job form another generation, in the same attempt."""
+        known = self._jobs[job]
+        if generation > known.generation:
+            self._put(replace(known, generation=generation))
+
     def goes_on(self, job: str, reason: str) -> None:
         """Note that somebody has had a job go on that had ended, or was released."""
         self._go_on(self._jobs[job], reason)

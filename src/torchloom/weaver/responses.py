@@ -57,6 +57,9 @@ class Responses:
         self._sender = sender
         self._clock = clock
         self._ending: dict[str, _Ending] = {}
+        self.live: Callable[[], frozenset[str]] = frozenset  # jobs that are recovered live
+        self.give_up: Callable[[Rank, str], None] = lambda rank, reason: None
+        self.leave_live: Callable[[str], None] = lambda job: None
 
     def device(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
         """Take in what somebody who watches hardware says of a device."""
@@ -101,7 +104,7 @@ class Responses:
 
     def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
         policies = {job.id: policy_of(job.facts) for job in self._jobs.active()}
-        return response.step(response.State(self._devices.map, policies), said)[1]
+        return response.step(response.State(self._devices.map, policies, self.live()), said)[1]
 
     def _note(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
@@ -113,7 +116,7 @@ class Responses:
                     self._journal.note(
                         "notice", effect.job or "", reason=effect.reason, facts=facts
                     )
-                case response.Kill():
+                case response.Kill() | response.GiveUp():
                     name = effect.process
                     self._journal.note("kill", name.job, rank=name.rank, reason=effect.reason)
                 case response.Drain() | response.Shrink():
@@ -134,11 +137,22 @@ class Responses:
 
     def _act(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
-            rank = self._rank(effect.process) if isinstance(effect, response.Kill) else None
-            if isinstance(effect, response.Kill) and rank is not None and rank.state == "up":
-                ending = _Ending(rank, effect.reason, self._clock())
-                self._ending[rank.incarnation] = ending
-                self._say(ending)
+            if isinstance(effect, response.Restart | response.Fail):
+                self.leave_live(effect.job)  # before its ranks end: that is meant
+        for effect in effects:
+            if isinstance(effect, response.Kill | response.GiveUp):
+                self._end(effect)
+
+    def _end(self, effect: response.Kill | response.GiveUp) -> None:
+        rank = self._rank(effect.process)
+        if rank is None or rank.state != "up":
+            return
+        if isinstance(effect, response.GiveUp):
+            self.give_up(rank, effect.reason)
+            return
+        ending = _Ending(rank, effect.reason, self._clock())
+        self._ending[rank.incarnation] = ending
+        self._say(ending)
 
     def _say(self, ending: _Ending) -> None:
         rank, epoch = ending.rank, self._state.epoch

@@ -1,4 +1,4 @@
-"""Now and then have go what the user no longer wants kept, one run after the other.
+"""Now and then, or on somebody's word, have go what is no longer wanted, one run after the other.
 
 The order lets any of it be interrupted: the run's folder goes first, then its records, and last
 what `state` has of it, so that what is half done is found and done again.
@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torchloom.errors import LoomError
+from torchloom import settings
+from torchloom.errors import LoomError, UserError
 from torchloom.launch import clearing
 from torchloom.rules.retention import Due, Known, Limits, due
 from torchloom.weaver import recording
 from torchloom.weaver.jobs import Jobs, is_over
 from torchloom.weaver.journal import Journal
+from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.store import StateLost, Store, rows
 from torchloom.weaver.store.forgetting import Forgetting
@@ -30,9 +32,20 @@ _OF_JOB = (
     rows.Submission,
     rows.Placement,
     rows.Checkpoint,
+    rows.Regrouping,
 )
 _AT_ONCE = 500  # rows of `state` that are taken out together
+_OURS = "retention"  # the author of what nobody asked for
 _log = logging.getLogger(__name__)
+
+
+class NotOver(UserError):
+    """A job that is not over is not forgotten."""
+
+    code = "not_over"
+
+    def __init__(self, job: str, state: str) -> None:
+        super().__init__(f"{job} is {state}; stop it first: `loom stop {job}`")
 
 
 class Retaining:
@@ -74,6 +87,15 @@ class Retaining:
         if asked.flag("dry"):
             return [_shape(one, False, "would go") for one in await self.find()]
         return [_shape(one, *told) for one, told in await self.carry_out()]
+
+    async def remove(self, asked: Question) -> dict[str, Any]:
+        """Forget a job that is over, with all that was stored of it, on somebody's word."""
+        job = job_named(self._jobs, asked.needed("job"))
+        if not is_over(job):
+            raise NotOver(job.id, job.state)
+        async with self._alone:
+            await self._remove_run(job.id, asked.text("author") or settings.user_name())
+        return {"id": job.id}
 
     async def find(self) -> list[Due]:
         """Return what is due now."""
@@ -166,16 +188,16 @@ class Retaining:
                 for event in self._verdicts(one.job):  # the sentence stays
                     self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
 
-    async def _remove_run(self, job: str) -> None:
+    async def _remove_run(self, job: str, author: str = _OURS) -> None:
         await asyncio.to_thread(clearing.remove_run, job)
         known = self._jobs.get(job)
         if known is not None and not is_over(known):
             return  # somebody has it go on; its folder was left alone for the same reason
         await asyncio.to_thread(self._forget, job, whole=True)
         if known is not None:
-            await self._remove_rows(known)
+            await self._remove_rows(known, author)
 
-    async def _remove_rows(self, job: rows.Job) -> None:
+    async def _remove_rows(self, job: rows.Job, author: str) -> None:
         """Take a job out of `state`, what there may be much of first; that it was there stays."""
         state = self._store.state
         while events := state.happened(job.id, limit=_AT_ONCE):
@@ -193,7 +215,7 @@ class Retaining:
             self._jobs.forget(job.id)
             words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
             facts = {**words, "checkpoints": [row.place for row in saved]}
-            self._journal.note("run_removed", author="retention", facts=facts)
+            self._journal.note("run_removed", author=author, facts=facts)
         self.on_forgotten(job.id)
 
     def _forget(self, job: str, whole: bool) -> None:

@@ -229,4 +229,6 @@ def _row(agent: str, said: Register, now: float) -> Rank:
         boundary=said.boundary,
         knobs=[msgspec.structs.asdict(knob) for knob in said.knobs],
         registered_at=now,
+        life=said.life,
+        attempt=said.attempt,
     )

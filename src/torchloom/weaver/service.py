@@ -33,6 +33,8 @@ from torchloom.weaver.launching import Launcher, RunnerLauncher
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.people import People
 from torchloom.weaver.prompting import Prompting
+from torchloom.weaver.regrouping.regrouping import Regrouping
+from torchloom.weaver.regrouping.saying import Saying
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.responses import Responses
 from torchloom.weaver.retaining import PERIOD, Retaining
@@ -106,6 +108,17 @@ class Weaver:
             launcher or RunnerLauncher(),
         )
         self._keep_checkpoints()
+        self.regrouping = Regrouping(
+            state,
+            self.jobs,
+            self.roster,
+            self.reports,
+            self.commands,
+            self.shelf,
+            self.journal,
+            Saying(self.roster, self.sender, self.epoch, self.dropped),
+            self.dropped,
+        )
         self.retaining = Retaining(store, self.jobs, self.journal)
         self.retaining.on_forgotten = self.shelf.forget
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
@@ -152,10 +165,27 @@ class Weaver:
         self.agents.on_task = self.hangs.on_task = self._watch
         self.experiments.on_task = self.retaining.on_task = self._watch
         self.coordinator.on_task(self._watch)
+        self._connect_regrouping()
         self.every(_SAVING, self.checkpoints.tick)
         self.every(_ROOM, self.prompting.look)
         self.every(_ROOM, self.coordinator.rooms.look)
         self.every(PERIOD, self.retaining.look_soon)
+
+    def _connect_regrouping(self) -> None:
+        """Have the parts hear of jobs whose members change while they run."""
+        regrouping = self.regrouping
+        self.agents.on_talk, self.agents.on_launch = regrouping.take, regrouping.launched
+        self.hangs.is_regrouping = regrouping.is_regrouping
+        self.responses.live, self.responses.give_up = regrouping.watched, regrouping.given_up
+        self.responses.leave_live = self.coordinator.on_cancel = regrouping.close
+        self.commands.beginning, self.commands.on_stopped = regrouping.beginning, regrouping.close
+        given_back = self.jobs.on_over
+
+        def over(job: str) -> None:
+            given_back(job)
+            regrouping.over(job)
+
+        self.jobs.on_over = over
 
     async def start(self) -> None:
         """Begin to listen and speak."""
@@ -250,6 +280,7 @@ class Weaver:
     def tick(self) -> None:
         """One look at everything that waits for time to pass."""
         self.commands.tick()
+        self.regrouping.tick()
         self.responses.tick()
         self.guards.tick()
 

@@ -107,8 +107,9 @@ def faults_of(
 
 def _membership(one: Happening) -> int | None:
     """Return which membership of ranks an exit belongs to; nothing for what is no exit."""
-    name = {"rank_gone": "generation", "exit": "attempt"}.get(one.kind)
-    number = one.facts.get(name) if name else None
+    if one.kind not in ("rank_gone", "exit"):
+        return None
+    number = one.facts.get("generation", one.facts.get("attempt"))
     return number if isinstance(number, int) else None
 
 

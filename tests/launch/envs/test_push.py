@@ -1,5 +1,6 @@
 """Push an environment to hosts: over a strict stand-in for ssh, and between real hosts."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -322,7 +323,8 @@ def until_child(pid: int) -> int:
 
     def has() -> bool:
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found.extend(map(int, (thread / "children").read_text().split()))
+            with contextlib.suppress(OSError):  # it has just ended
+                found.extend(map(int, (thread / "children").read_text().split()))
         return bool(found)
 
     until(has)

@@ -217,7 +217,8 @@ class Launches:
         for host in self.cluster.addresses:
             for pid, words in self.processes(host).items():
                 if "torchloom.worker.zygote" in words:
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         self.forget()
 
     def forget(self) -> None:

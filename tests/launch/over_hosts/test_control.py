@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ...living import until
-from .launches import LOOM, STAY, Launches
+from .launches import LIMIT, LOOM, STAY, Launches
 
 SIGNALLED = """
 import signal, time
@@ -63,7 +63,7 @@ def test_signals_for_ranks_reach_those_of_all_hosts(launches: Launches) -> None:
 
     os.kill(launch.pid, signal.SIGUSR1)
 
-    assert launch.wait(20) == 0
+    assert launch.wait(LIMIT) == 0
     assert [launches.log(index, 0) for index in range(2)] == ["up\ngot usr1\n"] * 2
 
 
@@ -82,7 +82,7 @@ def test_whoever_ends_a_job_ends_it_on_all_hosts_politely(launches: Launches, ho
         done = launches.cluster.run("n1", words, launches.variables())
         assert done.returncode == 0, done.stderr
 
-    assert launch.wait(20) in (1, 130)
+    assert launch.wait(LIMIT) in (1, 130)
     assert [launches.log(index, 0) for index in range(2)] == ["up\ntold to end\n"] * 2
     assert launches.record()["state"] == "CANCELLED"
 
@@ -97,11 +97,11 @@ def test_silence_on_all_hosts_is_a_hang(launches: Launches) -> None:
 
 
 def test_a_host_that_prints_keeps_the_silent_one_from_being_a_hang(launches: Launches) -> None:
-    chatty = "import time\nfor _ in range(35):\n    time.sleep(0.1)\n"
+    chatty = "import time\nfor _ in range(50):\n    time.sleep(0.1)\n"
     chatty += "    if told['RANK'] == '1': print('step', flush=True)\n"
     hosts = launches.hostfile(n1=1, n2=1)
 
-    done = launches.run("n1", "--hostfile", hosts, "--timeout", "2", launches.script(chatty))
+    done = launches.run("n1", "--hostfile", hosts, "--timeout", "4", launches.script(chatty))
 
     assert done.returncode == 0, done.stderr
 

@@ -14,7 +14,7 @@ from .evidence import teller, write
 from .launches import LOOM, Launches
 
 ENDINGS = ("by itself", "SIGINT", "SIGTERM", "loom stop", "SIGKILL of the command")
-GONE = 15.0  # seconds in which nothing of an ended launch is left
+GONE = 45.0  # seconds in which nothing of an ended launch is left; a machine may be loaded
 TRAIN = """
 import time
 while not os.path.exists(os.environ["REPORTS"] + "/../enough"): time.sleep(0.005)

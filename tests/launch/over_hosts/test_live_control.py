@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ...living import until
-from .launches import LOOM, Launches, command_line, environment_of
+from .launches import LIMIT, LOOM, Launches, command_line, environment_of
 from .watched import PATIENCE, Watched
 
 pytestmark = pytest.mark.needs("torch")
@@ -18,8 +18,8 @@ TWO = ("--nodelist=n1,n2", "--nodes=2", "--ntasks-per-node=1")
 MEETING = ("--master_addr", "n1", "--master_port", "29731")
 SEED = r"\bS[AOU][A-Z2-7]{56}\b"  # the secret half of a key
 FORGIVING = 20.0  # seconds after its start in which a weaver holds nobody's silence against him
-SOON = 10.0  # seconds; the agent of the plane's own host does not leave with the job
-CUT = 3.0  # seconds; after five the launch itself gives the node up
+SOON = 60.0  # seconds; the agent of the plane's own host does not leave with the job
+CUT = 2.0  # seconds; after five the launch itself gives the node up, and a machine may be slow
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_job_over_hosts_is_seen_changed_paused_and_stopped_as_one(job: Watched
     job.passes(1)
     job.stop()
 
-    assert launch.wait(30) == 0
+    assert launch.wait(LIMIT) == 0
     assert job.begins(0.01) == [step, step]
     assert (held[0], held) == (held[1], still)
     used = {f"n{1 + rank}/cpu/0": [f"{launches.app_id}/train/{rank}"] for rank in range(2)}
@@ -100,7 +100,7 @@ def test_a_killed_relay_a_cut_link_and_another_plane_lose_nothing(job: Watched) 
     after_down = job.change(0.03)
     job.stop()
 
-    assert launch.wait(30) == 0
+    assert launch.wait(LIMIT) == 0
     assert [job.begins(lr) for lr in (0.01, 0.02, 0.03)] == [
         *([after_kill] * 2, [after_cut] * 2, [after_down] * 2),
     ]
@@ -135,7 +135,7 @@ def test_a_plane_that_other_hosts_reach_is_spoken_to_at_its_own_address(job: Wat
     to_nats = job.launches.cluster.run("n2", look).stdout
     job.stop()
 
-    assert launch.wait(30) == 0
+    assert launch.wait(LIMIT) == 0
     assert job.begins(0.01) == [step, step]
     assert to_nats.count(f"{address}:4222") == 1
     until(lambda: job.stored() == job.logged(), SOON)
@@ -149,7 +149,7 @@ def test_launches_that_meet_are_steered_by_the_plane_of_their_head(job: Watched)
     step = job.change(0.01)
     job.stop()
 
-    assert [one.wait(30) for one in met] == [0, 0]
+    assert [one.wait(LIMIT) for one in met] == [0, 0]
     assert job.begins(0.01) == [step, step]
     until(lambda: job.stored() == job.logged(), SOON)
 
@@ -167,7 +167,7 @@ def test_a_node_that_falls_silent_is_lost_with_the_evidence(job: Watched) -> Non
     lost = time.monotonic()
     seen = {one["rank"]: (one["state"], one["reason"]) for one in job.ask("ranks")}
 
-    assert launch.wait(30) == 1
+    assert launch.wait(LIMIT) == 1
     launches.cluster.mend("n2")
     assert launches.record()["reason"] == "node_lost_n2"
     assert time.monotonic() - lost > 1  # the plane sees it first, and does nothing about it

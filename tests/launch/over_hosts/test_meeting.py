@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.launch.shim import FOLDER
 
-from ...living import until
+from ...living import allowed, until
 from .launches import LIMIT, LOOM, STAY, Launches, end
 from .test_losses import TWICE
 
@@ -146,9 +146,9 @@ def test_without_the_head_no_rank_lives_on(launches: Launches, victim: str) -> N
         launches.kill("n1")
     until(lambda: not launches.ranks_on("n2") and not launches.ranks_on("n1"))
 
-    assert time.monotonic() - began < 5
-    assert other.wait(20) == 1
-    head.wait(20)
+    assert time.monotonic() - began < allowed(5)
+    assert other.wait(LIMIT) == 1
+    head.wait(LIMIT)
 
 
 def launch_process(launches: Launches) -> int:
@@ -156,12 +156,8 @@ def launch_process(launches: Launches) -> int:
     record = launches.record()
     listed = launches.cluster.run("n1", ["ss", "-Htnp", f"sport = :{PORT}"]).stdout
     assert f"pid={record['launcher']['pid']}," in listed
-    (pid,) = [
-        pid
-        for pid in launches.cluster.pids("n1")
-        if f"\nNSpid:\t{pid}\t{record['launcher']['pid']}\n"
-        in Path(f"/proc/{pid}/status").read_text()
-    ]
+    pid = launches.number_of("n1", record["launcher"]["pid"])
+    assert pid
     return pid
 
 
@@ -177,12 +173,12 @@ def test_nobody_answers_at_the_meeting_point_once_the_launch_process_is_gone(
     holders = launches.cluster.run("n1", look).stdout
 
     os.kill(launch_process(launches), signal.SIGKILL)
-    until(lambda: not launches.cluster.run("n1", look).stdout, timeout=2)
+    until(lambda: not launches.cluster.run("n1", look).stdout)
 
     assert f"pid={record['launcher']['pid']}," in holders
     assert f"pid={record['guard']['pid']}," not in holders
     assert launches.ranks_on("n1")  # the guard is still there: it has ranks to end
-    assert (head.wait(20), other.wait(20)) == (1, 1)
+    assert (head.wait(LIMIT), other.wait(LIMIT)) == (1, 1)
 
 
 def test_a_killed_launch_is_a_lost_node_and_the_job_fails(launches: Launches) -> None:
@@ -191,9 +187,9 @@ def test_a_killed_launch_is_a_lost_node_and_the_job_fails(launches: Launches) ->
 
     launches.kill("n2")
 
-    assert head.wait(30) == 1
+    assert head.wait(LIMIT) == 1
     assert launches.record()["reason"].startswith("node_lost_")
-    other.wait(20)
+    other.wait(LIMIT)
 
 
 def test_with_fewer_nodes_allowed_a_lost_one_is_left_out(launches: Launches) -> None:
@@ -203,7 +199,7 @@ def test_with_fewer_nodes_allowed_a_lost_one_is_left_out(launches: Launches) -> 
 
     end(other)
 
-    assert head.wait(30) == 0, said(head)
+    assert head.wait(LIMIT) == 0, said(head)
     assert [life["WORLD_SIZE"] for life in launches.lives()[0]] == ["4", "2"]
 
 
@@ -271,7 +267,7 @@ def test_each_launch_hands_signals_to_its_own_ranks(launches: Launches) -> None:
     for process in (head, other):
         os.kill(process.pid, signal.SIGUSR2)
 
-    assert (head.wait(30), other.wait(30)) == (0, 0)
+    assert (head.wait(LIMIT), other.wait(LIMIT)) == (0, 0)
     assert sorted(path.name for path in launches.folder.glob("got*")) == ["got2", "got3"]
 
 
@@ -288,7 +284,7 @@ def test_output_goes_on_behind_an_agent_that_was_killed(launches: Launches) -> N
     go.touch()
 
     assert said(other)[0] == ["[default2]:rank 2 of n2", "[default3]:rank 3 of n2"]
-    assert head.wait(30) == 0
+    assert head.wait(LIMIT) == 0
     copies = logs.glob(f"{launches.app_id}_1/attempt_0/*/stdout.log")
     assert sorted(path.read_text() for path in copies) == ["rank 2 of n2\n", "rank 3 of n2\n"]
 
@@ -299,7 +295,7 @@ def test_a_launch_that_is_told_to_end_leaves_the_job(launches: Launches) -> None
 
     os.kill(other.pid, signal.SIGTERM)
 
-    assert other.wait(20) == 128 + signal.SIGTERM
-    assert head.wait(30) == 1
+    assert other.wait(LIMIT) == 128 + signal.SIGTERM
+    assert head.wait(LIMIT) == 1
     (lost,) = [event for event in launches.events() if event["event"] == "node_lost"]
     assert lost["evidence"] == "the launch there has ended"

@@ -7,7 +7,7 @@ import pytest
 from torchloom.launch.shim import FOLDER
 
 from ...cluster import Cluster
-from .launches import Launches
+from .launches import LIMIT, Launches
 from .ways import MPIRUN, MPIRUN_PER_RANK, NODES, SRUN, SRUN_PER_RANK, SSH, Way
 
 PROFILES = "/etc/profile.d"
@@ -64,7 +64,7 @@ def test_launches_that_meet_load_them_each_on_its_host(launches: Launches) -> No
 
     started = [launches.launch(host, *words) for host in NODES]
 
-    assert [process.wait(60) for process in started] == [0, 0]
+    assert [process.wait(LIMIT) for process in started] == [0, 0]
     roots = {one["host"]: one["env"]["CUDA_ROOT"] for one in launches.told().values()}
     assert roots == {"n1": "/sw/n1/cuda", "n2": "/sw/n2/cuda"}
 

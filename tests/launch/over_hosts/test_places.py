@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .launches import Launches
+from .launches import LIMIT, Launches
 from .ways import MPIRUN_PER_RANK, SRUN, SRUN_PER_RANK, WAYS, Way
 
 ODD = {
@@ -101,7 +101,7 @@ def test_no_secret_is_in_any_command_line(in_slurm: Launches, way: Way) -> None:
     tokens = in_slurm.tokens()
     Path("go").touch()
 
-    assert launch.wait(60) == 0
+    assert launch.wait(LIMIT) == 0
     assert len([words for words in seen if "train.py" in words]) >= 4
     assert [words for words in seen if secret in words] == []
     assert [words for words in seen for token in tokens if token in words] == []

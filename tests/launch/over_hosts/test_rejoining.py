@@ -4,7 +4,7 @@ import os
 import signal
 
 from ...living import until
-from .launches import STAY, Launches, state_of
+from .launches import LIMIT, STAY, Launches, state_of
 
 FIRST_FAILS = """
 import time
@@ -37,7 +37,7 @@ def test_a_store_that_was_asked_of_a_dead_agent_is_asked_of_the_next(launches: L
     os.kill(first["agent"], signal.SIGKILL)
     os.kill(first["guard"], signal.SIGCONT)
 
-    assert launch.wait(40) == 0
+    assert launch.wait(LIMIT) == 0
     assert [len(lives) for lives in launches.lives().values()] == [2, 2]
     assert launches.record()["restarts"] == 1
 
@@ -55,5 +55,5 @@ def test_exits_that_no_agent_saw_are_heard_of_from_the_next(launches: Launches) 
     until(lambda: launches.ranks_on("n2") != ranks)
     os.kill(tree["guard"], signal.SIGCONT)
 
-    assert launch.wait(40) == 137
+    assert launch.wait(LIMIT) == 137
     assert launches.record()["reason"].startswith("exit_signal_9_rank_")

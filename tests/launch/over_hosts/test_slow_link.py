@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from ...living import until
-from .launches import Launches
+from .launches import LIMIT, Launches
 from .ways import SSH
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def test_a_rank_waits_while_its_launch_process_does_not_read(launches: Launches)
     grown = resident(agent) - before
     os.kill(reader, signal.SIGCONT)
 
-    assert launch.wait(60) == 0
+    assert launch.wait(LIMIT) == 0
     assert seen[-1] < PIECES // 2
     assert grown < 24 * MIB
     pieces = launches.log(1, 0).splitlines()

@@ -22,6 +22,7 @@ from torchloom.bus.messages import (
     Stored,
     Welcome,
 )
+from torchloom.bus.regrouping import Talk
 
 Life = tuple[str, int, str]
 CHANGES = (Planned("c1/1", 7, {"name": "lr", "value": 0.1}, True),)
@@ -87,7 +88,7 @@ class FakeWeaver:
             await self.tell(beat.agent, Greeting(NOBODY, beat.agent, self.epoch))
 
     async def _act(self, subject: str, data: bytes, reply: str) -> None:
-        act = decode(data, FromRank)
+        act = decode(data, FromRank | Talk)
         self.acts.append(act)
         agent = subjects.agent_of(subject)
         if isinstance(act, Register) and act.head.rank != NO_RANK and agent is not None:

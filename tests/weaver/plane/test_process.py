@@ -29,6 +29,12 @@ def pids() -> dict[str, int | None]:
     return {name: part["pid"] for name, part in found["parts"].items()}
 
 
+def kill(pid: int | None) -> None:
+    """Kill a part that runs: without a number it would be the whole group of the tests."""
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+
+
 def test_a_plane_has_three_processes_and_tells_each_how_to_reach_the_bus(
     planes: Planes, home: Path
 ) -> None:
@@ -71,7 +77,7 @@ def test_a_part_that_is_killed_is_started_again_alone(planes: Planes, killed: st
     before = planes.up()
     first = pids()
 
-    os.kill(first[killed] or 0, signal.SIGKILL)
+    kill(first[killed])
     until(lambda: pids()[killed] not in (first[killed], None))
 
     after = pids()
@@ -90,7 +96,7 @@ def test_a_plane_that_stays_has_a_server_and_says_where_it_answers(planes: Plane
     server = pids()["server"]
 
     assert found["url"] == f"http://127.0.0.1:{server}/"
-    os.kill(server or 0, signal.SIGKILL)
+    kill(server)
     until(lambda: pids()["server"] not in (server, None))
     until(lambda: (client.find() or {})["url"] == f"http://127.0.0.1:{pids()['server']}/")
 
@@ -121,7 +127,7 @@ def test_a_killed_plane_takes_its_parts_along_and_the_next_one_takes_over(planes
     parts = [pid or 0 for pid in pids().values()]
 
     os.kill(first["pid"], signal.SIGKILL)
-    until(lambda: not any(map(alive, parts)), timeout=5)
+    until(lambda: not any(map(alive, parts)))
     assert client.find() is None
     second = planes.up()
 
@@ -163,16 +169,16 @@ def test_a_plane_that_is_asked_to_leave_is_gone_when_the_answer_comes(
 
     assert client.leave() is True
 
-    until(lambda: of_home(home) == {}, timeout=1)  # its interpreter may still be leaving
+    until(lambda: of_home(home) == {})  # its interpreter may still be leaving
     assert sorted(path.name for path in places.folder().iterdir()) == ["lock"]
     assert client.leave() is False
 
 
 def test_a_plane_without_a_job_leaves_after_its_limit(planes: Planes, home: Path) -> None:
-    found = planes.up(LOOM_PLANE_IDLE="0.5")
+    started = planes.start(LOOM_PLANE_IDLE="0.5")
 
-    until(lambda: not alive(found["pid"]))
-
+    assert planes.said(started) == {"ok": "up"}
+    until(lambda: of_home(home) == {})
     assert client.find() is None
 
 
@@ -189,12 +195,12 @@ def test_a_plane_with_a_job_stays_until_it_is_over(planes: Planes, home: Path) -
 
 
 def test_a_pinned_plane_stays_also_when_it_was_pinned_later(planes: Planes) -> None:
-    found = planes.up(LOOM_PLANE_IDLE="1")
+    found = planes.up(LOOM_PLANE_IDLE="3")  # in which it must be pinned
     assert found["pinned"] is False
 
     client.tell("ready", pinned=True)
     begun = time.monotonic()
-    until(lambda: time.monotonic() - begun > 2)
+    until(lambda: time.monotonic() - begun > 4)
 
     assert alive(found["pid"])
     assert (client.find() or {})["pinned"] is True

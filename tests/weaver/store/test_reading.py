@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.weaver.store import Place, StateLost, Store
+from torchloom.weaver.store import reading as reading_module
 from torchloom.weaver.store.migrate import HEADS
 from torchloom.weaver.store.reading import Reading, Wanted, open_reading
 from torchloom.weaver.store.rows import Happening, Job, Quota, Submission
@@ -58,6 +59,25 @@ def test_pages_have_every_job_once_though_many_were_made_at_one_moment(
     assert ids([each for page in pages for each in page]) == [
         f"job-{n:04}" for n in range(499, -1, -1)
     ]
+
+
+def test_a_page_far_down_is_found_by_the_index_and_not_by_reading_all_before_it(
+    store: Store, reading: Reading
+) -> None:
+    store.state.put(*(job(number) for number in range(500)))
+    query = reading_module._jobs(Wanted(), (50.0, "job-0151")).limit(10)
+
+    with store.state._engine.connect() as connection:
+        literal = query.compile(connection, compile_kwargs={"literal_binds": True})
+        is_sqlite = connection.dialect.name == "sqlite"
+        if not is_sqlite:  # where there is little to read Postgres would rather read all of it
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
+        plan = " ".join(str(row) for row in connection.exec_driver_sql(f"{explain} {literal}"))
+
+    wanted = "SEARCH jobs USING INDEX jobs_by_time ((created_at,id)<(?,?))"
+    assert (wanted if is_sqlite else "Index Scan Backward using jobs_by_time") in plan
+    assert ("TEMP B-TREE" if is_sqlite else "Sort") not in plan
 
 
 def test_labels_are_those_of_what_was_submitted(store: Store, reading: Reading) -> None:

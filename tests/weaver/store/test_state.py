@@ -159,6 +159,14 @@ def test_hostile_texts_are_stored_harmlessly(store: Store) -> None:
     assert store.state.happened()[0].facts == {"x": "a\0b\ud800", "y": float("-inf")}
 
 
+def test_a_number_that_no_database_takes_is_stored_as_the_largest_it_does(store: Store) -> None:
+    most = 2**63 - 1
+
+    store.state.put(Job("j1", attempt=2**64 - 1, generation=-(2**64), step=2**63 + 5))
+
+    assert store.state.find(Job) == [Job("j1", attempt=most, generation=-most, step=most)]
+
+
 def test_the_files_are_for_their_owner_only(tmp_path: Path) -> None:
     opened = open_store(Place(tmp_path / "plane"))
     opened.state.put(Job("j1"))

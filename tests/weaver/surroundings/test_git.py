@@ -186,7 +186,7 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, env: dict[str, str])
     with pytest.raises(git.Silent):
         Repository(tmp_path, path, limit=0.1).line("rev-parse", "HEAD")
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_reading_leaves_the_repository_as_it_was(repository: Path, env: dict[str, str]) -> None:

@@ -63,7 +63,7 @@ class Lives:
 
     def run(self, world: int = 1, code: int = 0, **told: Any) -> list[list[Row]]:
         """Live to the end, commit what was saved; return what each rank wrote down itself."""
-        ended = self.start(world, **told).result(timeout=90)
+        ended = self.start(world, **told).result(timeout=180)
         assert [one for one, _ in ended] == [code] * world, ended
         self.printed = [text for _, text in ended]
         if not told.get("env", {}).get("LOOM_AGENT", "here"):

@@ -23,7 +23,7 @@ def test_a_changed_rate_keeps_the_shape_that_the_schedule_had_when_it_was_change
         changes.append(Planned(applied.command, applied.step, payload, done=True))
         steps.append(saved_behind(lives, applied.step))
     lives.agent.insist(1, "stop")
-    assert running.result(timeout=90)[0][0] == 0
+    assert running.result(timeout=180)[0][0] == 0
     lives.agent.wait(Goodbye)
     lives.commit()
     (whole,) = lives.rows(1)
@@ -53,7 +53,7 @@ def test_the_program_still_has_its_own_way_to_save(lives: Lives) -> None:
     command, at = lives.agent.insist(1, "checkpoint")
     lives.agent.wait(Applied, command=command)
     lives.agent.insist(1, "stop")
-    running.result(timeout=60)
+    running.result(timeout=180)
 
     assert lives.rows(1) == [[{"saved": at}]]
     assert not lives.root.exists()

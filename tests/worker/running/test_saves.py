@@ -88,7 +88,7 @@ def test_a_command_saves_at_its_step_and_a_stop_before_the_loop_ends(lives: Live
     _, at = lives.agent.insist(2, "checkpoint")
     until(lambda: len(lives.events("checkpoint_shard")) == 2)
     _, last = lives.agent.insist(2, "stop")
-    ended = running.result(timeout=60)
+    ended = running.result(timeout=180)
     lives.agent.wait(Goodbye, 2)
     lives.commit()
 
@@ -105,7 +105,7 @@ def test_a_stop_that_gives_devices_back_saves_in_any_case(lives: Lives) -> None:
     lives.agent.wait_for_boundaries(1)
 
     _, last = lives.agent.insist(1, "stop", {"release": True})
-    running.result(timeout=60)
+    running.result(timeout=180)
     lives.agent.wait(Goodbye)
 
     assert told(lives) == [(last, "stop")]

@@ -121,3 +121,69 @@ def test_a_checkpoint_of_another_model_is_refused_by_name() -> None:
 
     with pytest.raises(OtherProgram, match=r"of another model: 0\.bias, 0\.weight, 1\.bias"):
         other.put_back(before.shared(), before.own())
+
+
+def test_what_a_peer_gives_and_what_a_rank_knows_alone_make_the_whole_state() -> None:
+    import torch
+
+    class Own:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def state_dict(self) -> dict[str, int]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.count = state["count"]
+
+    def made(steps: int) -> tuple[Any, Any, Any]:
+        model, optimizer = trained(steps)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**steps)
+        scaler.scale(torch.zeros(()))
+        told = {"optimizer": optimizer, "scaler": scaler, "own": Own(steps)}
+        return model, told, carrying(model, **told)
+
+    model, _, before = made(3)
+    fresh, taken, after = made(0)
+
+    common, private = before.common(), before.private()
+    after.take_common(common)
+    after.take_private(private)
+
+    assert set(common["tracked"]) == {"optimizer", "scaler"}
+    assert set(private["tracked"]) == {"own"}
+    both = zip(model.state_dict().values(), fresh.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in both)
+    assert [taken["own"].count, taken["scaler"].get_scale()] == [3, 8.0]
+
+
+def test_a_step_is_whole_until_an_optimizer_or_a_scheduler_moves_in_it() -> None:
+    import torch
+
+    model, optimizer = trained(1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    one = carrying(model, optimizer=optimizer, scheduler=scheduler)
+
+    one.begin_step()
+    assert one.is_whole()
+    optimizer.step()
+    assert not one.is_whole()
+    one.begin_step()
+    assert one.is_whole()
+    scheduler.step()
+    assert not one.is_whole()
+
+
+def test_gradients_that_an_optimizer_has_not_taken_count_in_the_step_that_follows() -> None:
+    model, optimizer = trained(1)
+    one = carrying(model, optimizer=optimizer)
+
+    one.begin_step()
+    assert [one.adds_up(is_begun=True), one.adds_up(is_begun=False)] == [False, True]
+    one.begin_step()
+    assert one.adds_up(is_begun=True)
+    optimizer.step()
+    assert not one.adds_up(is_begun=False)
+    one.drop_gradients()
+    one.begin_step()
+    assert not one.adds_up(is_begun=True)

@@ -74,17 +74,19 @@ def test_an_aborted_command_never_acts_and_is_remembered() -> None:
 
 
 def test_a_rank_waits_a_quarter_second_for_all_outcomes_together() -> None:
-    boundary, judge = made()
-    for name in ("a", "b", "c"):
-        boundary.promise(name, "knob", {})
+    took = []
+    for _ in range(3):  # a loaded machine may take its time once
+        boundary, judge = made()
+        for name in ("a", "b", "c"):
+            boundary.promise(name, "knob", {})
 
-    began = time.monotonic()
-    acted = [passed(boundary, step) for step in range(1, 4)]
-    took = time.monotonic() - began
+        began = time.monotonic()
+        acted = [passed(boundary, step) for step in range(1, 4)]
+        took.append(time.monotonic() - began)
 
-    assert acted == [[]] * 3
-    assert judge.aborted == ["a", "b", "c"]
-    assert module.PATIENCE <= took < 3 * module.PATIENCE
+        assert acted == [[]] * 3
+        assert judge.aborted == ["a", "b", "c"]
+    assert module.PATIENCE <= min(took) < 3 * module.PATIENCE
 
 
 def test_quick_steps_promise_further_ahead() -> None:
@@ -164,3 +166,32 @@ def test_a_hair_less_than_a_step_that_fits_costs_no_whole_step() -> None:
 
     assert isinstance(order, Order)
     assert order.ahead == 2  # steps of 4.98 ms: two of them are the ten milliseconds
+
+
+def test_a_pause_is_left_when_members_change_and_gone_on_with_after_it() -> None:
+    boundary, _ = made()
+    order = boundary.promise("a", "pause", {})
+    assert isinstance(order, Order)
+    boundary.settle("a", order.limit)
+    assert boundary.reach(order.limit, order.limit)
+    assert boundary.attend() == [order]
+    threading.Timer(0.01, boundary.disturb, (True,)).start()
+
+    boundary.pause(order)
+
+    assert boundary.decided() == [order]
+    assert boundary.attend() == []  # nothing acts until members have met again
+    boundary.disturb(False)
+    assert boundary.attend() == [order]
+
+
+def test_what_was_promised_in_a_generation_ends_with_it_as_its_store_has_it() -> None:
+    boundary, judge = made()
+    for name in ("a", "b"):
+        assert boundary.promise(name, "knob", {}) is not None
+    judge.entries["b"] = 9
+
+    boundary.settle_all()
+
+    assert [boundary.outcome("a"), boundary.outcome("b")] == [None, 9]
+    assert [order.command for order in boundary.decided()] == ["b"]

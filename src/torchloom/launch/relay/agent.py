@@ -21,6 +21,7 @@ from torchloom.bus.messages import (
     Stacks,
     TakeStacks,
 )
+from torchloom.bus.regrouping import ToLaunch
 from torchloom.bus.spool import LIMIT, Spool
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.relay import peers
@@ -120,12 +121,23 @@ class Relay:
         if isinstance(message, Commit | Remove):
             self._storing.take(message)
             return
+        if isinstance(message, ToLaunch):
+            self._tell_launch(message)
+            return
         self._ranks.generation_seen(message.head)
         line = self._ranks.line_to(message.head)
         if line is None:
             self.dropped["no_such_rank"] += 1
         else:
             line.send(message)
+
+    def _tell_launch(self, message: Message) -> None:
+        """Bring an order to whoever started a job's ranks."""
+        launches = self._ranks.launches(message.head.job)
+        for line in launches:
+            line.send(message)
+        if not launches:
+            self.dropped["no_such_launch"] += 1
 
     async def _publish(self, said: Stacks) -> None:
         await self._bus.publish(subjects.stacks(self._me.agent), encode(said))
@@ -143,12 +155,12 @@ class Relay:
         return False
 
     def _kill(self, kill: Kill) -> None:
-        """Have those end a rank who started it; one that nobody here started is ended by us."""
+        """End a rank that is here, this life of it and no other; whoever started it hears of it."""
         launches = self._ranks.launches(kill.head.job)
         seat = self._ranks.seat_of(kill.head)
         for line in launches:
             line.send(kill)
-        if not launches and seat is not None and _is_alive(*seat.process):
+        if seat is not None and _is_alive(*seat.process):
             process = ProcessId.of(seat.process[0])
             if process is not None:
                 process.send(kill.signal)

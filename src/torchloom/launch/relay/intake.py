@@ -1,4 +1,7 @@
-"""What becomes of a word from a rank: it is checked, kept on the disk, and passed on if it acts."""
+"""What becomes of a word from a rank: it is checked, kept on the disk, and passed on if it acts.
+
+Talk about who is a member of a job is passed on and forgotten: who has no answer says it again.
+"""
 
 import asyncio
 from collections import Counter
@@ -7,6 +10,7 @@ from typing import Protocol
 
 from torchloom.bus.codec import Reader
 from torchloom.bus.messages import (
+    NO_RANK,
     Applied,
     Decided,
     Event,
@@ -20,6 +24,7 @@ from torchloom.bus.messages import (
     Refused,
     Register,
 )
+from torchloom.bus.regrouping import Lives, Talk
 from torchloom.bus.spool import Spool, SpoolFull
 from torchloom.launch.relay import peers
 from torchloom.launch.relay.ranks import Ranks
@@ -31,6 +36,8 @@ _KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the di
 
 class Up(Protocol):
     """The way to the weaver."""
+
+    greeted: bool
 
     def act(self, data: bytes) -> None: ...
     def more(self, urgent: bool) -> None: ...
@@ -54,7 +61,7 @@ class Intake:
         self._dropped = dropped
         self._may_speak_for = may_speak_for
         self._on_stacks = on_stacks
-        self._reader = Reader[Message](FromRank | OwnStacks, dropped)
+        self._reader = Reader[Message](FromRank | OwnStacks | Talk, dropped)
         self._owed: dict[Line, asyncio.TimerHandle] = {}
 
     def take(self, line: Line, data: bytes) -> None:
@@ -69,6 +76,8 @@ class Intake:
                 return
             elif isinstance(message, OwnStacks):
                 self._on_stacks(message)
+            elif isinstance(message, Talk):
+                self._talk(message, data)
             else:
                 self._record(line, message, data)
         except SpoolFull:
@@ -109,6 +118,15 @@ class Intake:
         else:
             return True
         return False
+
+    def _talk(self, message: Message, data: bytes) -> None:
+        """Pass on what is said about membership, of whatever generation: the weaver answers it."""
+        if isinstance(message, Lives) != (message.head.rank == NO_RANK):
+            self._dropped["foreign_rank"] += 1
+        elif isinstance(message, Lives) and not self._up.greeted:
+            self._dropped["unheard"] += 1  # the next one, within a second, tells all of it
+        else:
+            self._up.act(data)
 
     def _record(self, line: Line, message: Message, data: bytes) -> None:
         points = _points(message) if isinstance(message, Metrics) else None

@@ -33,6 +33,7 @@ from torchloom.bus.messages import (
     Stored,
     ToAgent,
 )
+from torchloom.bus.regrouping import Regrouping, ToLaunch
 from torchloom.bus.spool import Spool
 from torchloom.launch.relay.ranks import Ranks
 
@@ -43,7 +44,7 @@ _LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
 _GATHER = 0.2  # seconds that records wait for others to go along
 _GOODBYE = 1.0  # seconds for a last word to leave
-_OF_AN_EPOCH = (Kill, Stored, Commit, Remove)  # these every weaver says with its own
+_OF_AN_EPOCH = Kill | Stored | Commit | Remove | Regrouping | ToLaunch  # all say their own
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ _AT_ONCE = 500  # values of a list
 _SPARE = 16  # chunks sealed at once beyond twice what comes: series that grow together take turns
 
 _STATES = "SELECT id, number, loose, room FROM series WHERE id IN"
-_LATER = "UPDATE series SET number = ?, loose = ?, room = ? WHERE id = ?"
+LATER = "UPDATE series SET number = ?, loose = ?, room = ? WHERE id = ?"
 _NEW = (
     'INSERT INTO chunks (series, number, kind, "first", "last", count, since, upto, whole, coarse,'
     " fine, data) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
@@ -100,7 +100,7 @@ class Chunks:
                 new.append(self._plain(state, LOOSE, self._since, count, data))
         self._sql.many(self._lengthen, longer)
         self._sql.many(_NEW, new)
-        self._sql.many(_LATER, [(s.number, s.loose, s.room, s.id) for s in states])
+        self._sql.many(LATER, [(s.number, s.loose, s.room, s.id) for s in states])
         for key, since in changed.items():
             respan(self._sql, key, since)
 

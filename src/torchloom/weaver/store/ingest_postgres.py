@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from torchloom.weaver.store import chunks
 from torchloom.weaver.store.engine import connect_postgres
 from torchloom.weaver.store.log import PROGRESS, Limits, Log
 from torchloom.weaver.store.sheet import Life, Numbered, Sheet, Source
@@ -21,12 +24,21 @@ _SERIES = (
 )
 _EVENTS = (
     "INSERT INTO events (job, rank, generation, incarnation, number, kind, step, time, facts)"
-    " VALUES (%s,%s,%s,%s,%s,%s,%s,%s,%s)"
+    " VALUES (?,?,?,?,?,?,?,?,?)"
 )
+# What is said of many rows is said once, as JSON: the server would plan each statement anew, which
+# takes longer than what they do. Not where rows have bytes.
 _RECEIVED = (
-    "INSERT INTO received (job, rank, incarnation, upto, dropped) VALUES (%s,%s,%s,%s,%s)"
+    "INSERT INTO received (job, rank, incarnation, upto, dropped)"
+    " SELECT * FROM json_to_recordset(%s)"
+    " AS new (job text, rank bigint, incarnation text, upto bigint, dropped bigint)"
     " ON CONFLICT (job, rank, incarnation)"
     " DO UPDATE SET upto = excluded.upto, dropped = received.dropped + excluded.dropped"
+)
+_LATER = (
+    "UPDATE series SET number = new.number, loose = new.loose, room = new.room"
+    " FROM json_to_recordset(%s) AS new (id bigint, number bigint, loose bigint, room bigint)"
+    " WHERE series.id = new.id"
 )
 
 
@@ -44,8 +56,18 @@ class PostgresSql:
 
     def many(self, words: str, values: Iterable[Sequence[Any]]) -> None:
         rows = list(values)
-        if rows:
+        if words == chunks.LATER:
+            names = ("number", "loose", "room", "id")
+            self.at_once(_LATER, [dict(zip(names, row, strict=True)) for row in rows])
+        elif len(rows) == 1:
+            self._cursor.execute(_marked(words), rows[0])
+        elif rows:
             self._cursor.executemany(_marked(words), rows)
+
+    def at_once(self, words: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Say something of many rows in one statement."""
+        if rows:
+            self._cursor.execute(words, [msgspec.json.encode(rows).decode()])
 
 
 class PostgresIngest:
@@ -107,8 +129,12 @@ def _upto(cursor: Any, lives: set[Life]) -> dict[Life, int]:
 
 def _store(sql: PostgresSql, sheet: Sheet) -> None:
     sql.many(_EVENTS, sheet.events)
-    rows = ((*life, sheet.upto[life], count) for life, count in sheet.dropped.items())
-    sql.many(_RECEIVED, rows)
+    names = ("job", "rank", "incarnation")
+    rows = [
+        {**dict(zip(names, life, strict=True)), "upto": sheet.upto[life], "dropped": count}
+        for life, count in sheet.dropped.items()
+    ]
+    sql.at_once(_RECEIVED, rows)
 
 
 def _marked(words: str) -> str:

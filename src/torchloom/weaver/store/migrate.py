@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from torchloom.errors import Failure
 from torchloom.weaver.store.engine import Part
 
-HEADS: dict[Part, str] = {"state": "state_5", "records": "records_3"}
+HEADS: dict[Part, str] = {"state": "state_7", "records": "records_3"}
 _FOLDER = Path(__file__).parent / "migrations"
 
 

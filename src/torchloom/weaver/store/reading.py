@@ -174,9 +174,7 @@ def _conditions(wanted: Wanted, before: Before | None) -> Sequence[sa.ColumnElem
     if wanted.until is not None:
         found.append(table.c.created_at < wanted.until)
     if before is not None:
-        made, job = before
-        earlier = sa.and_(table.c.created_at == made, table.c.id < job)
-        found.append(sa.or_(table.c.created_at < made, earlier))
+        found.append(sa.tuple_(table.c.created_at, table.c.id) < sa.tuple_(*before))
     return found
 
 

@@ -108,6 +108,8 @@ class Rank(Row):
     reason: str = ""
     registered_at: float = 0.0
     ended_at: float | None = None
+    life: int = 1  # the how manieth process of its rank in its attempt
+    attempt: int = 0
 
     @property
     def process_id(self) -> str:
@@ -234,6 +236,21 @@ class Quota(Row):
 
     owner: str
     workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouping(Row):
+    """How the live recovery of a job's present attempt stands; `record` is the rule's own."""
+
+    job: str
+    attempt: int
+    state: str  # "live", or "restarting": the launch process is to start all ranks again
+    record: Json
+    role: str = ""
+    store: str = ""  # where the ranks of the newest generation meet
+    stored: int = -1  # which generation's that is
+    since: float | None = None  # when the loss was known that it recovers from
+    cause: str = ""  # why all ranks are to be started again
 
 
 @dataclass(frozen=True, slots=True)

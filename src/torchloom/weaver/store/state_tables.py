@@ -44,6 +44,7 @@ jobs = sa.Table(
     _time("ended_at", nullable=True),
     _json("facts"),
     _int("step", nullable=True),
+    sa.Index("jobs_by_time", "created_at", "id"),
 )
 runs = sa.Table(
     "runs",
@@ -101,6 +102,8 @@ ranks = sa.Table(
     _text("reason"),
     _time("registered_at"),
     _time("ended_at", nullable=True),
+    _int("life"),
+    _int("attempt"),
 )
 drmap = sa.Table(
     "drmap",
@@ -217,6 +220,19 @@ checkpoints = sa.Table(
     _text("manifest"),
     sa.Index("checkpoints_by_state", "state"),
 )
+regroupings = sa.Table(
+    "regroupings",
+    METADATA,
+    _text("job", primary_key=True),
+    _int("attempt"),
+    _text("state"),
+    _json("record"),
+    _text("role"),
+    _text("store"),
+    _int("stored"),
+    _time("since", nullable=True),
+    _text("cause"),
+)
 users = sa.Table(
     "users",
     METADATA,
@@ -263,6 +279,7 @@ TABLE_OF: dict[type[rows.Row], sa.Table] = {
     rows.Placement: placements,
     rows.Quota: quotas,
     rows.Checkpoint: checkpoints,
+    rows.Regrouping: regroupings,
     rows.User: users,
     rows.Token: tokens,
     rows.Link: links,

@@ -15,6 +15,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from torchloom.weaver.store import state_tables as tables
 from torchloom.weaver.store.rows import Happening, Row
 
+_LARGEST = 2**63 - 1
+
 
 class Transaction:
     """One transaction of the thread that began it."""
@@ -33,13 +35,13 @@ class Transaction:
     def put(self, row: Row) -> None:
         """Have a row stored, instead of any with the same key."""
         kind: Any = type(row)
-        values = {name: getattr(row, name) for name in _columns(kind)}
+        values = {name: _held(getattr(row, name)) for name in _columns(kind)}
         key = tuple(values[name] for name in _keys(kind))
         self._rows.setdefault(kind, {})[key] = values
 
     def note(self, happening: Happening) -> None:
         """Have something that happened stored, with the next number."""
-        values = {name: getattr(happening, name) for name in _columns(Happening)}
+        values = {name: _held(getattr(happening, name)) for name in _columns(Happening)}
         del values["seq"]
         self._notes.append(values)
 
@@ -57,6 +59,11 @@ class Transaction:
     @property
     def _dialect(self) -> str:
         return self.connection.dialect.name
+
+
+def _held(value: Any) -> Any:
+    """Return a value as a database takes it: of a number that is too large, the largest it has."""
+    return min(max(value, -_LARGEST), _LARGEST) if type(value) is int else value
 
 
 @cache

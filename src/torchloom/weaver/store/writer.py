@@ -12,7 +12,7 @@ __all__ = ["Numbered", "RecordWriter", "Ingest", "Answer"]
 
 Answer: TypeAlias = Callable[[Numbered, int], None]  # called in the writer's thread, after commit
 
-_TOGETHER = 256  # batches of one transaction
+TOGETHER = 1024  # batches of one transaction, where so many wait
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +65,7 @@ class RecordWriter:
         group: list[Numbered] = []
         while (batch := self._waiting.get()) is not None:
             group.append(batch)
-            if len(group) == _TOGETHER or self._waiting.empty():
+            if len(group) == TOGETHER or self._waiting.empty():
                 return group, False
         return group, True
 

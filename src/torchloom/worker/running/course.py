@@ -7,23 +7,29 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchloom.specs.jobspec import Checkpointing, Mode
+from torchloom.worker.live import standin
 from torchloom.worker.running import digests, exactness, peers, restoring
 from torchloom.worker.running.loader import Loader
 from torchloom.worker.running.restoring import Found
 from torchloom.worker.running.saves import Saves
 from torchloom.worker.running.seeding import mix, seed_generators
 from torchloom.worker.running.sources import Dealt, Source, open_source
-from torchloom.worker.running.things import State, Things
+from torchloom.worker.running.telling import Telling
+from torchloom.worker.running.things import OtherProgram, State, Things
 from torchloom.worker.running.wrap import Wrapped
+from torchloom.worker.threadlet.owner import LIFE_VARIABLE
 from torchloom.worker.threadlet.submitted import Submitted
 from torchloom.worker.threadlet.threadlet import Threadlet
+
+if TYPE_CHECKING:
+    from torchloom.worker.running.recovery import Recovery
 
 
 class Course:
@@ -35,7 +41,7 @@ class Course:
         self.resumed_from: int | None = None
         self._threadlet = threadlet
         self._spec = spec
-        self._place = restoring.named(os.environ)
+        self._place = "" if standin.is_on() else restoring.named(os.environ)
         self._seed: int | None = None
         self._order = 0  # 0 where the program seeded all ranks alike, else a rank's own number
         self._found: Found | None = None
@@ -43,6 +49,11 @@ class Course:
         self._looked = False
         self._loops = 0  # calls of run.steps
         self._source: Source | None = None
+        self._opening: Callable[[], Source] | None = None  # once it is known what order is drawn
+        self._at = -1  # the step that was begun last
+        self.live: Recovery | None = None
+        self.unfit = ""
+        self._telling: Telling | None = None
         self._rank = 0
         self._is_open = False  # whether it can be asked to save
         self._is_steady = False  # whether a step was applied in this life
@@ -55,13 +66,23 @@ class Course:
 
     def wrap(self, model: nn.Module, name: str, options: Mapping[str, Any]) -> Wrapped:
         """Have all ranks train a model together, and carry it."""
-        wrapped = Wrapped(model, options, sync=not self._place)
+        wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
         self.things.add_model(name, wrapped)
         return wrapped
 
     def loader(self, dataset: Any, **more: Any) -> Loader:
         """Deal a dataset to all ranks."""
         return Loader(dataset, weakref.proxy(self), **more)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value, or what a life before was told in its place."""
+        if self._telling is None:
+            seat = self._threadlet.seat
+            is_kept = LIFE_VARIABLE in os.environ and seat.page
+            self._telling = Telling(seat.own_folder if is_kept else None)
+        value, why = self._telling.tell(value)
+        self.unfit = self.unfit or why
+        return value
 
     def wish(self, told: Mapping[str, Any]) -> None:
         """Save as the program says, whatever the job said."""
@@ -86,7 +107,8 @@ class Course:
             if self._place and self.things:
                 self._look()
             if self._seed is None:
-                told = peers.gather(torch.initial_seed() & (1 << 63) - 1)
+                with standin.unnoticed():
+                    told = peers.gather(torch.initial_seed() & (1 << 63) - 1)
                 self._order = 0 if len(set(told)) == 1 else self.rank + 1
                 self._seed = told[0] if self._spec.seed is None else self._spec.seed
         return self._seed
@@ -104,18 +126,36 @@ class Course:
         Nothing where an earlier life has been through it already.
         """
         self._loops += 1
+        self._opening = lambda: open_source(
+            source, first, epochs, mix("loader", self.seed, self._order)
+        )
+        if self.live is None and LIFE_VARIABLE in os.environ:
+            self.live = self._opened()
+        if self.live is not None and self.live.is_new:
+            return self._begin_beside_others(self.live)
         if self.things and not self._looked:
             self._look()
         if self._found is not None and self._found.loaded.own["loop"] > self._loops:
             return None
-        self._source = open_source(source, first, epochs, mix("loader", self.seed, self._order))
+        self._source = self._opening()
         if self._found is not None:
             step, self._found = self._restore(self._found), None
         self._rank = self.rank
         if self.things and not self._is_open:
-            self._is_open = True
-            self.saves.begin(step, lambda at: self.save(at, "command"))
+            self._open(step)
+        if self.live is not None:
+            self._watch(self.live)
+            self.live.begin(step)
         return self._source.deal(), step
+
+    def _opened(self) -> "Recovery | None":
+        from torchloom.worker.running import recovery  # needed by few
+
+        return recovery.opened(self, self._threadlet)
+
+    def _open(self, step: int, is_alone: bool = False) -> None:
+        self._is_open = True
+        self.saves.begin(step, lambda at: self.save(at, "command"), is_alone)
 
     def boundary(self, step: int) -> None:
         """Before a step: save what is to be saved, and have everybody draw what follows from it."""
@@ -128,6 +168,7 @@ class Course:
         if self._is_steady:
             self.saves.prepare(self._capture)
         self._is_steady = True
+        self._at = step
         self.things.begin_step()
         seed_generators(mix("step", self._seed or 0, self._rank, step))
 
@@ -157,6 +198,80 @@ class Course:
                 last[name] = value.detach() if isinstance(value, Tensor) else value
 
         return note
+
+    # Members that come and go.
+
+    def recover(self, step: int, error: BaseException | None) -> tuple[Dealt | None, int]:
+        """Go on with other members; return the step, and the batches from it on.
+
+        Nothing for batches that come from where they came: their loader knows no other way.
+        """
+        assert self.live is not None
+        start = self.live.recover(step, error)
+        if self._source is not None and self._source.can_seek:
+            return self._source.deal(), start
+        return None, start
+
+    def is_begun(self, step: int) -> bool:
+        """Tell whether this rank has passed the boundary before a step."""
+        return self._at == step
+
+    def common(self) -> State:
+        """Return all that a newcomer can have from any peer."""
+        chance = {"seed": self.seed, "is_mixed": bool(self._order)}
+        told = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **chance}
+        return {**self.things.common(), **told}
+
+    def private(self) -> State:
+        """Return all that this rank alone knows."""
+        position = self._source.position() if self._source is not None else {}
+        return {**self.things.private(), "loop": self._loops, "position": position}
+
+    def rejoin(self, start: int, generation: int, common: State | None) -> None:
+        """Be at a step with the members of a generation, and have what a peer has if it gave it."""
+        if common is not None:
+            self.things.take_common(common)
+            self._seed = int(common["seed"])
+            self._order = self._threadlet.seat.rank + 1 if common["is_mixed"] else 0
+            if self._source is None:
+                self._threadlet.catch_up(start, common["orders"])
+            else:
+                self._threadlet.roll_forward(start, common["orders"])
+        self.saves.rejoin(start, generation, None if common is None else common["saves"])
+        self._at = -1
+        if self._digests is not None:
+            self._digests.move_on(generation)
+
+    def take_private(self, private: State | None) -> None:
+        """Have what this rank knew alone, or what another did where that is lost."""
+        is_first = self._source is None
+        if self._opening is not None and is_first:
+            self._source = self._opening()
+        if private is None:
+            return
+        if int(private["loop"]) != self._loops:
+            raise OtherProgram(f"the others are in loop {private['loop']}, this is {self._loops}")
+        self.things.take_private(private)
+        if self._source is not None and (is_first or self._source.can_seek):
+            world = self._threadlet.seat.world_size
+            self._source.restore(private["position"], world, world)
+
+    def _begin_beside_others(self, live: "Recovery") -> tuple[Dealt, int] | None:
+        """Come to those who train, in the place of one that is gone."""
+        if live.loop() > self._loops:
+            return None
+        self._looked = True
+        self._rank = self._threadlet.seat.rank
+        self._open(0, is_alone=True)
+        step = live.arrive()
+        self._watch(live)
+        assert self._source is not None
+        return self._source.deal(), step
+
+    def _watch(self, live: "Recovery") -> None:
+        """Have the page of each step written when its pass forward is done."""
+        for model in self.things.models.values():
+            model.noted = lambda: live.note(self._at)
 
     # What is saved, and put back.
 

@@ -25,6 +25,10 @@ class Digests:
         self._generation = generation
         self._last = -1
 
+    def move_on(self, generation: int) -> None:
+        """Write for another generation from now on; the step that it begins with is noted again."""
+        self._generation, self._last = generation, -1
+
     def write(self, step: int, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Note the bits of all tensors before a step, once."""
         if step == self._last:

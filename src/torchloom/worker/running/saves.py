@@ -48,18 +48,37 @@ class Saves:
         """Tell whether there is a place to save in, and somebody to commit it."""
         return bool(self.root and self._threadlet.seat.agent)
 
-    def begin(self, step: int, save: Callable[[int], object]) -> None:
-        """Before the first step of this life: say what is wished, and be there to be asked."""
+    def begin(self, step: int, save: Callable[[int], object], is_alone: bool = False) -> None:
+        """Before the first step of this life: say what is wished, and be there to be asked.
+
+        One that comes alone, to others who train, finds what they have agreed on.
+        """
         self._begun = step
         if not self.is_possible:
             self._excuse()
             return
-        if self.wishes.enabled:
+        if self.wishes.enabled and not is_alone:
             check_shared(open_storage(self.root, os.environ), self._threadlet.seat.rank)
-        if self._threadlet.seat.rank == 0:
+        if self._threadlet.seat.rank == 0 and not is_alone:
             self._threadlet.event("checkpointing", self._told())
         self._threadlet.acts.savers.append(save)
         _listen(self._threadlet)
+
+    def state(self) -> State:
+        """Return what a newcomer must know to save when the others do."""
+        return {"begun": self._begun, "saved": self.saved}
+
+    def rejoin(self, step: int, generation: int, told: State | None) -> None:
+        """Go on at a step in another generation, as a peer told if it has.
+
+        What was saved at this very step may lack the part of one that is gone: it is saved again.
+        """
+        if told is not None:
+            self._begun, self.saved = int(told["begun"]), int(told["saved"])
+        if self.saved == step:
+            self.saved, self.wanted = -1, True
+        if self._saver is not None:
+            self._saver.move_on(generation)
 
     def due(self, step: int) -> str:
         """Return why a checkpoint is to be made before this step, if so."""

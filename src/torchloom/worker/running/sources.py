@@ -11,7 +11,13 @@ Position = dict[str, Any]
 
 
 class Source(Protocol):
-    """Batches over some epochs."""
+    """Batches over some epochs.
+
+    One that `can_seek` goes to a position without reading all that was dealt before it.
+    """
+
+    @property
+    def can_seek(self) -> bool: ...
 
     def deal(self) -> Dealt:
         """Yield what is left, from the position on."""
@@ -25,6 +31,8 @@ class Source(Protocol):
 
 class Counted:
     """So many steps; the program deals its own data."""
+
+    can_seek = True
 
     def __init__(self, steps: int, first: int, epochs: int) -> None:
         self._steps = steps
@@ -49,6 +57,8 @@ class Counted:
 class Owned:
     """The run's own loader: a position is all there is to it."""
 
+    can_seek = True
+
     def __init__(self, loader: Loader, first: int, epochs: int) -> None:
         self._loader = loader
         self._last = first + epochs
@@ -71,6 +81,8 @@ class Owned:
 
 class Stateful:
     """A loader that keeps its own place, and can be asked for it."""
+
+    can_seek = True
 
     def __init__(self, loader: Any, first: int, epochs: int) -> None:
         self._loader = loader
@@ -101,6 +113,10 @@ class Stock:
         self._last = first + epochs
         self._seed = seed
         self._dealt = 0  # batches of this epoch
+
+    @property
+    def can_seek(self) -> bool:
+        return hasattr(self._loader, "begin_at")
 
     def deal(self) -> Dealt:
         while self._epoch < self._last:

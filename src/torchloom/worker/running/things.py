@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -13,6 +14,7 @@ from torchloom.worker.running.nested import plain
 from torchloom.worker.running.wrap import Wrapped
 
 State = dict[str, Any]
+_COMMON = (Optimizer, LRScheduler, GradScaler)
 
 
 class BadThing(UserError):
@@ -38,6 +40,9 @@ class Things:
         self.models: dict[str, Wrapped] = {}
         self.tracked: dict[str, Any] = {}
         self._stepped = True
+        self._adds_up = False  # whether gradients of steps before count in this one
+        self._is_touched = False  # whether an optimizer began to step in this one
+        self._counts: tuple[int, ...] = ()  # of schedulers, when it began
 
     def __bool__(self) -> bool:
         return bool(self.models or self.tracked)
@@ -68,12 +73,35 @@ class Things:
             if self.tracked.get(name, thing) is not thing:
                 raise BadThing(f"something else is tracked as {name!r}: take another name")
             if isinstance(thing, Optimizer) and name not in self.tracked:
+                thing.register_step_pre_hook(self._is_stepping)
                 thing.register_step_post_hook(self._has_stepped)
             self.tracked[name] = thing
 
     def begin_step(self) -> None:
         """Note whether an optimizer steps in the step that begins."""
-        self._stepped = False
+        self._adds_up = not self._stepped and self.has_optimizer
+        self._stepped = self._is_touched = False
+        self._counts = self._scheduled()
+
+    def is_whole(self) -> bool:
+        """Tell whether no optimizer and no scheduler has moved in the step that was begun."""
+        return not self._is_touched and self._counts == self._scheduled()
+
+    def adds_up(self, is_begun: bool) -> bool:
+        """Tell whether gradients of steps before count in the step that was begun, or comes."""
+        return self._adds_up if is_begun else not self._stepped and self.has_optimizer
+
+    def drop_gradients(self) -> None:
+        """Have no gradients: a step that was interrupted begins again."""
+        for model in self.models.values():
+            for _, parameter in _parameters(model):
+                parameter.grad = None
+        for thing in self.tracked.values():
+            if isinstance(thing, Optimizer):
+                thing.zero_grad(set_to_none=True)
+            elif isinstance(thing, GradScaler) and thing.is_enabled():
+                thing._per_optimizer_states.clear()  # else it says that it has unscaled already
+        self._stepped = True
 
     def shared(self) -> State:
         """Return what is the same on every rank."""
@@ -94,6 +122,47 @@ class Things:
                 for name, model in self.models.items()
             }
         return own
+
+    # What members give each other: a scaler is the same on all, since their gradients are.
+
+    def common(self) -> State:
+        """Return what a peer can give: it is the same on every rank after the same step."""
+        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
+        tracked = {
+            name: plain(thing.state_dict())
+            for name, thing in self.tracked.items()
+            if isinstance(thing, _COMMON)
+        }
+        return {"models": models, "tracked": tracked}
+
+    def private(self) -> State:
+        """Return what nobody else knows."""
+        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
+        shares = {name: model.shares_buffers for name, model in self.models.items()}
+        tracked = {
+            name: plain(thing.state_dict())
+            for name, thing in self.tracked.items()
+            if not isinstance(thing, _COMMON)
+        }
+        return {"buffers": buffers, "shares": shares, "tracked": tracked}
+
+    def take_common(self, state: State) -> None:
+        """Have what a peer has."""
+        for name, model in self.models.items():
+            _fill(name, dict(_parameters(model)), state["models"].get(name))
+        self._load(state["tracked"])
+
+    def take_private(self, state: State) -> None:
+        """Have what this rank, or another one, alone knew."""
+        for name, model in self.models.items():
+            _fill(name, dict(_buffers(model)), state["buffers"].get(name))
+            model.shares_buffers = state["shares"][name]
+        self._load(state["tracked"])
+
+    def _load(self, saved: State) -> None:
+        for name, state in saved.items():
+            if name in self.tracked:
+                self.tracked[name].load_state_dict(state)
 
     def put_back(self, shared: State, own: State) -> list[str]:
         """Give everything the state that was saved; return what was not there."""
@@ -135,6 +204,14 @@ class Things:
             for name, thing in self.tracked.items()
             if isinstance(thing, Optimizer | LRScheduler) is shared
         }
+
+    def _scheduled(self) -> tuple[int, ...]:
+        """Return how often each scheduler has moved; one made of others does not count itself."""
+        found = [one for one in self.tracked.values() if isinstance(one, LRScheduler)]
+        return tuple([getattr(one, "last_epoch", 0) for one in found])
+
+    def _is_stepping(self, *_: Any) -> None:
+        self._is_touched = True
 
     def _has_stepped(self, *_: Any) -> None:
         self._stepped = True

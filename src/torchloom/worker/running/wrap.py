@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchloom.errors import UserError
 from torchloom.worker.running.priming import prime
 
-_OWN = ("training", "shares_buffers", "_joined", "_options", "_is_primed")
+_OWN = ("training", "shares_buffers", "noted", "_joined", "_options", "_is_primed")
 
 
 class NoGroup(UserError):
@@ -35,6 +35,7 @@ class Wrapped(nn.Module):
     """
 
     module: nn.Module
+    noted: Callable[[], None] | None
     _joined: DistributedDataParallel | None
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any], sync: bool) -> None:
@@ -43,6 +44,7 @@ class Wrapped(nn.Module):
         self.__dict__["_options"] = dict(options)
         self.__dict__["training"] = module.training
         self.__dict__["_joined"] = None
+        self.__dict__["noted"] = None  # called when a pass that trains is done, before the way back
         self.rebuild(sync)
 
     def rebuild(self, sync: bool = False) -> None:
@@ -56,6 +58,11 @@ class Wrapped(nn.Module):
         self._joined = _join(self.module, self._options, sync)
         self.shares_buffers = shares
 
+    def drop(self) -> None:
+        """Let go of what joins the ranks: their group is left."""
+        self._joined = None
+        self._is_primed = False
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute; the first pass that trains is primed."""
         joined = self._joined
@@ -64,7 +71,10 @@ class Wrapped(nn.Module):
         if not self._is_primed and self.module.training and torch.is_grad_enabled():
             self._is_primed = True
             prime(joined, args, kwargs)
-        return joined(*args, **kwargs)
+        outputs = joined(*args, **kwargs)
+        if self.noted is not None and self.module.training and torch.is_grad_enabled():
+            self.noted()
+        return outputs
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

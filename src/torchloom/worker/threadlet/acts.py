@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from torchloom.bus.messages import Applied, Head, Kind, Message, Refused, Value
+from torchloom.bus.messages import Applied, Head, Kind, Message, Planned, Refused, Value
 from torchloom.errors import Failure
 from torchloom.worker.threadlet import optimizers
 from torchloom.worker.threadlet.boundary import Boundary, Order
@@ -44,6 +44,16 @@ class Acts:
         self._missing: list[tuple[Change, str]] = []
         self._since = 0  # the step this life went on from
         self._untaken: set[tuple[str, str]] = set()  # changes that had not acted by then
+        self._changes: dict[str, Planned] = {}  # of knobs that acted here, in their order
+
+    def move_on(self, head: Head) -> None:
+        """Speak for another generation from now on."""
+        self._head = head
+
+    @property
+    def changes(self) -> tuple[Planned, ...]:
+        """Return every change of knobs that has acted in this process, with its step."""
+        return tuple(self._changes.values())
 
     def go_on(self, step: int, untaken: set[tuple[str, str]]) -> None:
         """Begin at the step of a checkpoint, which has what changes before it made of optimizers.
@@ -91,6 +101,9 @@ class Acts:
                 self._failed(change.command, error)
 
     def _act(self, order: Order) -> None:
+        if order.kind == "knob":
+            told = order.command, order.effective, order.payload, order.origin == "past"
+            self._changes[order.command] = Planned(*told)
         match order.kind:
             case "knob" if order.origin == "here":
                 wish = Wish.of(order.payload)

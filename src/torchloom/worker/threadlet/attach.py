@@ -10,6 +10,7 @@ from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.owner import (
     AGENT_VARIABLE,
     ATTACH_VARIABLE,
+    LIFE_VARIABLE,
     OWNER_VARIABLE,
     PAGE_VARIABLE,
     claim,
@@ -26,6 +27,8 @@ _MODULE = "torch.optim.optimizer"
 def attach() -> None:
     """Wait for torch's optimizers, where an agent is there to be told of their steps."""
     env = os.environ
+    if LIFE_VARIABLE in env:
+        look_out()
     if env.get(ATTACH_VARIABLE) == "0" or not (env.get(AGENT_VARIABLE) or env.get(PAGE_VARIABLE)):
         return
     try:
@@ -43,6 +46,19 @@ def attach_the_first() -> None:
     env = os.environ
     if env.get(ATTACH_VARIABLE) != "0" and OWNER_VARIABLE not in env:
         when_imported(_MODULE, _begin_if_first)
+
+
+def look_out() -> None:
+    """Be ready for members that come and go: know the group that the program makes.
+
+    One that takes the place of another gets a group without others until its steps begin.
+    """
+    from torchloom.worker.live import leaving, standin
+
+    try:
+        standin.install() if standin.is_wanted(os.environ) else leaving.watch()
+    except Exception as error:  # then it is started again with all others, as ever
+        note(error)
 
 
 def note(error: BaseException) -> None:

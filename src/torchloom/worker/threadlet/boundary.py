@@ -79,6 +79,7 @@ class Boundary:
         self._orders: dict[str, Order] = {}
         self._known: OrderedDict[str, int | None] = OrderedDict()
         self._pause: Order | None = None  # committed, and not resumed yet
+        self._is_disturbed = False  # members change: nobody waits here for anything else
         if not _one_at_a_time():
             self.reach = self._reach_locked  # type: ignore[method-assign]
 
@@ -108,8 +109,16 @@ class Boundary:
         self.kind = kind
         self._recent.clear()
 
+    def disturb(self, is_disturbed: bool) -> None:
+        """Have a rank that waits here for a command come out, or no longer."""
+        with self._changed:
+            self._is_disturbed = is_disturbed
+            self._changed.notify_all()
+
     def attend(self) -> list[Order]:
         """Keep the promises about the step to be begun; return what acts here, in order."""
+        if self._is_disturbed:
+            return []
         deadline = time.monotonic() + PATIENCE
         while (order := self._undecided()) is not None:
             self._page.enter(Phase.WAITING, time.monotonic_ns())
@@ -124,17 +133,30 @@ class Boundary:
         """Wait until somebody resumes, or stops, the job."""
         self._page.enter(Phase.WAITING, time.monotonic_ns())
         with self._changed:
-            self._changed.wait_for(lambda: self._pause is not order)
+            self._changed.wait_for(lambda: self._pause is not order or self._is_disturbed)
+            if self._pause is order:  # it holds, and is gone on with when that is over
+                self._orders[order.command] = order
+                self._look_again()
         self._since = time.monotonic_ns()
         self._page.enter(Phase.STEP, self._since)
 
     def give_up(self) -> None:
         """Keep what can be kept when there will be no more boundaries: nobody waits for us."""
         self.kind = "none"
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        """Have an outcome of everything that was promised, as whoever was first decided it."""
         with self._lock:
             undecided = [order.command for order in self._orders.values() if not order.decided]
         for command in undecided:
             self.settle(command, self._judge.abort(command))
+
+    def decided(self) -> list[Order]:
+        """Return what is to act at a later step, in order."""
+        with self._lock:
+            orders = [order for order in self._orders.values() if order.decided]
+        return sorted(orders, key=lambda order: order.effective)
 
     def leave(self, page: Page) -> None:
         """Forget all promises, in a fork of the process that gave them; write to this page."""
@@ -167,6 +189,8 @@ class Boundary:
             if order.command not in self._known:
                 self._remember(order.command, order.effective)
                 self._orders[order.command] = order
+                if order.kind == "pause":
+                    self._pause = order
 
     # Anybody.
 

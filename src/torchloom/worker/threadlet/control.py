@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 
@@ -20,12 +21,14 @@ from torchloom.bus.messages import (
     Welcome,
     Write,
 )
+from torchloom.bus.regrouping import Regrouping
 from torchloom.errors import LoomError
 from torchloom.worker.threadlet.boundary import Boundary
 from torchloom.worker.threadlet.outcome import Outcomes, from_text, open_outcomes, to_text
 from torchloom.worker.threadlet.seat import Seat
 
 _UNREACHABLE = (OSError, RuntimeError, LoomError)  # torch's stores raise RuntimeError
+_REGROUPING = get_args(Regrouping)
 
 Say = Callable[[Message], None]
 Check = Callable[[Kind, dict[str, Value]], None]  # raises what is wrong with a command
@@ -38,6 +41,10 @@ class Judge:
         self._seat = seat
         self._say = say
         self._outcomes: Outcomes | None = None
+
+    def move_on(self, seat: Seat) -> None:
+        """Decide in the store of another generation from now on."""
+        self._seat, self._outcomes = seat, None
 
     def open(self) -> Outcomes:
         """Return the store; raises what the weaver is to be told when there is none."""
@@ -85,6 +92,7 @@ class Control:
         self.dropped: Counter[str] = Counter()
         self.changes: tuple[Planned, ...] = ()
         self.welcomed = threading.Event()
+        self.regrouped: Callable[[Message], None] | None = None  # hears of changes of members
         self._seat = seat
         self._head = seat.head()
         self._boundary = boundary
@@ -92,8 +100,16 @@ class Control:
         self._check = check
         self._say = say
 
+    def move_on(self, seat: Seat) -> None:
+        """Answer for another generation from now on."""
+        self._seat, self._head = seat, seat.head()
+
     def hear(self, message: Message) -> None:
         """Do what a message asks for; one for another life of the rank is dropped and counted."""
+        if isinstance(message, _REGROUPING) and self.regrouped is not None:
+            if self._seat.is_named(message.head):
+                self.regrouped(message)
+            return
         if not self._seat.is_meant(message.head):
             self.dropped["foreign"] += 1
             return

@@ -30,6 +30,7 @@ from torchloom.bus.messages import (
     Value,
 )
 from torchloom.unix import reachable
+from torchloom.worker.live.talking import Words
 from torchloom.worker.threadlet.stacks import own_stacks
 
 TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
@@ -120,6 +121,7 @@ class Link:
         self._told = 0  # lost points that the agent knows of
         self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
         self._stacks: bytes | None = None  # asked for; they are no record either
+        self.words = Words(self.wake)  # neither are these
         self._introduced = True  # whether the agent has the latest Register
         self._reader: Reader[Any] = Reader(ToRank, self.dropped)
         self._frames = Frames(self.dropped)
@@ -216,6 +218,7 @@ class Link:
             with reachable(Path(self._address)) as address:
                 agent.connect(address)
             self._introduced = True  # from here on a change is told anew
+            self.words.connected()
             agent.sendall(frame(self._register()))  # before all else, word for word
         except OSError:
             agent.close()
@@ -232,6 +235,7 @@ class Link:
             self._put(self._said.popleft())
         if self._closing or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + TICK
+            self.words.look()
             for message in self._collect():
                 self._put(message)
         if self._socket is not None and self._queue.lost > self._told:
@@ -257,6 +261,8 @@ class Link:
             self._sending, self._hello = self._hello, None
         elif self._sending is None and self._stacks is not None:
             self._sending, self._stacks = self._stacks, None
+        elif self._sending is None and self._socket is not None and self.words:
+            self._sending = self.words.take()
         elif self._sending is None and self._welcome:
             self._sending = self._queue.next
         return self._sending

@@ -29,6 +29,10 @@ class Notes:
         self._held: Row | None = None  # the oldest one, while its tensors are not ready
         self._bad: set[str] = set()  # names of losses that are not finite now
 
+    def move_on(self, head: Head) -> None:
+        """Speak for another generation from now on."""
+        self._head = head
+
     def add(self, step: int, values: dict[str, Any]) -> None:
         """Keep numbers as they are and tensors as they are now; nothing is read here."""
         if _NUMBERS.issuperset(map(type, values.values())):

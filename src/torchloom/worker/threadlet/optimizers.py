@@ -240,6 +240,18 @@ class Optimizers:
         self._carried = dict(state)
         return {(command, name) for one in state.values() for command, name in one["waiting"]}
 
+    def take_over(self, state: Mapping[int, Mapping[str, Any]]) -> None:
+        """Ask of the optimizers there are what a peer asks of its own, which is a step ahead."""
+        self._carried = {n: one for n, one in state.items() if n > self._numbers}
+        for known in list(self._known.values()):
+            if (told := state.get(known.number)) is not None:
+                waiting = {(command, name) for command, name in told["waiting"]}
+                known.armed = [one for one in known.armed if (one[0].id, one[1]) in waiting]
+                known.rules.clear()
+                known.past.clear()
+                carried.put_back(known, told)
+                self._asked = self._asked or bool(known.rules)
+
     # Knobs.
 
     def misaligned(self) -> str:

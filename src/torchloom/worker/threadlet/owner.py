@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ATTACH_VARIABLE = "LOOM_ATTACH"  # 0: leave programs alone that do not ask for a threadlet
 AGENT_VARIABLE = "LOOM_AGENT"  # the agent's socket; without it nobody is told anything
 PAGE_VARIABLE = "LOOM_PAGE"
+LIFE_VARIABLE = "LOOM_LIFE"  # of a job whose members may be replaced while it runs, of no other
 OWNER_VARIABLE = "LOOM_THREADLET_OWNER"  # who speaks for the rank; set here, for children
 
 _TRIES = 3

@@ -3,13 +3,14 @@
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
+from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step
 from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
@@ -64,34 +65,6 @@ def init(
     return _run
 
 
-class Step:
-    """One step of a run; `with step:` says that it is done when the block is left."""
-
-    __slots__ = ("_run", "batch", "epoch", "number")
-
-    def __init__(self, run: "Run", number: int, epoch: int, batch: Any) -> None:
-        self._run = run
-        self.number = number
-        self.epoch = epoch
-        self.batch = batch
-
-    def log(self, **values: Any) -> None:
-        """Note numbers of this step; see `Run.log`."""
-        self._run.add(self.number, values)
-
-    def __enter__(self) -> "Step":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._run.applied = self.number + 1
-
-
 class Run:
     """A run as the training program sees it."""
 
@@ -109,6 +82,8 @@ class Run:
         self._epochs = 0  # of all loops so far
         self._inside = False
         self._course: Any = None  # a Course, once there is something to carry
+        self._live: Any = None  # its Recovery, in loops whose members may be replaced
+        self._error: BaseException | None = None  # of a step or section, held back
 
     def log(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Note numbers of the current step; never waits, never raises, reads no tensor.
@@ -140,6 +115,26 @@ class Run:
     def event(self, kind: str, **facts: Value) -> None:
         """Say that something happened in this step."""
         self._threadlet.event(kind, facts)
+
+    @property
+    def generation(self) -> int:
+        """Return which membership of the job this rank is in; it grows when others are replaced."""
+        return self._threadlet.seat.generation
+
+    def section(self, name: str = "") -> Section:
+        """Return what holds exceptions back in a part that is no step, as `with step:` does.
+
+        Wrap what ranks do together between steps, an evaluation for instance. If a peer is lost
+        there the rest of the block is passed over, and the run goes on at its next step.
+        """
+        return Section(self, name)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value on all ranks: plain values and tensors. For the set-up.
+
+        A rank that comes later, in the place of another, gets what that one got.
+        """
+        return self._carried().broadcast(value)
 
     # What is carried from life to life.
 
@@ -226,24 +221,54 @@ class Run:
         if dealt is None:
             return
         self._threadlet.begin()
-        while self._goes_on():
-            epoch, batch = next(dealt, (None, None))
-            if epoch is None:
-                break
+        dealing = Dealing(dealt)
+        del dealt  # a loader's workers end with the last who knows them
+        while (step := self._take(dealing)) is not None:
             self._inside = True
             try:
-                yield Step(self, self._next, epoch, batch)
+                yield step
             except GeneratorExit:
                 self._leave()
                 raise
             self._inside = False
-            self._next += 1
-            self.applied = self._next
-        self._finish()
+            if self._error is None or self.applied > self._next:  # what failed was behind it
+                self._next += 1
+                self.applied = self._next
 
-    def _begin(
-        self, source: int | Iterable[Any], epochs: int
-    ) -> Iterator[tuple[int | None, Any]] | None:
+    def _take(self, dealing: Dealing) -> Step | None:
+        """Return the next step; nothing when there is none left."""
+        live = self._live
+        while True:
+            if live is not None and (self._error is not None or live.is_over):
+                self._recover(dealing)
+            epoch, batch = self._deal(dealing) if self._goes_on() else NONE
+            if live is not None and live.is_over:
+                continue
+            if epoch is not None:
+                return Step(self, self._next, epoch, batch)
+            self._finish()
+            if live is None or live.has_finished(self._next):
+                self._live = None
+                return None
+
+    def _deal(self, dealing: Dealing) -> Batch:
+        return dealing.next() if self._live is None else dealing.of(self._next)
+
+    def _recover(self, dealing: Dealing) -> None:
+        """Go on with other members, where they are; an exception of our own is raised."""
+        error, self._error = self._error, None
+        dealt, start = self._course.recover(self._next, error)
+        dealing.go_to(start, dealt)
+        self._next = self.applied = start
+
+    def hold_back(self, error: BaseException | None) -> bool:
+        """Tell whether an exception is not raised yet, since it may be a peer's."""
+        is_held = self._live is not None and self._live.is_live and isinstance(error, Exception)
+        if is_held and self._error is None:
+            self._error = error
+        return is_held
+
+    def _begin(self, source: int | Iterable[Any], epochs: int) -> Dealt | None:
         """Return the batches of a loop; nothing if an earlier life has been through it."""
         first, self._epochs = self._epochs, self._epochs + epochs
         if self._course is None:
@@ -251,20 +276,32 @@ class Run:
         begun = self._course.begin(source, first, epochs, self._next)
         if begun is None:
             return None
-        dealt: Iterator[tuple[int | None, Any]]
+        dealt: Dealt
         dealt, self._next = begun
         self.applied = self._next
         self.add = self._course.noting(self._threadlet.notes.add)
+        self._live = self._course.live
         return dealt
 
     def _leave(self) -> None:
         """Count the step behind which a program leaves its loop by itself."""
         self._inside = False
-        if self.applied > self._next:
+        if self._error is not None:
+            self._show()
+        elif self.applied > self._next:
             self._next = self.applied
             self._boundary.reach(self._next, self.applied)
             if not sys.is_finalizing():
                 self._finish()
+        if self._live is not None:
+            self._live.leave(self._next)
+            self._live = None
+
+    def _show(self) -> None:
+        """Say what was held back: the program ends otherwise before it was raised."""
+        error, self._error = self._error, None
+        sys.stderr.write(f"loom: an exception in step {self._next} had come before:\n")
+        traceback.print_exception(error)
 
     def _goes_on(self) -> bool:
         """Pass to the beginning of the next step; tell whether it is to be taken."""
@@ -283,7 +320,7 @@ class Run:
             self._course.finish(self._next, trigger, acts.releasing)
 
 
-def _deal(source: int | Iterable[Any], first: int, epochs: int) -> Iterator[tuple[int | None, Any]]:
+def _deal(source: int | Iterable[Any], first: int, epochs: int) -> Dealt:
     for epoch in range(first, first + epochs):
         sampler: Any = getattr(source, "sampler", None)
         if hasattr(sampler, "set_epoch"):

@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torchloom.bus.messages import VERSION, Boundary, Head, Knob, Register, Value
 from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
@@ -30,6 +31,8 @@ class Seat:
     started: int
     incarnation: str
     hang: dict[str, Value] = field(default_factory=dict)
+    life: int = 1  # the how manieth process of its rank in this attempt
+    attempt: int = 0
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> "Seat":
@@ -53,7 +56,15 @@ class Seat:
             started=started(),
             incarnation=uuid.uuid4().hex,
             hang=hang_wishes(env),
+            life=_number(env, "LOOM_LIFE", 1),
+            attempt=_number(env, "LOOM_ATTEMPT"),
         )
+
+    @property
+    def own_folder(self) -> Path:
+        """Return where a rank keeps what its next life on this node is to find."""
+        name = f"{self.role}-a{self.attempt}-r{self.rank}"
+        return Path(self.page).parent / "pages" / name
 
     def head(self) -> Head:
         """Return what stands at the head of each message."""
@@ -61,8 +72,11 @@ class Seat:
 
     def is_meant(self, head: Head) -> bool:
         """Tell whether a message is for this very life; an empty incarnation means whichever."""
-        ours = (self.job, self.generation, self.rank)
-        return (head.job, head.generation, head.rank) == ours and (
+        return head.generation == self.generation and self.is_named(head)
+
+    def is_named(self, head: Head) -> bool:
+        """Tell the same of one that may speak of another generation: members change."""
+        return (head.job, head.rank) == (self.job, self.rank) and (
             head.incarnation in ("", self.incarnation)
         )
 
@@ -82,6 +96,8 @@ class Seat:
             world_size=self.world_size,
             page=self.page,
             hang=self.hang,
+            life=self.life,
+            attempt=self.attempt,
         )
 
 

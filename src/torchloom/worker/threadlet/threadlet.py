@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from torchloom.bus.messages import Event, Goodbye, Message, Planned, Register, Value
 from torchloom.bus.page import Page, Phase
+from torchloom.worker.live.talking import Line
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.acts import Acts
 from torchloom.worker.threadlet.boundary import Boundary, Order, Origin
@@ -22,6 +25,7 @@ from torchloom.worker.threadlet.optimizers import Optimizers
 from torchloom.worker.threadlet.seat import Seat
 from torchloom.worker.threadlet.vitals import Vitals
 
+State = dict[str, Any]
 _WELCOME = 2.0  # seconds that a life after the first waits for the values of the one before
 
 
@@ -46,6 +50,7 @@ class Threadlet:
         self._begun = False
         self._noted = False
         self._link: Link | None = None
+        self.line: Line | None = None  # about who trains, where somebody may want to know
 
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
@@ -137,6 +142,54 @@ class Threadlet:
             self.control.welcomed.wait(_WELCOME)
             for change in self._judge.agree(self.control.changes):
                 self._plan(change)
+
+    # When members change.
+
+    def talk(self) -> Line | None:
+        """Return the line on which it is said who trains; nothing where there is no agent."""
+        if self.line is None and self._link is not None:
+            self.line = Line(self._link.words, self.seat.generation)
+            self.control.regrouped = self.line.hear
+        return self.line
+
+    def settle(self) -> None:
+        """Leave a generation: what was promised in it ends with it, as its store has it."""
+        self.boundary.settle_all()
+
+    def move_on(self, generation: int, store: str) -> None:
+        """Belong to another generation, whose ranks agree in another store."""
+        self.seat = dataclasses.replace(self.seat, generation=generation, store=store)
+        self._head = head = self.seat.head()
+        for part in (self.notes, self.acts):
+            part.move_on(head)
+        for one in (self._judge, self.control):
+            one.move_on(self.seat)
+        self.introduce()
+
+    def orders(self) -> State:
+        """Return all that is asked of this rank, so that a newcomer can be asked it too."""
+        ahead = [
+            [order.command, order.kind, order.payload, order.effective, order.origin]
+            for order in self.boundary.decided()
+        ]
+        done = [list(msgspec.structs.astuple(change)) for change in self.acts.changes]
+        return {"rules": self.optimizers.state(), "done": done, "ahead": ahead}
+
+    def catch_up(self, step: int, orders: Mapping[str, Any]) -> None:
+        """Be at a peer's step, in the place of a rank that was there, with what the peer obeys."""
+        self._begun = True
+        self.go_on(step, orders["rules"])
+        known = {change.command for change in self.acts.changes}  # where this is done twice
+        for change in (Planned(*told) for told in orders["done"]):
+            if change.command not in known:
+                self._plan(change)
+        for command, kind, payload, effective, origin in orders["ahead"]:
+            self.boundary.plan(Order(command, kind, payload, step, 0, True, effective, origin))
+
+    def roll_forward(self, step: int, orders: Mapping[str, Any]) -> None:
+        """Be at a peer's step, having been a little behind it."""
+        self.boundary.step = step
+        self.optimizers.take_over(orders["rules"])
 
     def _plan(self, change: Planned) -> None:
         """Have a change act at its step; one whose step is here acts at once."""

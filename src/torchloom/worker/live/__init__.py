@@ -1,0 +1,1 @@
+"""What a rank needs to go on when another one dies: its pages, leaving, joining, taking a state."""

@@ -1,0 +1,166 @@
+"""A state as it travels: a head with all that is small, and large tensors behind it in chunks.
+
+The head begins with the hashes of all chunks. In a file every large tensor has pages of its own,
+so that a target can keep the memory it came in.
+"""
+
+import array
+import mmap
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchloom.worker.live.carrying import bytes_of, chunks_of, hash_of
+from torchloom.worker.live.packing import (
+    Kind,
+    Packed,
+    State,
+    decode_kinds,
+    encode_kinds,
+    kinds_of,
+    size_of,
+    unpacked,
+)
+
+LARGE = 512 << 10  # bytes
+_ALIGNMENT = 64
+_HASH = 8  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a target must know before anything comes."""
+
+    chunks: int
+    kinds: int  # bytes
+    plain: int
+    head: int
+    hash: int  # of the head
+
+    @property
+    def words(self) -> list[int]:
+        """Return it as numbers."""
+        return list(astuple(self))
+
+
+LABEL = 5  # words
+
+
+class Load:
+    """A state that is given away; its tensors are read, not changed."""
+
+    def __init__(self, state: State) -> None:
+        packed = Packed(state)
+        kinds = kinds_of(packed.tensors)
+        views = [bytes_of(_dense(tensor)) for tensor in packed.tensors]
+        large = [view for view, kind in zip(views, kinds, strict=True) if _is_large(kind)]
+        small = [view for view, kind in zip(views, kinds, strict=True) if not _is_large(kind)]
+        self.chunks = [chunk for view in large for chunk in chunks_of(view)]
+        text = encode_kinds(kinds)
+        first = array.array("q", map(hash_of, self.chunks)).tobytes() + text + packed.plain
+        self.head = memoryview(bytearray(_head(first, small)))
+        self.label = Label(
+            len(self.chunks), len(text), len(packed.plain), len(self.head), hash_of(self.head)
+        )
+        places, self.size = _places(kinds, len(self.head))
+        self.places = [
+            place + at
+            for place, view in zip(places, large, strict=True)
+            for at in _starts(chunks_of(view))
+        ]
+
+
+class Head:
+    """What a target has first of a state, and what it says of the rest."""
+
+    def __init__(self, label: Label) -> None:
+        self.view = memoryview(bytearray(label.head))
+        self._label = label
+
+    def is_whole(self) -> bool:
+        """Tell whether it is what was given."""
+        return hash_of(self.view) == self._label.hash
+
+    @cached_property
+    def hashes(self) -> Sequence[int]:
+        """Return the hashes of the chunks that follow."""
+        return array.array("q", bytes(self.view[: _HASH * self._label.chunks]))
+
+    def large(self) -> list[tuple[int, int]]:
+        """Return where in a file the large tensors are, and how large."""
+        places, _ = _places(self._kinds, len(self.view))
+        sizes = [size_of(kind) for kind in self._kinds if _is_large(kind)]
+        return list(zip(places, sizes, strict=True))
+
+    def state(self, large: Sequence[memoryview]) -> State:
+        """Return the state, with this memory for its large tensors."""
+        left = iter(large)
+        place = _aligned(self._text_end + self._label.plain)
+        tensors = []
+        for dtype, shape in self._kinds:
+            size = size_of((dtype, shape))
+            if _is_large((dtype, shape)):
+                tensors.append(_tensor(next(left), dtype, shape))
+            else:
+                tensors.append(_tensor(self.view[place : place + size], dtype, shape).clone())
+                place = _aligned(place + size)
+        return unpacked(self.view[self._text_end : self._text_end + self._label.plain], tensors)
+
+    @property
+    def _text_end(self) -> int:
+        return _HASH * self._label.chunks + self._label.kinds
+
+    @cached_property
+    def _kinds(self) -> list[Kind]:
+        return decode_kinds(self.view[_HASH * self._label.chunks : self._text_end])
+
+
+def _head(first: bytes, small: Sequence[memoryview]) -> bytes:
+    """Return the head: what all needs, and the small tensors, each where it may be computed on."""
+    parts: list[memoryview] = []
+    for part in (memoryview(first), *small):
+        parts += [part, memoryview(bytes(_aligned(len(part)) - len(part)))]
+    return b"".join(parts)
+
+
+def _places(kinds: Sequence[Kind], head: int) -> tuple[list[int], int]:
+    """Return where in a file each large tensor begins, and where all ends."""
+    places, place = [], _paged(head)
+    for kind in filter(_is_large, kinds):
+        places.append(place)
+        place = _paged(place + size_of(kind))
+    return places, place
+
+
+def _starts(chunks: Sequence[memoryview]) -> list[int]:
+    starts, at = [], 0
+    for chunk in chunks:
+        starts.append(at)
+        at += len(chunk)
+    return starts
+
+
+def _is_large(kind: Kind) -> bool:
+    return size_of(kind) >= LARGE
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _paged(size: int) -> int:
+    return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def _tensor(view: memoryview, dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    """Return a tensor on this memory, which it keeps."""
+    if not len(view):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(view, dtype=torch.uint8).view(dtype).view(shape)

@@ -1,0 +1,154 @@
+"""A rank's part in the talk about who trains: what it says, what it waits for, whom it believes.
+
+It decides nothing but whose an exception is. Whatever waits here is said again every half second,
+and ends as soon as a newer generation is heard of.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from torchloom.bus.messages import Head, Message
+from torchloom.bus.regrouping import (
+    Arrived,
+    Broke,
+    Finished,
+    Go,
+    LetStand,
+    NotRestored,
+    Release,
+    Restored,
+    Training,
+    Transfer,
+)
+from torchloom.rules.leaving import PATIENCE, Heard, Whose, whose
+
+RESEND = 0.5
+ALONE = 60.0  # seconds without a word of a weaver, after which the end of a loop is gone past
+_LONGEST = 500  # characters of why
+
+
+class Line(Protocol):
+    """Both directions of the talk; see `talking.Line`."""
+
+    newest: int
+    training: int
+
+    def say(self, message: Message) -> None: ...
+    def hold(self, message: Message | None) -> None: ...
+    def next(self, timeout: float) -> Message | None: ...
+    def forget(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank stands between two generations."""
+
+    applied: int | None
+    pages: tuple[int, ...] = ()
+    why: str = ""
+
+
+class Member:
+    """One process of a rank among those that train."""
+
+    def __init__(
+        self,
+        line: Line,
+        head: Head,
+        is_new: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.line = line
+        self.generation = head.generation - 1 if is_new else head.generation
+        self._head = head
+        self._clock = clock
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether a newer generation is called together than the one this rank is in."""
+        return self.line.newest > self.generation
+
+    def train(self, step: int, why: str = "") -> None:
+        """Say that this rank trains from a step on; said on and on, since nobody answers."""
+        self.line.training = self.generation
+        self.line.hold(Training(self._at(self.generation), step, why[:_LONGEST]))
+
+    def whose(self, step: int, is_collective: bool, why: str) -> Whose:
+        """Ask whose an exception is, and wait until that is known."""
+        line, begun = self.line, self._clock()
+        word = Broke(self._at(self.generation), step, is_collective, why[:_LONGEST])
+        line.forget()
+        heard, said = Heard.NOTHING, -RESEND
+        while True:
+            heard = Heard.OVER if self.is_over else heard
+            waited = self._clock() - begun
+            if (verdict := whose(heard, waited, is_collective)) is not Whose.OPEN:
+                return verdict
+            if waited - said >= RESEND:
+                line.say(word)
+                said = waited
+            left = PATIENCE - waited
+            if isinstance(line.next(min(RESEND, left) if left > 0 else RESEND), LetStand):
+                heard = Heard.STANDS
+
+    def meet(self, standing: Callable[[], Standing]) -> Transfer:
+        """Say where this rank stands for the newest generation, until it is told how to go on."""
+        self.line.hold(None)
+        while True:
+            generation, now = max(self.line.newest, self.generation), standing()
+            word = Arrived(self._at(generation), now.applied, now.pages, now.why[:_LONGEST])
+            heard = self._insist(word, Transfer)
+            if isinstance(heard, Transfer):
+                self.generation = heard.head.generation
+                return heard
+
+    def is_restored(self, seconds: float, taken: int) -> bool:
+        """Say that this rank has all it needs; tell whether it may train: not if others broke."""
+        word = Restored(self._at(self.generation), seconds, taken)
+        return self._insist(word, Go) is not None
+
+    def refuse(self, why: str) -> None:
+        """Say that this rank could not take what it was given, until the next generation."""
+        self._insist(NotRestored(self._at(self.generation), why[:_LONGEST]))
+
+    def has_finished(self, step: int) -> bool:
+        """Say that no step is left; tell whether that is so for all, or nobody can be asked.
+
+        Otherwise one of the others is lost, and this rank is needed.
+        """
+        self.line.hold(None)
+        self.line.forget()
+        word = Finished(self._at(self.generation), step)
+        self._insist(word, Release, patience=ALONE)
+        return not self.is_over
+
+    def leave(self, step: int) -> None:
+        """Say that the program goes on behind its steps by itself: it waits for nobody."""
+        self.line.training = -1
+        self.line.hold(Finished(self._at(self.generation), step))
+
+    def excuse(self, generation: int, why: str) -> None:
+        """Say that this rank cannot be a member of a generation; in the link's thread, too."""
+        self.line.hold(Arrived(self._at(generation), None, (), why[:_LONGEST]))
+
+    def _insist(
+        self, word: Message, *answers: type[Message], patience: float = float("inf")
+    ) -> Message | None:
+        """Say a word until it is answered; nothing when a newer generation is called together."""
+        line, deadline = self.line, self._clock() + patience
+        generation = word.head.generation
+        while line.newest <= generation and (now := self._clock()) < deadline:
+            line.say(word)
+            again = now + RESEND
+            while line.newest <= generation and (left := again - self._clock()) > 0:
+                heard = line.next(left)
+                if isinstance(heard, answers) and heard.head.generation == generation:
+                    return heard
+        return None
+
+    def _at(self, generation: int) -> Head:
+        return msgspec.structs.replace(self._head, generation=generation)
