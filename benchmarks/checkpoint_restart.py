@@ -9,6 +9,8 @@ from pathlib import Path
 from benchmarks.figure import Figure, Lab, Subject
 from benchmarks.launch import RANKS, Launcher, end_zygotes
 
+from torchloom.checkpoint import step_of
+
 PROGRAM = Path(__file__).with_name("checkpoint_restarted.py")
 
 
@@ -41,5 +43,5 @@ def restart(launcher: Launcher, how: str) -> Subject:
 
 def saved(lab: Lab, folder: Path) -> list[Path]:
     """Return what says that a whole checkpoint is there: the peer's file, or our manifests."""
-    ours = (lab.scratch / "home" / "runs").glob("*/checkpoints/ckpt_step_*[0-9]/manifest.json")
-    return [*folder.glob("saved.pt"), *ours]
+    ours = (lab.scratch / "home" / "runs").glob("*/checkpoints/ckpt_step_*/manifest.json")
+    return [*folder.glob("saved.pt"), *(path for path in ours if step_of(path.parent.name))]

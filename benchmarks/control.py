@@ -212,7 +212,8 @@ def judged(began: Sequence[Sequence[int]], changes: Sequence[Change]) -> Steered
     for each in changes:
         seen.late.append((each.done - each.asked - (ahead + 2) * step) / 1e6)
         seen.slowest.append(slowest(began, each.asked, each.done) / step)
-        seen.calm.append(slowest(began, calm_since, each.asked) / step)
+        if calm := slowest_within(began, calm_since, each.asked):
+            seen.calm.append(calm / step)
         calm_since = each.done
     return seen
 
@@ -223,6 +224,15 @@ def slowest(began: Sequence[Sequence[int]], start: int, end: int) -> int:
     for times in began:
         touched = times[max(0, bisect_right(times, start) - 1) : bisect_left(times, end) + 1]
         longest = max(longest, *(b - a for a, b in pairwise(touched)), 0)
+    return longest
+
+
+def slowest_within(began: Sequence[Sequence[int]], start: int, end: int) -> int:
+    """Return the same of the steps that lie in this time whole: nothing of a command is in them."""
+    longest = 0
+    for times in began:
+        inside = times[bisect_left(times, start) : bisect_right(times, end)]
+        longest = max(longest, *(b - a for a, b in pairwise(inside)), 0)
     return longest
 
 

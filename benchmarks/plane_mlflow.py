@@ -1,10 +1,10 @@
-"""MLflow on SQLite, where the plane's bench stands beside it: `python plane_mlflow.py WHAT FOLDER`.
+"""MLflow where the plane's bench stands beside it: `python plane_mlflow.py WHAT FOLDER`.
 
 `log`: each line on stdin says how many batches of 1,000 points to log (the most that MLflow takes
-at once); the answer is microseconds a point. `served`: the same, to its own server. `chart POINTS`:
-a run with ten series of so many points is put into its database; each line is answered with the
-milliseconds that its own server's code takes for what its pages draw of them, without a network
-between.
+at once); the answer is microseconds a point. `postgres URL`: the same, on that. `served`: the same,
+to its own server. `chart POINTS`: a run with ten series of so many points is put into its database;
+each line is answered with the milliseconds that its own server's code takes for what its pages draw
+of them, without a network between.
 """
 
 import contextlib
@@ -45,6 +45,11 @@ def logging(folder: Path, points: str, address: str = "") -> Callable[[int], flo
         return (time.perf_counter() - began) * 1e6 / (1000 * batches)
 
     return sample
+
+
+def on_postgres(folder: Path, url: str) -> Callable[[int], float]:
+    """Log the same into a database of its own there."""
+    return logging(folder, "", f"postgresql+psycopg://{url.partition('://')[2]}")
 
 
 def served(folder: Path, points: str) -> Callable[[int], float]:
@@ -131,7 +136,8 @@ def main(what: str, folder: str, points: str = "") -> None:
     """Serve until stdin ends, and leave without long good-byes."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
-    sample = {"log": logging, "served": served, "chart": chart}[what](Path(folder), points)
+    kinds = {"log": logging, "postgres": on_postgres, "served": served, "chart": chart}
+    sample = kinds[what](Path(folder), points)
     print("ready", file=said, flush=True)
     for line in sys.stdin:
         print(sample(int(line)), file=said, flush=True)

@@ -2,16 +2,19 @@
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.control import ask, version
-from benchmarks.figure import CannotMeasure, Lab, Subject, once
+from benchmarks.control import version
+from benchmarks.figure import CannotMeasure, Lab, Subject, asked, once
 
 HERE = Path(__file__).parent
 
 
-def mlflow(lab: Lab, command: str, count: int, *words: str, most: int | None = None) -> Subject:
+Word = str | Callable[[], str]  # one that is found out when it is needed
+
+
+def mlflow(lab: Lab, command: str, count: int, *words: Word, most: int | None = None) -> Subject:
     """Return what MLflow takes; `count` is how much it is asked for at a time."""
     home = lab.peers.parent.with_name("trackers") / "bin"
 
@@ -19,10 +22,12 @@ def mlflow(lab: Lab, command: str, count: int, *words: str, most: int | None = N
     def process() -> "subprocess.Popen[str]":
         folder = lab.scratch / f"mlflow-{words[0]}"
         folder.mkdir()
-        return lab.at_end.enter_context(serving(lab, home, folder, *words))
+        told = [word if isinstance(word, str) else word() for word in words]
+        return lab.at_end.enter_context(serving(lab, home, folder, *told))
 
     def sample() -> float:
-        return ask(process(), count, "mlflow")
+        excuse = "mlflow does not answer; `make bench T=plane` installs it"
+        return asked(process(), str(count), excuse)
 
     return Subject(command, sample, "mlflow", version(home, "mlflow"), most)
 

@@ -101,6 +101,12 @@ def _no_tmux() -> str:
     return _absent("tmux")
 
 
+def _no_browser() -> str:
+    if not importlib.util.find_spec("playwright"):
+        return "not installed: playwright"
+    return _absent("chromium")
+
+
 def _no_ssh() -> str:
     return _absent("sshd", "ssh", "ssh-keygen")
 
@@ -121,6 +127,7 @@ def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
 
 PROBES: Mapping[str, Callable[[], str]] = {
     "bash": _no_bash,
+    "browser": _no_browser,
     "mount": _no_mount,
     "mpi": _no_mpi,
     "mpich": _no_mpich,

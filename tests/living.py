@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT = 30.0  # seconds; a condition that takes longer will not come true
+TIMEOUT = 90.0  # seconds, for loaded machines; what takes longer will not come true
 
 
 @pytest.fixture
@@ -74,6 +74,14 @@ def until(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
         time.sleep(0.005)
 
 
+def allowed(seconds: float) -> float:
+    """Return what something may take here that takes so long on a machine with nothing to do.
+
+    Twice as long, and more where others use the machine: whoever waits for a turn is not slow.
+    """
+    return seconds * 2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def python(script: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program with torchloom in reach and return what it did."""
     return subprocess.run(
@@ -94,5 +102,8 @@ def _environ(process: Path) -> set[bytes]:
 
 def children() -> set[str]:
     """Return the processes of this one, whichever of its threads started them."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for entry in lists for pid in entry.read_text().split()}
+    found: set[str] = set()
+    for entry in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found.update(entry.read_text().split())
+    return found

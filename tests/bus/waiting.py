@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 def live(story: Callable[[], Awaitable[T]]) -> T:
-    """Live through a story, which has a minute at most."""
+    """Live through a story, which has four minutes at most: machines may be loaded."""
 
     async def within() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             return await story()
 
     return asyncio.run(within())
 
 
-async def come_true(condition: Callable[[], object], patience: float = 30.0) -> None:
+async def come_true(condition: Callable[[], object], patience: float = 90.0) -> None:
     """Come back when the condition holds; fail when it does not in time."""
     deadline = time.monotonic() + patience
     while not condition():

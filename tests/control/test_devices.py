@@ -19,7 +19,7 @@ from .steering import PATIENCE, SCRIPTS, Job, Plane, loom
 
 pytestmark = pytest.mark.process
 GROUPS = ("A", "A", "B", "B")  # of ranks 0 to 3: A0 A1 B0 B1
-LIMIT = 2.0  # seconds; what it takes is recorded, not asserted closely
+LIMIT = 30.0  # seconds; what it takes is recorded, not asserted closely
 
 Members = Mapping[int, "subprocess.Popen[bytes]"]
 

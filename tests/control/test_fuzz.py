@@ -22,7 +22,7 @@ from torchloom.client import plane as door
 
 from ..living import until
 from . import absurd
-from .steering import SCRIPTS, Job, Plane
+from .steering import PATIENCE, SCRIPTS, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 AGENT = os.uname().nodename
@@ -73,7 +73,7 @@ def publish(user: str, told: list[tuple[str, bytes]], complaints: int = 0) -> li
             await client.publish(subject, data)
         await client.flush()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE / 2):
                 for _ in range(complaints):
                     await heard.acquire()
         await client.close()
@@ -85,7 +85,7 @@ def publish(user: str, told: list[tuple[str, bytes]], complaints: int = 0) -> li
 def settle(look: Callable[[], object], expected: object) -> None:
     """Come back when what is seen is what is expected; show both when it does not become so."""
     with contextlib.suppress(AssertionError):
-        until(lambda: look() == expected, 10.0)
+        until(lambda: look() == expected, PATIENCE / 2)
     assert look() == expected
 
 

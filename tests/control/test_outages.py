@@ -12,7 +12,7 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..living import until
+from ..living import allowed, until
 from ..metrics import shown
 from . import evidence
 from .steering import PATIENCE, Job, Plane, changes_of
@@ -179,7 +179,7 @@ def costs(
             suffered, around[:-1], outages, around[1:], strict=True
         )
     ]
-    assert max(one.slowest for one in outages) < LONGEST
+    assert max(one.slowest for one in outages) < allowed(LONGEST)
     return samples, verdict(around, outages)
 
 
@@ -192,7 +192,7 @@ def test_outages_of_the_plane_are_not_felt_by_training_and_lose_nothing(
 
     check(plane, job, suffered)
     _, found = costs(job, spans, suffered)
-    assert found["thread"]["outage"] < 1.2  # a rank that asks or tries again would use far more
+    assert found["thread"]["outage"] < 1.5  # a rank that asks or tries again would use far more
 
 
 @pytest.mark.soak

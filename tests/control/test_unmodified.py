@@ -42,7 +42,7 @@ def end_of(job: Job, leave: Path) -> tuple[list[int], list[int]]:
         return shown == taken
 
     with contextlib.suppress(AssertionError):  # the caller compares
-        until(is_right, 10.0)
+        until(is_right, PATIENCE / 2)
     leave.touch()
     job.gone()
     return taken, shown

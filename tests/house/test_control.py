@@ -11,7 +11,13 @@ sys.path.insert(0, str(ROOT))
 
 pytest.importorskip("msgspec")
 
-from benchmarks.control import Change, judged, must_agree, slowest  # noqa: E402
+from benchmarks.control import (  # noqa: E402
+    Change,
+    judged,
+    must_agree,
+    slowest,
+    slowest_within,
+)
 from benchmarks.figure import CannotMeasure  # noqa: E402
 
 MS = 1_000_000
@@ -30,6 +36,15 @@ def test_the_slowest_step_is_that_of_any_rank_which_touches_the_time() -> None:
 
     assert slowest([STEADY, stalled], 101 * MS, 102 * MS) == 13 * MS
     assert slowest([STEADY, stalled], 80 * MS, 99 * MS) == 5 * MS
+
+
+def test_a_slow_step_in_which_a_command_ends_is_none_of_the_calm_after_it() -> None:
+    stalled = [*STEADY[:21], *(at + 8 * MS for at in STEADY[21:])]  # from 100 to 113 ms
+
+    seen = judged([stalled], [Change(80 * MS, 101 * MS, 0.1), Change(150 * MS, 160 * MS, 0.2)])
+
+    assert slowest_within([stalled], 101 * MS, 150 * MS) == 5 * MS
+    assert (seen.slowest, seen.calm) == ([13 / 5, 1.0], [1.0, 1.0])
 
 
 def test_ranks_that_change_apart_or_lose_a_value_are_no_measurement() -> None:

@@ -1,5 +1,6 @@
 """The tutorial tells the truth: its blocks are run, in order, and print what the page shows."""
 
+import contextlib
 import getpass
 import os
 import re
@@ -93,7 +94,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shell("python -c 'from torchloom.launch import warm; warm.leave_all()'")
         left = leaving(f"LOOM_HOME={name}/LOOM_HOME".encode())
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert left == []
 
 

@@ -1,6 +1,7 @@
 """Jobs that go on after their end: through the queue, with and without the plane that knew them."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from torchloom import settings
 from torchloom.client import plane as door
 from torchloom.errors import LoomError
 from torchloom.launch import catalog
@@ -20,7 +22,7 @@ from ..control.steering import LOOM, Plane, loom
 from ..living import processes_of, until
 
 pytestmark = pytest.mark.process
-LONG = 60.0  # seconds, for loaded machines
+LONG = 180.0  # seconds, for loaded machines
 Submit = Callable[..., dict[str, Any]]
 Starts = Callable[[], list[tuple[str, int]]]
 
@@ -272,6 +274,67 @@ def test_a_released_job_gives_its_places_back_and_goes_on_at_the_step_it_left(
 
 
 @pytest.mark.needs("torch")
+def test_a_released_job_that_is_stopped_is_cancelled_and_said_so(
+    train: Callable[..., str], folder: Path
+) -> None:
+    job = train(steps=5000)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+    loom("pause", "--release", job)
+
+    listed = loom("ls", "--state", "paused", "--json")
+    at_a_step = subprocess.run([LOOM, "stop", job, "--at", "9"], capture_output=True, text=True)
+    said = loom("stop", "--reason", "enough")
+    again = loom("stop", job)
+    shown = loom("show", job, "--json")
+
+    assert [one["id"] for one in json.loads(listed)] == [job]
+    assert (at_a_step.returncode, at_a_step.stdout) == (2, "")
+    assert f"{job} has no ranks now that could come to a step" in at_a_step.stderr
+    assert (said, again) == (
+        f"{job} was released: CANCELLED\n",
+        f"{job} had already ended: CANCELLED\n",
+    )
+    assert [json.loads(shown)[name] for name in ("state", "reason")] == ["CANCELLED", "enough"]
+    assert moves(job)[-1] == ("PAUSED", "CANCELLED", "enough")
+
+
+def test_a_job_that_is_stopped_before_its_next_life_has_begun_has_none(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit()["id"]
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    other = submit(workers=4, seconds=60)["id"]
+    until(lambda: len(starts()) == 5, LONG)
+    door.ask("resume", job=job)
+
+    listed = loom("ls", "--state", "queued", "--json")
+    said = loom("stop", job)
+
+    assert [one["id"] for one in json.loads(listed)] == [job]
+    assert said == f"{job} CANCELLED\n"
+    assert state_of(job) == "CANCELLED"
+    assert json.loads(loom("show", job, "--json"))["state"] == "CANCELLED"
+    loom("stop", "--now", other)
+    assert len(starts()) == 5
+
+
+def test_a_job_that_is_stopped_while_its_next_life_begins_does_not_live_on(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(seconds=60)["id"]
+    until(lambda: len(starts()) == 1, LONG)
+    loom("stop", "--now", job)
+    until(lambda: state_of(job) == "CANCELLED", LONG)
+
+    door.ask("resume", job=job)
+    said = loom("stop", "--now", job)
+
+    assert said == f"{job} CANCELLED\n"
+    assert state_of(job) == "CANCELLED"
+    until(lambda: not processes_of(job), LONG)
+
+
+@pytest.mark.needs("torch")
 def test_a_job_that_is_stopped_saves_first_and_goes_on_from_there_with_fewer(
     train: Callable[..., str], folder: Path
 ) -> None:
@@ -311,3 +374,59 @@ def test_a_killed_rank_is_a_recovery_with_its_reason_and_then_the_job_runs(
     assert first > 0
     facts = door.ask("job", job=job)["facts"]
     assert facts["checkpoints"] == str(RunFolder.named(job).path / "checkpoints")
+
+
+def left_of(plane: Plane, job: str) -> dict[str, int]:
+    """Return how many rows of a job each table of the plane has, by sqlite3 alone."""
+    found: dict[str, int] = {}
+    for part in ("state", "records"):
+        with plane.database(part) as base:
+            for (table,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'"):
+                names = [column[1] for column in base.execute(f"PRAGMA table_info({table})")]
+                column = "job" if "job" in names else "id" if table == "jobs" else ""
+                if column:
+                    query = f"SELECT count(*) FROM {table} WHERE {column} = ?"
+                    found[f"{part}.{table}"] = base.execute(query, (job,)).fetchone()[0]
+    return {table: rows for table, rows in found.items() if rows}
+
+
+@pytest.mark.needs("torch")
+def test_of_a_job_that_is_removed_the_plane_keeps_nothing_but_that_it_was(
+    train: Callable[..., str], folder: Path, plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = train(steps=5000)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+    loom("pause", "--release", job)
+    refused = subprocess.run([LOOM, "rm", job], capture_output=True, text=True)
+    loom("rm", "--ended", "-y")
+    before = left_of(plane, job)
+    loom("stop", job)
+
+    said = loom("rm", job)
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"{job} is PAUSED; stop it first: `loom stop {job}`" in refused.stderr
+    assert before.keys() >= {"state.checkpoints", "state.jobs", "state.submissions", "state.events"}
+    assert said == f"{job} removed\n"
+    assert left_of(plane, job) == {}
+    assert not RunFolder.named(job).path.exists()
+    events = door.ask("events", limit=1000)["items"]
+    (gone,) = [event for event in events if event["kind"] == "run_removed"]
+    assert (gone["facts"]["job"], gone["author"]) == (job, settings.user_name())
+    with pytest.raises(LoomError, match="no job"):
+        door.ask("job", job=job)
+
+
+def test_jobs_are_removed_that_ended_just_now_or_never_ran(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(workers=4, seconds=60)["id"]
+    until(lambda: len(starts()) == 4, LONG)
+    waiting = submit(workers=4)["id"]
+    loom("stop", waiting)
+    loom("stop", "--now", job)
+
+    said = loom("rm", job, waiting)
+
+    assert said == f"{job} removed\n{waiting} removed\n"
+    assert (left_of(plane, job), left_of(plane, waiting)) == ({}, {})

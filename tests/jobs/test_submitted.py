@@ -81,10 +81,11 @@ def ranks_of(job: str) -> dict[int, int]:
     """Return the processes that are the four ranks of a job by /proc, by rank."""
     found = {}
     for pid in processes_of(job):
-        words = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        env = dict(word.partition("=")[::2] for word in words)
-        if "LOOM_JOB" in env and env["WORLD_SIZE"] == str(len(WORLD)):  # else it is its agent
-            found[int(env["RANK"])] = pid
+        with contextlib.suppress(OSError):  # it has just ended
+            words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+            env = dict(word.partition("=")[::2] for word in words)
+            if "LOOM_JOB" in env and env.get("WORLD_SIZE") == str(len(WORLD)):  # no agent
+                found[int(env["RANK"])] = pid
     return found
 
 

@@ -17,9 +17,12 @@ LONG = 300.0
 class Proof:
     """One training, followed by what its ranks write."""
 
-    def __init__(self, model: str, out: Path, retries: int, pace: float = 0.0) -> None:
+    def __init__(
+        self, model: str, out: Path, retries: int, pace: float = 0.0, later: float = 0.0
+    ) -> None:
+        """Start it, with so many seconds after each step of its first life, and of later ones."""
         out.mkdir()
-        env = {"MODEL": model, "OUT": out, "EVERY": EVERY, "PACE": pace}
+        env = {"MODEL": model, "OUT": out, "EVERY": EVERY, "PACE": pace, "LATER_PACE": later}
         told = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
         words = ["run", "--json", "-n", str(WORLD), *told, "--max-retries", str(retries), SCRIPT]
         self.id: str = json.loads(loom(*words))["id"]
@@ -35,6 +38,10 @@ class Proof:
     def step(self) -> int:
         """Return the last step that a rank has written down; -1 before the first."""
         return max((lines[-1].step for lines in self.ledgers() if lines), default=-1)
+
+    def reached(self) -> int:
+        """Return the furthest step that a rank has ever written down."""
+        return max(line.step for lines in self.ledgers() for line in lines)
 
     def ranks(self) -> list[int]:
         """Return the processes of the ranks, by the record that their launch writes."""

@@ -66,12 +66,12 @@ def test_a_rank_killed_behind_a_checkpoint_repeats_no_more_than_was_not_saved(
     model: str, undisturbed: Callable[[str], Chains], tmp_path: Path
 ) -> None:
     expected = undisturbed(model)
-    proof = Proof(model, tmp_path / "job", retries=3, pace=0.02)
+    proof = Proof(model, tmp_path / "job", retries=3, pace=0.1)
 
     until(lambda: proof.committed() and proof.step() >= EVERY + 2, LONG)
     saved = proof.committed()[-1]
-    unsaved = proof.step() + 1 - saved
     os.kill(random.choice(proof.ranks()), signal.SIGKILL)
+    unsaved = proof.reached() + 1 - saved
 
     holds(proof, expected, again=max(EVERY, unsaved + 2))
     steps = [told["step"] for told in ledgers.events(proof.run, "resuming")]
@@ -88,8 +88,9 @@ def strike(kind: str, proof: Proof, plane: Plane) -> None:
         found = door.find()
         assert found is not None
         for pid in (found["pid"], *(plane.pid(part) for part in ("weaver", "nats", "agent"))):
-            if pid:
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the first takes the others along
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
         loom("up")
     else:
         plane.back(kind, plane.kill(kind))
@@ -103,7 +104,7 @@ def kills(
     While the plane is down nothing is committed, so that a rank's end costs more then.
     """
     chance = random.Random(seed)
-    proof = Proof(model, out, retries=most, pace=0.05)
+    proof = Proof(model, out, retries=most, pace=0.05, later=0.05)
     until(proof.committed, LONG)
     done: list[str] = []
     again = 0
@@ -113,8 +114,9 @@ def kills(
         if proof.state() == "SUCCEEDED":
             break
         kind = chance.choice(("rank", "rank", "agent", "weaver", "nats", "plane"))
-        unsaved = proof.step() + 1 - proof.committed()[-1]
+        saved = proof.committed()[-1]
         strike(kind, proof, plane)
+        unsaved = proof.reached() + 1 - saved  # now: ranks go on until the very kill
         again += max(EVERY, unsaved + 2) if kind == "rank" else 0
         done.append(kind)
     return proof, done, again

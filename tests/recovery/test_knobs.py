@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 def test_steps_that_are_repeated_use_what_was_set_for_them(
     plane: Plane, warm: None, tmp_path: Path
 ) -> None:
-    proof = Proof("mlp", tmp_path / "job", retries=2, pace=0.1)
+    proof = Proof("mlp", tmp_path / "job", retries=2, pace=0.2)
     until(lambda: proof.committed() and proof.step() >= EVERY, LONG)
     before = proof.committed()[-1]
 

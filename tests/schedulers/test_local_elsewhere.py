@@ -14,7 +14,7 @@ from torchloom.specs.api import AppState
 
 from ..launch.test_record import ME, RANKS, RUNNING
 from ..launch.test_request import REQUEST
-from ..living import until
+from ..living import TIMEOUT, until
 
 APP = {"name": "app", "roles": [{"name": "trainer", "image": "", "entrypoint": "x"}]}
 
@@ -61,9 +61,9 @@ def test_an_app_of_another_host_is_followed_until_its_record_says_it_is_over(
 
     for number in range(5):
         say(elsewhere, str(number))
-        until(lambda number=number: len(seen) == number + 1, timeout=5)
+        until(lambda number=number: len(seen) == number + 1)
     RunFolder.named("app-1").write_record(replace(elsewhere, state=AppState.SUCCEEDED))
 
-    reader.join(10)
+    reader.join(TIMEOUT)
     assert not reader.is_alive()
     assert seen == [f"{number}\n" for number in range(5)]

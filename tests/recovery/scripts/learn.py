@@ -102,7 +102,7 @@ else:
 
 ledger = os.open(Path(os.environ["OUT"], f"rank-{rank}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 attempt, generation = os.environ.get("LOOM_ATTEMPT", "0"), os.environ.get("LOOM_GENERATION", "0")
-pace = float(os.environ.get("PACE", 0))
+pace = float(os.environ.get("PACE" if generation == "0" else "LATER_PACE", 0))
 for step in run.steps(loader, epochs=EPOCHS):
     samples, targets, numbers = step.batch
     parts = [slice(0, None, 2), slice(1, None, 2)] if MODEL == "gpt" else [slice(None)]
