@@ -17,11 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stage import ROOT, NotShown, Stage
+from losses import SAVING, outlive, recover
+from stage import RANKS, ROOT, NotShown, Stage, until
 
 LOOM = ".venv/bin/loom"
 SCRIPT = "examples/pytorch/train_ddp.py"
-SAVING = "examples/pytorch/train_resumable.py"
 JOB = {
     "name": "mnist-ddp-demo",
     "framework": "pytorch",
@@ -33,8 +33,6 @@ JOB = {
     "checkpointing": {"enabled": True, "every_n_steps": 200, "store": "local"},
     "compression": {"enabled": False},
 }
-RANKS = range(4)
-WEIGHTS = re.compile(r"rank (\d): weights ([0-9a-f]{16})")
 LOSS = re.compile(r"step\s+(\d+)\s+loss\s+([0-9.]+)")
 CHANGED = re.compile(r"^lr 0\.1 -> 0\.03 at step (\d+) on ranks 0-3, acked in \d", re.MULTILINE)
 
@@ -118,12 +116,6 @@ def used(file: Path) -> dict[int, float]:
     return {int(step): float(rate) for step, rate in map(str.split, whole.splitlines())}
 
 
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for a condition; the alarm ends a wait in vain."""
-    while not happened():
-        time.sleep(0.1)
-
-
 def submit(stage: Stage) -> None:
     """Submit a job by HTTP, as any program could, and ask for what it came to."""
     plane = json.loads(stage.ask("up", "--json") or "{}")
@@ -158,46 +150,6 @@ def submit(stage: Stage) -> None:
     print(f"    => by GET {saved}: steps {', '.join(map(str, steps))}")
 
 
-def recover(stage: Stage) -> None:
-    """Kill a rank with -9 behind a checkpoint; compare the weights with those of a quiet run."""
-    quiet = weights(stage.ask("run", "-n", str(len(RANKS)), SAVING))
-    words = ("--max-retries", "3", SAVING, "--pace", "0.03")
-    job = json.loads(stage.ask("run", "-d", "--json", "-n", str(len(RANKS)), *words) or "{}")["id"]
-    run = stage.home / "runs" / job
-    until(lambda: list(run.glob("checkpoints/ckpt_step_*[0-9]/manifest.json")) != [])
-    victim = pid_of(run, 2)
-    print(f"   $ kill -9 {victim}    # rank 2", flush=True)
-    os.kill(victim, signal.SIGKILL)
-    stage.loom("show", "--wait", job)
-    again = [told for told in events(run) if told["event"] == "resuming"]
-    if len(again) != 1 or not again[0]["step"]:
-        raise NotShown(f"the run did not go on from a checkpoint: {again}")
-    print(f"    => rank 2 was killed; all ranks went on from step {again[0]['step']}")
-    same = weights(stage.ask("logs", job)) == quiet
-    print(f"    => weights identical to an undisturbed run: {'yes' if same else 'no'}")
-    if not same:
-        raise NotShown("the weights are not those of an undisturbed run")
-
-
-def weights(text: str) -> dict[int, str]:
-    """Return the digest that each rank printed of its weights."""
-    found = {int(rank): told for rank, told in WEIGHTS.findall(text)}
-    if sorted(found) != list(RANKS):
-        raise NotShown(f"not every rank printed its weights: {found}")
-    return found
-
-
-def pid_of(run: Path, rank: int) -> int:
-    """Return the process of a rank, by the record in its run's folder."""
-    ranks = json.loads((run / "status.json").read_bytes())["ranks"]
-    return next(int(one["process"]["pid"]) for one in ranks if one["rank"] == rank)
-
-
-def events(run: Path) -> list[dict[str, Any]]:
-    """Return what happened to a run, as its folder has it."""
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-
-
 def stop(stage: Stage) -> None:
     """End the job."""
     if "CANCELLED" not in stage.loom("stop", "@"):
@@ -230,6 +182,11 @@ ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
         "A rank is killed with -9 while it trains: nothing that was saved is lost.",
         f"{LOOM} run -d -n 4 --max-retries 3 {SAVING}",
         recover,
+    ),
+    (
+        "A rank is killed, and the others do not even stop: another takes its place.",
+        f"{LOOM} run -d -n 4 --policy live {SAVING}",
+        outlive,
     ),
     (
         "A job is a document: submitted by HTTP, queued, run, remembered.",

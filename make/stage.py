@@ -9,18 +9,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from witness import processes_named, processes_with
 
 ROOT = Path(__file__).resolve().parents[1]
+RANKS = range(4)
 LIMIT = 150.0  # seconds; on a quiet machine it takes a fifth of that
 BIN = Path(sys.executable).parent
 
 
 class NotShown(Exception):
     """An act did not happen; the message says what was missing."""
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for a condition; the alarm ends a wait in vain."""
+    while not happened():
+        time.sleep(0.1)
 
 
 class Stage:

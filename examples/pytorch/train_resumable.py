@@ -2,7 +2,8 @@
 
     loom run -n 4 --max-retries 3 examples/pytorch/train_resumable.py
 
-Kill a rank with -9 while it trains: all ranks start again and end with the very same weights.
+Kill a rank with -9 while it trains: all ranks start again and end with the very same weights. With
+`--policy live` only the one that was killed does; the others repeat the step and go on.
 `loom stop` ends it with a checkpoint, `loom resume` goes on, tomorrow and with other ranks too.
 """
 
@@ -10,6 +11,7 @@ import argparse
 import hashlib
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,29 +27,30 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--every", type=int, default=20, help="steps between two checkpoints")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to rest in each step")
+    parser.add_argument("--trace", type=Path, help="a folder: each rank writes down its steps")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")
-    weights = train(options.epochs, options.every, options.pace)
+    weights = train(options)
     print(f"rank {os.environ.get('RANK', '0')}: weights {weights}", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def train(epochs: int, every: int, pace: float) -> str:
+def train(options: argparse.Namespace) -> str:
     """Run the training loop of one rank; return a digest of the weights behind it."""
     torch.manual_seed(0)
     run = loom.init(project="patterns")
-    run.checkpointing(every_n_steps=every)
+    run.checkpointing(every_n_steps=options.every)
     model = run.wrap(network())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.002)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
     run.track(optimizer=optimizer, scheduler=scheduler)
     loader = run.loader(patterns(4096), batch_size=32)
 
-    for step in run.steps(loader, epochs=epochs):
+    for step in run.steps(loader, epochs=options.epochs):
         with step:
             samples, labels = step.batch
             loss = nn.functional.cross_entropy(model(samples), labels)
@@ -56,8 +59,17 @@ def train(epochs: int, every: int, pace: float) -> str:
             optimizer.zero_grad()
             scheduler.step()
             step.log(loss=loss)
-        time.sleep(pace)
+            if options.trace:
+                write(options.trace, f"{step.number} {run.generation} {time.time()}\n")
+        time.sleep(options.pace)
     return digest(model)
+
+
+def write(folder: Path, line: str) -> None:
+    """Add a line to what this rank has written down."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"rank-{os.environ.get('RANK', '0')}", "a") as file:
+        file.write(line)
 
 
 def network() -> nn.Module:

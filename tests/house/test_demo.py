@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/pytorch/train_ddp.py"
 CHANGE = r"lr 0\.1 -> 0\.03 at step (\d+) on ranks 0-3, acked in [\d.]+ m?s"
 
+BACK = r"rank 2 killed; back after \d+ ms, 0 steps lost, ranks 0, 1, 3 never stopped"
+
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -54,13 +56,14 @@ def test_every_act_happens_and_nothing_is_left(tmp_path: Path, own: Path) -> Non
     done = play(tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]
+    assert acts(done.stdout) == ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"]
     assert "launched, trained a step and ended in" in done.stdout
     assert "the loss fell from" in done.stdout
     changes = re.findall(CHANGE, done.stdout)
     assert len(changes) == 1
     assert f"by their own files, all four ranks changed at step {changes[0]}" in done.stdout
-    assert "weights identical to an undisturbed run: yes" in done.stdout
+    assert done.stdout.count("weights identical to an undisturbed run: yes") == 2
+    assert re.search(BACK, done.stdout)
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert [path for path in own.rglob("*") if not path.is_dir()] == []  # the user's own folders
     assert list((own / "TMPDIR").glob("loom*")) == []  # torch leaves an empty folder there
