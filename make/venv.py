@@ -31,7 +31,10 @@ RECIPES = {
     "demo": Recipe(".venv", (TORCH_STEP, ("numpy -e .", "torchloom and numpy")), 50),
     "dev": Recipe(".venv", (TORCH_STEP, ("numpy -e .[dev]", "torchloom, numpy, dev tools")), 110),
     "peers": Recipe(
-        ".build/peers", (TORCH_STEP, ("numpy torchx-nightly", "torchx-nightly")), 35, made_of=()
+        ".build/peers",
+        (TORCH_STEP, ("numpy torchx-nightly torchft-nightly", "torchx-nightly, torchft-nightly")),
+        35,
+        made_of=(),
     ),
     "trackers": Recipe(
         ".build/trackers",

@@ -57,7 +57,7 @@ class Storage(Protocol):
         ...
 
     def read_shard(self, step: int, shard: Shard, check: bool = True) -> memoryview:
-        """Return the bytes of a shard in a private view or memory of its own, page-aligned and writable.
+        """Return the bytes of a shard, a private view or a copy, page-aligned and writable.
 
         Raises Damaged when the size, or with `check` the hash, is not the manifest's.
         """

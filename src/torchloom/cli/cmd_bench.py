@@ -17,9 +17,9 @@ from torchloom.errors import UserError
 @click.option("--only", metavar="NAME", help="One figure.")
 @click.option("-n", "count", type=click.IntRange(1), help="Samples; fewer than 10 meet no target.")
 def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
-    """Measure AREA: `cli`, `launch`, `control`, `scale`, `plane`; `make bench` installs the peers.
+    """Measure AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`.
 
-    The exit code is 1 when a target is missed.
+    `make bench` installs the peers. The exit code is 1 when a target is missed.
     """
     words = [area, *(["--json"] if as_json else [])]
     words += ["--only", only] if only is not None else []

@@ -61,8 +61,10 @@ class Member:
         head: Head,
         is_new: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        is_known: Callable[[], bool] = lambda: True,
     ) -> None:
         self.line = line
+        self._is_known = is_known  # whether a weaver has ever said a word to this rank
         self.generation = head.generation - 1 if is_new else head.generation
         self._head = head
         self._clock = clock
@@ -123,7 +125,7 @@ class Member:
         self.line.hold(None)
         self.line.forget()
         word = Finished(self._at(self.generation), step)
-        self._insist(word, Release, patience=ALONE)
+        self._insist(word, Release, patience=ALONE if self._is_known() else PATIENCE)
         return not self.is_over
 
     def leave(self, step: int) -> None:

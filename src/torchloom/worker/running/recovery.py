@@ -53,7 +53,9 @@ class Recovery:
         self._course = course
         self._threadlet = threadlet
         self._pages = pages
-        self._member = Member(line, threadlet.seat.head(), self.is_new)
+        self._member = Member(
+            line, threadlet.seat.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
+        )
         self._backend = peers.backend()
         self._group: leaving.Group | None = None
         self._has_left = False
