@@ -324,7 +324,7 @@ def test_burying_ends_what_a_rank_left_in_its_session_and_nothing_else(
 
 def test_sweeping_finds_what_hid_from_the_rank(keeper: Keeper, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    hide = f"setsid env -i /bin/sh -c 'echo $$ > {note}; exec sleep 600' & wait"
+    hide = f"setsid env -i /bin/sh -c 'echo $$ > {note}; exec sleep 600' & exec sleep 600"
     keeper.agent.start(1, ("sh", "-c", hide))
     hidden = number_in(note)
 
@@ -342,7 +342,7 @@ def test_sweeping_finds_what_hid_from_the_rank(keeper: Keeper, tmp_path: Path) -
 
 def test_told_to_end_it_leaves_nothing_and_tells_the_exits(keeper: Keeper, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    hide = f"trap '' TERM; setsid sh -c 'echo $$ > {note}; exec sleep 600' & wait"
+    hide = f"trap '' TERM; setsid sh -c 'echo $$ > {note}; exec sleep 600' & exec sleep 600"
     keeper.agent.start(1, ("sh", "-c", hide))
     hidden = number_in(note)
 

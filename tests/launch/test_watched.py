@@ -23,7 +23,7 @@ from torchloom.launch.sockets import UPLINK
 from torchloom.runner.api import Runner, get_runner
 from torchloom.specs.api import AppState
 
-from ..living import processes_of, until
+from ..living import allowed, processes_of, until
 from .fake_agent import FakeAgent
 
 pytestmark = pytest.mark.process
@@ -196,8 +196,9 @@ def test_a_rank_that_is_killed_gets_a_new_process_and_the_others_never_stop(
     assert [newcomer[name] for name in names] == ["2", "1", "0", "1"]
     first = there(out, 0, 1)
     new = {"LOOM_LIFE", "LOOM_GENERATION", "LOOM_STANDIN", "LOOM_PAGE", "pid"}
-    assert {k for k in {*first, *newcomer} if first.get(k) != newcomer.get(k)} == new
-    assert waited < 0.5
+    told = {k for k in {*first, *newcomer} if first.get(k) != newcomer.get(k)}
+    assert {k for k in told if not k.endswith("_OWNER")} == new  # those have a pid in them
+    assert waited < allowed(0.5)
     (out / "enough").touch()
     record = over(watched)
     assert (record.state, record.restarts, record.generation) == (AppState.SUCCEEDED, 0, 1)

@@ -210,11 +210,13 @@ class Recovery:
             private = self._pages.read(step)
         if private is None and not (start == 0 and self.is_new):
             raise NotTaken(f"the page of step {start - 1} of rank {rank} is damaged")
+        if taken.shared is not None:
+            self._applied = None  # whoever breaks off now has half of two states
         self._course.rejoin(start, _of(transfer), taken.shared)
+        self._applied = start
         for model in self._course.things.models.values():
             model.rebuild(sync=False)
         self._course.take_private(private)
-        self._applied = start
         self._pages.drop_after(start - 1)
         self._pages.write(start - 1, self._course.private())
         os.environ[GENERATION_VARIABLE] = str(_of(transfer))
