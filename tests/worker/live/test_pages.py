@@ -16,8 +16,6 @@ import torch
 from torchloom.worker.live.pages import OwnPages
 from torchloom.worker.saving.tree import Unsaveable
 
-from ...living import allowed
-
 pytestmark = pytest.mark.needs("torch")
 KILLS = 300
 
@@ -161,17 +159,6 @@ def test_what_cannot_be_carried_is_named_and_older_pages_stay(folder: Path) -> N
         pages.write(6, {"tracked": {"mine": object()}})
 
     assert pages.steps() == (3,)
-
-
-def test_small_pages_cost_little(folder: Path) -> None:
-    pages, state = OwnPages(folder, 1), own(5)
-    times = []
-    for step in range(2000):
-        begin = time.perf_counter()
-        pages.write(step, state)
-        times.append(time.perf_counter() - begin)
-
-    assert sorted(times)[len(times) // 2] < allowed(30e-6)
 
 
 @pytest.mark.needs("mount")

@@ -159,14 +159,11 @@ class Link:
         self._closing = True
         self.wake()
         self._thread.join(_FAREWELL)
-        if not self._thread.is_alive():
-            self._wake_in.close()
-            self._wake_out.close()
 
     def abandon(self) -> None:
         """Let go of everything in a fork, where the thread does not exist; send nothing."""
         for end in (self._socket, self._wake_in, self._wake_out):
-            if end is not None:
+            if end is not None and end.fileno() >= 0:
                 os.close(end.detach())
 
     # In the thread.
@@ -181,6 +178,9 @@ class Link:
             self._finish()
         except Exception as error:  # training goes on without being watched
             self._broken(error)
+        finally:  # here alone: whoever waits for this thread may not have waited long enough
+            self._wake_in.close()
+            self._wake_out.close()
 
     def _turn(self) -> None:
         if self._socket is None:
