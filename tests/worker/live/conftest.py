@@ -36,6 +36,12 @@ def raised(act):
         is_collective = leaving.is_collective_error(error)
         tell(error=str(error), is_collective=is_collective, seconds=time.monotonic() - since)
 
+def has_died(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:  # and whoever waited for it knows
+        return True
+
 def until(condition):
     while not condition():
         time.sleep(0.001)

@@ -222,7 +222,7 @@ if rank == 2:
 
     os.open = dying
 raised(lambda: move([(2, "state", 7, 0)], ["a"] * world))
-until(lambda: Path(f"/proc/{(folder / 'pid-2').read_text()}/stat").read_text().split()[2] == "Z")
+until(lambda: has_died((folder / "pid-2").read_text()))
 leaving.current().leave()
 world = 2
 join(1)
