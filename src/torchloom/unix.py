@@ -58,6 +58,16 @@ def same_user(channel: "socket.socket") -> bool:
     return uid == os.getuid()
 
 
+def received(channel: "socket.socket", most: int) -> bytes | None:
+    """Return what has come, without waiting; nothing yet is None, and b"" the end."""
+    try:
+        return channel.recv(most)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def say(channel: "socket.socket", message: Mapping[str, Any]) -> None:
     """Send one message and wait until it is on its way, where nothing else is to be done."""
     import json

@@ -16,6 +16,8 @@ import termios
 import tty
 from collections.abc import Iterator
 
+from torchloom.unix import received
+
 _INPUT, _SIZE = b"i", b"s"
 _HEADER = struct.Struct("!cH")
 _CHUNK = 1 << 14
@@ -92,12 +94,9 @@ class Relay:
             self._selector.modify(self._channel, wanted, self._serve)
 
     def _receive(self) -> None:
-        try:
-            data = self._channel.recv(_CHUNK)
-        except BlockingIOError:
+        data = received(self._channel, _CHUNK)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._hang_up()
             return

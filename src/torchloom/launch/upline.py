@@ -15,7 +15,7 @@ from torchloom.bus.messages import Kept, Kill, Message, Register
 from torchloom.bus.regrouping import Lives, ToLaunch
 from torchloom.launch.later import Later
 from torchloom.launch.sockets import UPLINK
-from torchloom.unix import reachable, same_user
+from torchloom.unix import reachable, received, same_user
 
 AGAIN = 0.25  # seconds between two calls
 EVERY = 1.0  # seconds between two words where nothing happens
@@ -103,12 +103,9 @@ class Upline:
 
     def _hear(self) -> None:
         assert self._channel is not None
-        try:
-            data = self._channel.recv(_CHUNK)
-        except BlockingIOError:
+        data = received(self._channel, _CHUNK)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._lose()
             return

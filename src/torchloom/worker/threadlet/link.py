@@ -29,7 +29,7 @@ from torchloom.bus.messages import (
     ToRank,
     Value,
 )
-from torchloom.unix import reachable
+from torchloom.unix import reachable, received
 from torchloom.worker.live.talking import Words
 from torchloom.worker.threadlet.stacks import own_stacks
 
@@ -283,12 +283,9 @@ class Link:
 
     def _receive(self) -> None:
         assert self._socket is not None
-        try:
-            data = self._socket.recv(_CHUNK)
-        except BlockingIOError:
+        data = received(self._socket, _CHUNK)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._lose()
             return
