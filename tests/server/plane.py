@@ -21,6 +21,7 @@ from torchloom.bus.nats import NatsBus
 from ..bus.server import NatsServer
 from ..living import TIMEOUT, until
 from ..weaver.fakes import FakeAgent, job_event, register
+from ..weaver.fresh import fresh
 
 PATIENCE = 120.0  # seconds; generous, for loaded machines
 
@@ -87,7 +88,10 @@ class Plane:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("LOOM_")}
         self.env |= {"LOOM_HOME": str(self.home), "XDG_RUNTIME_DIR": str(folder / "run")}
         self.env |= {"LOOM_PLANE": "0", "LOOM_WARM": "0"}  # runs are to leave nothing behind
+        self.env |= {"LOOM_DASHBOARD": "none"}  # whether one is built here or not
         self.env |= {"LOOM_DATABASE": database} if database else {}
+        if not database:
+            fresh(self.home / "plane")
         self.servers: list[Server] = []
         self._others: list[Process] = []
         try:

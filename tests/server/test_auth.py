@@ -14,11 +14,12 @@ from torchloom.weaver.store import Place, StateLost, Store, open_store
 from torchloom.weaver.store.reading import open_reading
 
 from ..living import TIMEOUT, allowed
+from ..weaver.fresh import fresh
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(Place(tmp_path))
+    opened = open_store(fresh(tmp_path))
     yield opened
     opened.close()
 

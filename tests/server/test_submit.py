@@ -70,6 +70,24 @@ def test_a_submitted_job_runs_and_its_own_file_says_so(admin: httpx.Client, tmp_
     until(lambda: not processes_of(job["id"]), PATIENCE)
 
 
+def test_a_spec_is_looked_at_as_json_or_as_yaml_and_nothing_is_submitted(
+    admin: httpx.Client,
+) -> None:
+    body = {"name": "looked-at", "script": "train.py", "hyperparameters": {"lr": 0.1}}
+    text = "name: looked-at\nscript: train.py\nhyperparameters:\n  lr: 0.1\n"
+    yaml = {"Content-Type": "application/yaml"}
+
+    by_json = admin.post("/api/specs/check", json=body)
+    by_yaml = admin.post("/api/specs/check", content=text, headers=yaml)
+    wrong = admin.post("/api/specs/check", json={**body, "resources": {"workers": 0}}).json()
+
+    assert by_json.json() == {"ok": True, "spec": body, "yaml": text, "refused": None}
+    assert by_yaml.json() == by_json.json()
+    assert (wrong["ok"], wrong["refused"]["field"]) == (False, "resources.workers")
+    assert "must be 1 to" in wrong["refused"]["remedy"]
+    assert admin.get("/api/jobs?name=looked-at").json()["items"] == []
+
+
 def test_one_key_posted_at_once_and_again_is_one_job(admin: httpx.Client, held: None) -> None:
     body = spec("once")
 

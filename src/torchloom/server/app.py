@@ -10,28 +10,32 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from torchloom.server import live, openapi, policy, problems
+from torchloom.server import live, openapi, policy, problems, verifying
 from torchloom.server.access import log_request
 from torchloom.server.auth import identities_of
 from torchloom.server.body import BodyLimit
+from torchloom.server.bundle import NO_BUNDLE, Bundle
 from torchloom.server.counts import Counts
 from torchloom.server.desk import Desk
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import Reach
 from torchloom.server.passing import Passing
 from torchloom.server.routes import ROUTERS
+from torchloom.server.topics import following
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-LIVES: tuple[Live, ...] = (live.lifespan,)  # what goes on beside requests
+# what goes on beside requests
+LIVES: tuple[Live, ...] = (live.lifespan, verifying.lifespan, following.lifespan)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """How a server is reached: by which names, and whether TLS is spoken by whose word."""
+    """How a server is reached (names, TLS and by whose word it is trusted), and what it shows."""
 
     reach: Reach
     tls: bool = False
     authority: Path | None = None
+    bundle: Bundle = NO_BUNDLE
 
 
 def build(desk: Desk, front: Front) -> FastAPI:
@@ -49,6 +53,7 @@ def build(desk: Desk, front: Front) -> FastAPI:
     app.state.identities = identities_of(desk.store.state)
     app.state.tls = front.tls
     app.state.authority = front.authority
+    app.state.bundle = front.bundle
     for router in ROUTERS:
         app.include_router(router)
     problems.register(app)

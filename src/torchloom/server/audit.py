@@ -16,6 +16,12 @@ def commands(store: Reading, job: str, after: int, limit: int) -> list[dict[str,
     return _shaped(store, sorted(rows, key=lambda row: row.number)[:limit])
 
 
+def newest(store: Reading, job: str, limit: int) -> list[dict[str, Any]]:
+    """Return the last commands of a job, in order, with what each rank did."""
+    rows = sorted(store.state.find(Command, job=job), key=lambda row: row.number)
+    return _shaped(store, rows[-limit:])
+
+
 def command(store: Reading, job: str, name: str) -> dict[str, Any] | None:
     """Return one command of a job."""
     row = store.state.one(Command, id=name, job=job)

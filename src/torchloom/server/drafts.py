@@ -14,7 +14,7 @@ from torchloom.weaver.store.curves import Segment
 from torchloom.weaver.store.rows import Happening, Job, Told
 
 TYPES = ("metric", "resource", "log", "state", "event")
-_OWN = ("type", "step", "seq", "time", "rank", "role", "generation", "job", "cursor")
+OWN = ("type", "step", "seq", "time", "rank", "role", "generation", "job", "cursor")
 _BEGINNINGS = {"job_started": "RUNNING", "submitted": "QUEUED"}  # states that a job is made in
 
 
@@ -116,7 +116,7 @@ def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[st
 
 def _named(name: str) -> str:
     """Return the key of a metric; one that is named like a key of ours is set apart."""
-    return f"metric.{name}" if name in _OWN else name
+    return f"metric.{name}" if name in OWN else name
 
 
 def _rank(rank: int) -> int | None:

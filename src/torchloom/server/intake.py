@@ -24,18 +24,34 @@ _FIELDS = "docs/jobs.md lists every field"
 
 def read_spec(content_type: str, body: bytes) -> dict[str, Any]:
     """Return a job's spec as plain data that is known to fit; a problem says why it does not."""
+    return fit(read(content_type, body))
+
+
+def read(content_type: str, body: bytes) -> object:
+    """Return what was sent as plain data, whatever it is."""
     kind = content_type.partition(";")[0].strip().lower() or "application/json"
     if kind not in FORMATS:
         detail = f"a spec cannot be read from {kind}"
         remedy = "send application/json or application/yaml"
         raise ApiProblem(415, "unknown_type", detail, BODY, remedy)
-    data = _parsed(FORMATS[kind], body)
+    return _parsed(FORMATS[kind], body)
+
+
+def fit(data: object) -> dict[str, Any]:
+    """Return plain data that is a spec; a problem names the field that is not."""
     try:
         job_from_dict(data)
     except SpecError as error:
         raise _refusal(422, "bad_spec", error) from error
     assert isinstance(data, dict)
     return data
+
+
+def yaml_of(spec: dict[str, Any]) -> str:
+    """Return a spec as people write it."""
+    import yaml
+
+    return yaml.safe_dump(spec, sort_keys=False, width=100, allow_unicode=True)
 
 
 def prepare() -> None:

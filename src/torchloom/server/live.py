@@ -40,6 +40,7 @@ class Hub:
         self._at: Standing | None = None  # nowhere, while nobody listens
         self._turn = asyncio.Lock()
         self._wanted = asyncio.Event()
+        self._failing: float | None = None  # since when a look came to nothing
         self._meters = Meters()
         self.patterns = Patterns()
 
@@ -52,6 +53,15 @@ class Hub:
         """Tell whether nothing is read, because nobody listens."""
         return self._at is None
 
+    @property
+    def behind(self) -> float:
+        """Return for how many seconds what is new could not be read; zero when it is."""
+        return 0.0 if self._failing is None else time.monotonic() - self._failing
+
+    def standing(self, job: str) -> Standing:
+        """Return how far everybody who listens to a job, and is not held, has been told."""
+        return self._channels[job].standing
+
     async def run(self) -> None:
         """Look until cancelled, as long as somebody listens."""
         while True:
@@ -59,7 +69,9 @@ class Hub:
             pause = _PATIENCE
             try:
                 pause = INTERVAL if await self.look() else 0.0
+                self._failing = None
             except Exception:  # a server away, a lock, a bug: drivers share no class of error
+                self._failing = self._failing or time.monotonic()
                 _log.exception("what is new could not be read; it is tried again")
             await asyncio.sleep(pause)
 

@@ -20,6 +20,7 @@ from torchloom.errors import Failure, LoomError, UserError
 from torchloom.server import intake
 from torchloom.server.access import JsonLines
 from torchloom.server.app import Front, build, guarded
+from torchloom.server.bundle import Bundle, bundle_of
 from torchloom.server.desk import Desk
 from torchloom.server.frames import FramedProtocol
 from torchloom.server.hosts import VARIABLE as ORIGINS
@@ -30,6 +31,7 @@ from torchloom.weaver.store.reading import open_reading
 
 PORT = 8787  # preferred; another where somebody has it
 _GRACE = 5  # seconds for requests that are under way when the server is told to leave
+_BACKLOG = 2048  # calls that wait
 _EVERYWHERE = ("", "0.0.0.0", "::", "*")
 
 
@@ -59,6 +61,7 @@ class Options:
     certificate: Path | None
     key: Path | None
     authority: Path | None
+    bundle: Bundle
 
     @property
     def scheme(self) -> str:
@@ -129,6 +132,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
         certificate=given.tls_cert,
         key=given.tls_key,
         authority=given.tls_ca,
+        bundle=bundle_of(env),
     )
 
 
@@ -141,6 +145,7 @@ def _serve(options: Options) -> int:
         reach(port, options.host, options.origins, bool(options.certificate)),
         bool(options.certificate),
         options.authority,
+        options.bundle,
     )
     app = build(Desk(WeaverLink(options.door), open_reading(options.place), options.home), front)
     server = Server(
@@ -177,6 +182,7 @@ def listen(options: Options, last: Mapping[str, object]) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((options.host.strip("[]"), port))
+            listener.listen(_BACKLOG)  # only now nobody else can have the port
             listener.set_inheritable(True)
             return listener
         except OSError as error:

@@ -20,6 +20,19 @@ _LEVELS = (OPEN, *ROLES)
 Row = tuple[str, str]  # a method, or WS, and the template of a path
 
 POLICY: Mapping[Row, str] = {
+    # the dashboard: its files hold no data
+    ("GET", "/"): OPEN,
+    ("GET", "/jobs"): OPEN,
+    ("GET", "/jobs/{path:path}"): OPEN,
+    ("GET", "/experiments"): OPEN,
+    ("GET", "/experiments/{path:path}"): OPEN,
+    ("GET", "/submit"): OPEN,
+    ("GET", "/cluster"): OPEN,
+    ("GET", "/settings"): OPEN,
+    ("GET", "/assets/{path:path}"): OPEN,
+    ("GET", "/favicon.ico"): OPEN,
+    ("GET", "/favicon.svg"): OPEN,
+    ("GET", "/robots.txt"): OPEN,
     # health
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
@@ -28,6 +41,7 @@ POLICY: Mapping[Row, str] = {
     # jobs
     ("GET", "/api/jobs"): VIEWER,
     ("POST", "/api/jobs"): OPERATOR,
+    ("POST", "/api/specs/check"): OPERATOR,
     ("GET", "/api/jobs/{id}"): VIEWER,
     ("DELETE", "/api/jobs/{id}"): OPERATOR,
     ("GET", "/api/jobs/{id}/spec"): VIEWER,
@@ -38,10 +52,13 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/api/jobs/{id}/audit"): VIEWER,
     ("GET", "/api/jobs/{id}/checkpoints"): VIEWER,
     ("DELETE", "/api/jobs/{id}/checkpoints/{step}"): OPERATOR,
+    ("GET", "/api/jobs/{id}/checkpoints/{step}/verify"): VIEWER,
+    ("POST", "/api/jobs/{id}/checkpoints/{step}/verify"): OPERATOR,
     # commands
     ("GET", "/api/jobs/{id}/commands"): VIEWER,
     ("POST", "/api/jobs/{id}/commands"): OPERATOR,
     ("GET", "/api/jobs/{id}/commands/{command}"): VIEWER,
+    ("POST", "/api/jobs/{id}/commands/preview"): VIEWER,
     # cluster
     ("GET", "/api/plane"): VIEWER,
     ("GET", "/api/cluster/workers"): VIEWER,
@@ -49,6 +66,7 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/api/cluster/queue"): VIEWER,
     ("GET", "/api/quotas"): VIEWER,
     ("PUT", "/api/quotas/{owner}"): ADMIN,
+    ("GET", "/api/retention"): VIEWER,
     # experiments
     ("GET", "/api/experiments"): VIEWER,
     ("GET", "/api/experiments/{run_id}"): VIEWER,
@@ -57,6 +75,7 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/api/devices"): VIEWER,
     ("POST", "/api/devices/{uuid:path}/events"): OPERATOR,
     ("POST", "/api/devices/alerts"): OPERATOR,
+    ("POST", "/api/devices/preview"): OPERATOR,
     # streams
     ("GET", "/api/jobs/{id}/metrics"): VIEWER,
     ("GET", "/api/jobs/{id}/logs"): VIEWER,
@@ -69,6 +88,8 @@ POLICY: Mapping[Row, str] = {
     ("GET", "/api/authority"): OPEN,
     ("POST", "/api/logout"): VIEWER,
     ("GET", "/api/me"): VIEWER,
+    ("GET", "/api/me/tokens"): VIEWER,
+    ("DELETE", "/api/me/tokens/{id}"): VIEWER,
     ("GET", "/api/users"): ADMIN,
     ("PUT", "/api/users/{name}"): ADMIN,
     ("GET", "/api/tokens"): ADMIN,

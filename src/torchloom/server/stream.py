@@ -1,4 +1,4 @@
-"""Live messages over WebSocket: of one job, or of several over one socket."""
+"""Live messages over WebSocket: of one job, of several, or of what a page says it follows."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -17,6 +17,7 @@ from torchloom.server.listeners import Listener, Wish
 from torchloom.server.live import Hub
 from torchloom.server.outlets import Outlet, outlet_of
 from torchloom.server.problems import explained
+from torchloom.server.topics.conversation import converse
 
 router = APIRouter()
 
@@ -64,12 +65,18 @@ async def job_stream(
 async def many_streams(
     websocket: WebSocket,
     desk: DeskDep,
-    jobs: Annotated[str, Query(description="their ids, with commas between")] = "",
+    jobs: Annotated[str | None, Query(description="their ids, with commas between")] = None,
     types: Types = None,
     ranks: Ranks = None,
     after: Annotated[list[str] | None, Query(description="JOB:CURSOR, one for each")] = None,
 ) -> None:
-    """Send what happens to several jobs; a cursor is of the job that its message names."""
+    """Send what happens to several jobs; a cursor is of the job that its message names.
+
+    Without jobs it is a page's socket, which says what it follows.
+    """
+    if jobs is None:
+        await converse(websocket, desk)
+        return
     try:
         wish = wish_of(types, ranks)
         names = [await desk.job(name) for name in _several(jobs)]

@@ -1,8 +1,9 @@
-"""Checkpoints of a job: list them, have one go."""
+"""Checkpoints of a job: list them, have one read and hashed, have one go."""
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
+from starlette.requests import HTTPConnection
 
 from torchloom.server import models
 from torchloom.server.auth import Who
@@ -10,6 +11,7 @@ from torchloom.server.desk import DeskDep
 from torchloom.server.letters import whole
 from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
 from torchloom.server.problems import declared
+from torchloom.server.verifying import Checks
 from torchloom.weaver import shapes
 
 _WAIT, _MORE = 30.0, 10.0  # seconds until one has gone, and beyond those
@@ -54,3 +56,36 @@ async def remove(
     facts = {"job": job, "step": step, "force": force, "reason": reason}
     told = {**facts, "author": who.user, "wait": _WAIT}
     return await desk.link.ask("checkpoint_remove", patience=_WAIT + _MORE, **told)
+
+
+def _checks_of(connection: HTTPConnection) -> Checks:
+    checks: Checks = connection.app.state.checks
+    return checks
+
+
+ChecksDep = Annotated[Checks, Depends(_checks_of)]
+
+
+@router.post(
+    "/api/jobs/{id}/checkpoints/{step}/verify",
+    status_code=202,
+    response_model=models.Check,
+    responses=declared(404, 409, 422, 503),
+)
+async def verify(job: models.Name, step: Step, desk: DeskDep, checks: ChecksDep, who: Who) -> Any:
+    """Have the committed checkpoint of a step read and hashed; this answers before that is over.
+
+    The topic `checks` of a page's socket, or GET at the same path, says how far it is. One that is
+    found to be damaged has that state from then on.
+    """
+    return await checks.ask(await desk.job(job), step, who.user)
+
+
+@router.get(
+    "/api/jobs/{id}/checkpoints/{step}/verify",
+    response_model=models.Check,
+    responses=declared(404, 409, 422, 503),
+)
+async def verified(job: models.Name, step: Step, desk: DeskDep, checks: ChecksDep) -> Any:
+    """The last reading of a step's checkpoint that this server was asked for."""
+    return checks.get(await desk.job(job), step)

@@ -62,6 +62,12 @@ async def quota(owner: Owner, wanted: models.QuotaRequest, desk: DeskDep, who: W
     return await desk.link.ask("quota", owner=owner, workers=wanted.workers, author=who.user)
 
 
+@router.get("/api/retention", response_model=models.Retention, responses=declared(503))
+async def retention(desk: DeskDep) -> Any:
+    """How long ended runs are kept, as the config file of the weaver's user says."""
+    return await desk.link.ask("retention")
+
+
 async def _nodes(desk: Desk) -> dict[str, dict[str, Any]]:
     return {node["id"]: node for node in (await desk.link.ask("cluster"))["nodes"]}
 

@@ -12,8 +12,13 @@ from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
 from torchloom.server.problems import ApiProblem, declared
 
 _MORE = 10.0  # seconds beyond those that the weaver is asked to wait
-_OF_SET = ("values", "hold", "guard", "span")
-_OF_RESUME = ("workers", "from_step")
+_ONLY = {
+    **dict.fromkeys(("values", "hold", "guard", "span"), ("set",)),
+    "command": ("undo",),
+    "release": ("pause",),
+    "from_step": ("resume",),
+    "workers": ("resume", "resize"),
+}
 router = APIRouter(tags=["commands"])
 
 
@@ -36,7 +41,7 @@ async def command(
     """Have all ranks do something at one step; the answer says what became of it."""
     name = await desk.job(job)
     facts = asked.model_dump(exclude_none=True, exclude={"verb"})
-    _check(asked)
+    check(asked)
     if key is not None:
         facts["id"] = _id(who.user, name, key)
         if known := await _known(desk, name, facts["id"], asked):
@@ -79,17 +84,17 @@ async def one(job: models.Name, command: models.CommandId, desk: DeskDep) -> Any
     return found
 
 
-def _check(asked: models.CommandRequest) -> None:
+def check(asked: models.CommandRequest) -> None:
     """Refuse what would silently be left out."""
     if asked.verb == "set" and not asked.values:
         remedy = 'give {"values": {"lr": 0.01}}'
         raise ApiProblem(422, "bad_value", "set needs values", "values", remedy)
-    only = {"set": _OF_SET, "undo": ("command",), "resume": _OF_RESUME, "pause": ("release",)}
-    for verb, names in only.items():
-        for name in names:
-            if asked.verb != verb and name in asked.model_fields_set and getattr(asked, name):
-                detail = f"{name} is for {verb}, not for {asked.verb}"
-                raise ApiProblem(422, "bad_value", detail, name, "leave it out")
+    if asked.verb == "resize" and asked.workers is None:
+        raise ApiProblem(422, "bad_value", "resize needs workers", "workers", 'give {"workers": 4}')
+    for name, verbs in _ONLY.items():
+        if asked.verb not in verbs and name in asked.model_fields_set and getattr(asked, name):
+            detail = f"{name} is for {' and '.join(verbs)}, not for {asked.verb}"
+            raise ApiProblem(422, "bad_value", detail, name, "leave it out")
 
 
 def _id(user: str, job: str, key: str) -> str:

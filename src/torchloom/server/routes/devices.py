@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path
 
 from torchloom.errors import shorten
-from torchloom.server import models
+from torchloom.server import foresight, models
 from torchloom.server.auth import Who
 from torchloom.server.desk import DeskDep
+from torchloom.server.letters import whole
 from torchloom.server.problems import BODY, ApiProblem, declared
 from torchloom.weaver.alerts import NoAlerts, read_alerts
 
@@ -44,6 +45,20 @@ async def alerts(
         facts |= {"source": alert.source, "reason": shorten(alert.reason, 1000)}
         await desk.link.ask("device_event", author=who.user, **facts)
     return {"devices": [alert.device for alert in found]}
+
+
+@router.post(
+    "/api/devices/preview",
+    response_model=models.DevicePreview,
+    responses=declared(400, 404, 409, 413, 422, 503),
+)
+async def preview(said: models.DevicePreviewRequest, desk: DeskDep, key: models.Key = None) -> Any:
+    """What would become of ranks if devices were so. Changes nothing."""
+    names = list(dict.fromkeys(said.devices))
+    found = await desk.link.ask("device_outlook", devices=names, state=said.state)
+    outlook = foresight.outlook(said.state, found["devices"], found["jobs"])
+    command = foresight.command_line(said.state, found["devices"], said.reason)
+    return whole({**outlook, "command": command})
 
 
 @router.post(

@@ -32,8 +32,12 @@ async def listed(
     ] = None,
     since: Text = None,
     until: Text = None,
+    sort: Text = None,
 ) -> Any:
-    """List runs, newest first; `where` asks for metrics, as in `loss<0.3`."""
+    """List runs, newest first; `where` asks for metrics, as in `loss<0.3`.
+
+    `sort` is a member, `config:KEY` or `last:METRIC` (`best`, `min`, `max`); with `-` downwards.
+    """
     search = runs.Search(
         text=text or "",
         states=tuple(map(str, state or ())),
@@ -45,6 +49,7 @@ async def listed(
         where=tuple(where or ()),
         since=seconds_of("since", since),
         until=seconds_of("until", until),
+        sort=sort or "",
     )
     return await desk.read(runs.listed, desk.store, search, limit, cursor)
 

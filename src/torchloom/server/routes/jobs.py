@@ -9,19 +9,19 @@ from torchloom.server import audit, intake, models
 from torchloom.server.auth import Identity, Who
 from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.letters import whole
+from torchloom.server.living import living, shape
 from torchloom.server.paging import Cursor, Limit, cursor_of, place_of, seconds_of
 from torchloom.server.policy import OPERATOR
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.job import JobState
-from torchloom.weaver import shapes
 from torchloom.weaver.store.reading import Wanted
-from torchloom.weaver.store.rows import Job, Submission
+from torchloom.weaver.store.rows import Submission
 
-_SUMMARY, _WORLD_SIZE = "summary", "world_size"  # among the facts of a job
+_SUMMARY = "summary"  # among the facts of a job
 _FIRST_ERROR = "first_error"
 _HIDDEN = "(hidden)"  # a value that may be a secret
-_SPEC = {
+SPEC = {  # what OpenAPI says of a body that is one
     "requestBody": {
         "required": True,
         "content": {
@@ -42,7 +42,7 @@ router = APIRouter(tags=["jobs"])
         200: {"model": models.Submitted, "description": "The key had been used for this job."},
         **declared(400, 409, 413, 415, 422, 503),
     },
-    openapi_extra=_SPEC,
+    openapi_extra=SPEC,
 )
 async def submit(
     request: Request,
@@ -94,7 +94,7 @@ async def jobs(
     rows = await desk.read(desk.store.state.page, wanted, before, limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].created_at, page[-1].id) if len(rows) > limit else None
-    return {"items": await _living(desk, page), "next": following}
+    return {"items": await living(desk.link, page), "next": following}
 
 
 @router.get(
@@ -108,7 +108,7 @@ async def job(job: models.Name, desk: DeskDep, who: Who) -> Any:
         row = await desk.stored(job)
         if row is None:
             raise
-        found = {**_shape(row), "facts": whole(row.facts), "ranks": None}
+        found = {**shape(row), "facts": whole(row.facts), "ranks": None}
     summary = found["facts"].get(_SUMMARY) if JobState(found["state"]).is_final else None
     error = found["facts"].get(_FIRST_ERROR) or None
     more = {"summary": summary, "first_error": error}
@@ -187,23 +187,6 @@ async def audited(
     page = found[:limit]
     following = cursor_of(page[-1]["seq"]) if len(found) > limit else None
     return {"items": page, "next": following}
-
-
-def _shape(row: Job) -> dict[str, Any]:
-    return shapes.job_shape(row, row.step, row.facts.get(_WORLD_SIZE))
-
-
-async def _living(desk: Desk, rows: list[Job]) -> list[dict[str, Any]]:
-    """Return jobs as they are shown; how far those that run are, only the weaver knows."""
-    active = [row.id for row in rows if not JobState(row.state).is_final]
-    known: dict[str, dict[str, Any]] = {}
-    if active:
-        try:
-            found = await desk.link.ask("jobs", active=True, ids=active)
-            known = {one["id"]: one for one in found}
-        except WeaverAway:
-            pass  # the database knows the rest
-    return [known.get(row.id) or _shape(row) for row in rows]
 
 
 async def _spec(desk: Desk, job: str, who: Identity) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from torchloom.errors import UserError
 from torchloom.server import models
+from torchloom.server.charts import columns
 from torchloom.server.cursors import BadCursor
 from torchloom.server.desk import DeskDep
 from torchloom.server.paging import seconds_of
@@ -117,7 +118,7 @@ async def metrics(
         )
     drawn = await desk.read(curves.curves, records, found, name, rank, first, last, buckets)
     return _answer(
-        {"job": found, "names": names, "series": list(map(_columns, drawn)), "next": None}
+        {"job": found, "names": names, "series": list(map(columns, drawn)), "next": None}
     )
 
 
@@ -163,22 +164,6 @@ def _inside(curve: curves.Curve, times: Times) -> tuple[int, int] | None:
         and (until is None or (end if first == last else begin) <= until)
     ]
     return (ends[0][0], ends[-1][1]) if ends else None
-
-
-def _columns(curve: curves.Curve) -> dict[str, Any]:
-    return {
-        "name": curve.name,
-        "rank": curve.rank,
-        "role": curve.role,
-        "steps": curve.step_last,
-        "first_steps": curve.step_first,
-        "times": curve.time,
-        "min": curve.min,
-        "max": curve.max,
-        "last": curve.last,
-        "counts": curve.count,
-        "nans": curve.nans,
-    }
 
 
 def _by_series(page: curves.Page) -> list[dict[str, Any]]:

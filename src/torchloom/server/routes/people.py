@@ -240,9 +240,9 @@ async def authority(request: HttpRequest) -> Response:
 
 
 @router.get("/login", response_class=HTMLResponse)
-async def log_in_by_link() -> Response:
+async def log_in_by_link(request: HttpRequest) -> Response:
     """The page that a link opens."""
-    return login_page()
+    return login_page(request.app.state.bundle.is_there)
 
 
 def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:

@@ -1,0 +1,165 @@
+import { expect, test } from "vitest";
+
+import { healthOf } from "./health";
+import { idOf } from "./ids";
+import { START, step, type Effect, type Event, type Link } from "./link";
+import type { Asked, Told, Wish } from "./wire";
+
+const wish: Wish<"series"> = { topic: "series", job: "j", names: ["loss"] };
+const of = { name: "loss", rank: 0, role: "t" };
+const points = (...steps: number[]) => ({
+  points: [{ ...of, steps, times: steps, values: steps.map((at) => at / 10) }],
+});
+
+/** Let events happen one after the other; return how the link is and all that was to be done. */
+function after(...events: Event[]): { link: Link; effects: Effect[] } {
+  let link = START;
+  const effects: Effect[] = [];
+  for (const event of events) {
+    const [next, more] = step(link, event);
+    link = next;
+    effects.push(...more);
+  }
+  return { link, effects };
+}
+
+const told = (message: Told, socket = 1, now = 0): Event => ({ type: "told", socket, now, message });
+const opened = (socket = 1): Event => ({ type: "opened", socket, now: 0 });
+const closed = (socket = 1, code = 1006): Event => ({ type: "closed", socket, code });
+const want: Event = { type: "want", id: "s", wish };
+const snapshot = told({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
+const delta = (cursor: string, socket: number, ...steps: number[]) =>
+  told({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
+
+function sent(effects: Effect[]): Asked[] {
+  return effects.flatMap((effect) => (effect.do === "send" ? [effect.message] : []));
+}
+
+test("the first wish opens the socket, and is said once it is open", () => {
+  const { effects } = after(want, opened());
+
+  expect(effects).toEqual([
+    { do: "open", socket: 1 },
+    { do: "send", message: { op: "sub", id: "s", ...wish } },
+  ]);
+});
+
+test("after a lost line all is asked for again, from its last cursor on", () => {
+  const jobs: Wish = { topic: "jobs" };
+  const also: Event = { type: "want", id: "all", wish: jobs };
+  const rows = told({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
+
+  const { effects } = after(
+    ...[want, also, opened(), snapshot, rows, delta("c2", 1, 1, 2), closed()],
+    ...[{ type: "wake" } as const, opened(2)],
+  );
+
+  expect(sent(effects).slice(2)).toEqual([
+    { op: "sub", id: "s", ...wish, after: "c2" },
+    { op: "sub", id: "all", topic: "jobs" },
+  ]);
+});
+
+test("what was missed is added without a hole and without a point twice", () => {
+  const { link } = after(
+    ...[want, opened(), snapshot, delta("c2", 1, 1, 2), closed(), { type: "wake" } as const, opened(2)],
+    delta("c5", 2, 2, 3, 4, 5),
+  );
+
+  const { value, cursor } = link.subs.get("s") ?? {};
+  expect(cursor).toBe("c5");
+  expect(value).toMatchObject({ series: [{ steps: [1, 2, 3, 4, 5], last: [0.1, 0.2, 0.3, 0.4, 0.5] }] });
+});
+
+test("a snapshot takes the place of all that was there", () => {
+  const fresh = told({ kind: "snapshot", id: "s", cursor: "c9", data: { series: [of] } });
+
+  const { link } = after(want, opened(), snapshot, delta("c2", 1, 1, 2), fresh);
+
+  expect(link.subs.get("s")).toEqual({ wish, cursor: "c9", value: { series: [of] } });
+});
+
+test("there is one socket at a time: what an older one says is not heard", () => {
+  const late = delta("c9", 1, 99);
+
+  const { link, effects } = after(
+    ...[want, opened(), snapshot, closed(), { type: "wake" } as const],
+    ...[late, closed(), { type: "wake" } as const, opened()],
+  );
+
+  expect(link.subs.get("s")?.cursor).toBe("c1");
+  expect(effects.filter((effect) => effect.do === "open")).toEqual([
+    { do: "open", socket: 1 },
+    { do: "open", socket: 2 },
+  ]);
+});
+
+test("each try to connect waits longer, up to a limit, and less again once it was heard from", () => {
+  const tries = Array.from({ length: 7 }, (_, at): Event[] => [closed(at + 1), { type: "wake" }]).flat();
+
+  const { effects } = after(want, ...tries, opened(8), delta("c", 8, 1), closed(8));
+
+  const waits = effects.flatMap((effect) => (effect.do === "wait" ? [effect.milliseconds] : []));
+  expect(waits).toEqual([250, 500, 1000, 2000, 4000, 8000, 8000, 250]);
+});
+
+test("a line that says nothing for seconds is closed for another", () => {
+  const tick: Event = { type: "tick", now: 7_000 };
+
+  const { link, effects } = after(want, opened(), snapshot, tick);
+
+  expect(effects.slice(2)).toEqual([
+    { do: "close", socket: 1 },
+    { do: "open", socket: 2 },
+  ]);
+  expect(healthOf(link, 7_000)).toMatchObject({ state: "lost", seconds: 0 });
+});
+
+test("who was shut out is not let in by trying", () => {
+  const { link, effects } = after(want, opened(), closed(1, 4401), { type: "wake" });
+
+  expect(link.phase).toBe("revoked");
+  expect(effects.filter((effect) => effect.do === "wait")).toEqual([]);
+});
+
+test("a wish that is dropped is taken back, and is not asked for again", () => {
+  const other: Event = { type: "want", id: "all", wish: { topic: "jobs" } };
+  const drop: Event = { type: "drop", id: "s" };
+
+  const { effects } = after(want, other, opened(), drop, closed(), { type: "wake" }, opened(2));
+
+  expect(sent(effects).slice(2)).toEqual([
+    { op: "unsub", id: "s" },
+    { op: "sub", id: "all", topic: "jobs" },
+  ]);
+});
+
+test("while nobody wants anything nobody tries to connect", () => {
+  const { link, effects } = after(want, closed(), { type: "drop", id: "s" }, { type: "wake" }, closed(2));
+
+  expect(link.phase).toBe("idle");
+  expect(effects.filter((effect) => effect.do === "wait")).toHaveLength(1);
+  expect(step(link, want)[1]).toEqual([{ do: "open", socket: 3 }]);
+});
+
+test("the dot tells live, behind and lost apart", () => {
+  const beat = (behind: number, weaver: boolean) => told({ kind: "beat", time: 0, behind, weaver }, 1, 1000);
+  const seen = (events: Event[], now: number) => healthOf(after(want, opened(), ...events).link, now).state;
+
+  expect([
+    seen([beat(0, true)], 2000),
+    seen([beat(0, true)], 6000),
+    seen([beat(5, true)], 2000),
+    seen([beat(0, false)], 2000),
+    seen([beat(0, true), closed()], 2000),
+  ]).toEqual(["live", "behind", "behind", "behind", "lost"]);
+});
+
+test("a subscription's name fits, and differs where the wish does", () => {
+  const long = "train/very/long/name/".repeat(8);
+  const names = ["a", "b"].map((end) => idOf({ ...wish, names: [long + end] }));
+
+  expect(idOf({ ...wish, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
+  expect(names.map((name) => name.length)).toEqual([90, 90]);
+  expect(names[0]).not.toBe(names[1]);
+});

@@ -1,0 +1,153 @@
+/** The page's one socket as a state machine: what happened goes in, what to do comes out. Pure.
+ *
+ * Every socket has a number, and what an older one says is not heard: so there is one at a time.
+ * What was heard up to is kept with each subscription and asked for behind that after a reconnect.
+ */
+
+import { merged } from "./merge";
+import type { Asked, Deltas, Problem, Role, Told, Topic, Values, Wish } from "./wire";
+
+const SHORTEST_WAIT = 250; // milliseconds until the first try to connect again
+const LONGEST_WAIT = 8_000;
+const SILENCE = 7_000; // a server says something every 2 s; after this long it is taken for gone
+const REVOKED = 4401;
+
+export interface Sub {
+  wish: Wish;
+  cursor: string;
+  value?: Values[Topic];
+  problem?: Problem;
+}
+
+export interface Link {
+  phase: "idle" | "opening" | "open" | "waiting" | "revoked";
+  socket: number;
+  tries: number;
+  heardAt: number;
+  behind: number;
+  weaver: boolean;
+  role: Role | null;
+  subs: ReadonlyMap<string, Sub>;
+}
+
+export type Event =
+  | { type: "want"; id: string; wish: Wish }
+  | { type: "drop"; id: string }
+  | { type: "opened"; socket: number; now: number }
+  | { type: "told"; socket: number; now: number; message: Told }
+  | { type: "closed"; socket: number; code: number }
+  | { type: "wake" }
+  | { type: "tick"; now: number };
+
+export type Effect =
+  | { do: "open"; socket: number }
+  | { do: "close"; socket: number }
+  | { do: "send"; message: Asked }
+  | { do: "wait"; milliseconds: number };
+
+type Step = [Link, Effect[]];
+
+export const START: Link = {
+  phase: "idle",
+  socket: 0,
+  tries: 0,
+  heardAt: 0,
+  behind: 0,
+  weaver: true,
+  role: null,
+  subs: new Map(),
+};
+
+/** Return how the link is after an event, and what is to be done. */
+export function step(link: Link, event: Event): Step {
+  if ("socket" in event && event.socket !== link.socket) return [link, []];
+  switch (event.type) {
+    case "want":
+      return want(link, event.id, event.wish);
+    case "drop":
+      return drop(link, event.id);
+    case "opened": {
+      const open: Link = { ...link, phase: "open", heardAt: event.now };
+      return [open, [...link.subs].map(([id, sub]) => ({ do: "send", message: asking(id, sub) }))];
+    }
+    case "told":
+      return [heard({ ...link, tries: 0, heardAt: event.now }, event.message), []];
+    case "closed":
+      return lost(link, event.code);
+    case "wake":
+      return link.phase === "waiting" ? open(link) : [link, []];
+    case "tick":
+      return tick(link, event.now);
+  }
+}
+
+function want(link: Link, id: string, wish: Wish): Step {
+  const sub: Sub = { wish, cursor: "" };
+  const next = withSub(link, id, sub);
+  if (link.phase === "idle") return open(next);
+  return [next, link.phase === "open" ? [{ do: "send", message: asking(id, sub) }] : []];
+}
+
+function drop(link: Link, id: string): Step {
+  const subs = new Map(link.subs);
+  subs.delete(id);
+  const gone: Effect[] = link.phase === "open" ? [{ do: "send", message: { op: "unsub", id } }] : [];
+  return [{ ...link, subs }, gone];
+}
+
+function open(link: Link): Step {
+  const socket = link.socket + 1;
+  return [{ ...link, phase: "opening", socket }, [{ do: "open", socket }]];
+}
+
+function lost(link: Link, code: number): Step {
+  if (code === REVOKED) return [{ ...link, phase: "revoked" }, []];
+  if (link.subs.size === 0) return [{ ...link, phase: "idle" }, []]; // nobody wants anything
+  const milliseconds = Math.min(LONGEST_WAIT, SHORTEST_WAIT * 2 ** link.tries);
+  const next: Link = { ...link, phase: "waiting", tries: link.tries + 1 };
+  return [next, [{ do: "wait", milliseconds }]];
+}
+
+function tick(link: Link, now: number): Step {
+  if (link.phase !== "open" || now - link.heardAt < SILENCE) return [link, []];
+  const [next, effects] = open(link);
+  return [next, [{ do: "close", socket: link.socket }, ...effects]];
+}
+
+function heard(link: Link, message: Told): Link {
+  switch (message.kind) {
+    case "hello":
+      return { ...link, role: message.role };
+    case "beat":
+      return { ...link, behind: message.behind, weaver: message.weaver };
+    case "error":
+      return change(link, message.id, (sub) => ({ ...sub, problem: message.problem }));
+    case "snapshot":
+      return change(link, message.id, ({ wish }) => ({
+        wish,
+        cursor: message.cursor,
+        value: message.data as Values[Topic],
+      }));
+    case "delta":
+      return change(link, message.id, (sub) => ({
+        wish: sub.wish,
+        cursor: message.cursor,
+        value: sub.value && merged(sub.wish.topic, sub.value, message.data as Deltas[Topic]),
+      }));
+  }
+}
+
+/** Return what asks for a subscription: from its cursor on, if there is a value to add to. */
+function asking(id: string, sub: Sub): Asked {
+  const after = sub.value && sub.cursor ? { after: sub.cursor } : {};
+  return { op: "sub", id, ...sub.wish, ...after };
+}
+
+function change(link: Link, id: string, how: (sub: Sub) => Sub): Link {
+  const sub = link.subs.get(id);
+  return sub ? withSub(link, id, how(sub)) : link;
+}
+
+function withSub(link: Link, id: string, sub: Sub): Link {
+  return { ...link, subs: new Map(link.subs).set(id, sub) };
+}

@@ -1,0 +1,114 @@
+import { expect, test } from "vitest";
+
+import { appended, merged } from "./merge";
+import type { Curve, Entry, JobRow, Values } from "./wire";
+
+const curve: Curve = {
+  name: "loss",
+  rank: 0,
+  role: "trainer",
+  steps: [9, 19],
+  first_steps: [0, 10],
+  times: [1, 2],
+  min: [0.5, 0.4],
+  max: [2, 1],
+  last: [1, 0.9],
+  counts: [10, 10],
+  nans: [0, 0],
+};
+const of = { name: "loss", rank: 0, role: "trainer" };
+
+test("a new point is a bucket of its own behind the others", () => {
+  const points = [{ ...of, steps: [20, 21], times: [3, 4], values: [0.8, null] }];
+
+  expect(appended([curve], points)).toEqual([
+    {
+      ...of,
+      steps: [9, 19, 20, 21],
+      first_steps: [0, 10, 20, 21],
+      times: [1, 2, 3, 4],
+      min: [0.5, 0.4, 0.8, null],
+      max: [2, 1, 0.8, null],
+      last: [1, 0.9, 0.8, null],
+      counts: [10, 10, 1, 1],
+      nans: [0, 0, 0, 1],
+    },
+  ]);
+});
+
+test("a point that is there already does not come twice", () => {
+  const points = [{ ...of, steps: [18, 19, 20], times: [1, 2, 3], values: [5, 5, 0.7] }];
+
+  const [found] = appended([curve], points);
+
+  expect([found?.steps, found?.last]).toEqual([
+    [9, 19, 20],
+    [1, 0.9, 0.7],
+  ]);
+  expect(appended([curve], [{ ...of, steps: [19], times: [2], values: [5] }])[0]).toBe(curve);
+});
+
+test("a series that begins later appears, and ranks are kept apart", () => {
+  const points = [
+    { ...of, rank: 1, steps: [3], times: [1], values: [7] },
+    { ...of, name: "lr", steps: [4], times: [2], values: [0.1] },
+  ];
+
+  const found = appended([curve], points);
+
+  expect(found.map(({ name, rank, last }) => [name, rank, last])).toEqual([
+    ["loss", 0, [1, 0.9]],
+    ["loss", 1, [7]],
+    ["lr", 0, [0.1]],
+  ]);
+});
+
+const job = (id: string, created_at: string, step = 0) => ({ id, created_at, step }) as JobRow;
+
+test("jobs are put by id, new ones first, and those that are gone leave", () => {
+  const value = { items: [job("b", "2026-02"), job("a", "2026-01")] };
+
+  const next = merged("jobs", value, { items: [job("a", "2026-01", 7), job("c", "2026-03")], gone: ["b"] });
+
+  expect(next).toEqual({ items: [job("c", "2026-03"), job("a", "2026-01", 7)] });
+});
+
+const entry = (key: string) => ({ key, title: key }) as Entry;
+
+test("a timeline grows at its end, and a delta that is told twice changes nothing", () => {
+  const value = { items: [entry("w1")] };
+
+  const next = merged("timeline", value, { items: [entry("w1"), entry("r1")] });
+
+  expect(next).toEqual({ items: [entry("w1"), entry("r1")] });
+  expect(merged("timeline", next, { items: [entry("r1")] })).toBe(next);
+});
+
+test("a log grows at its end, and loses its beginning before it is too much", () => {
+  const line = (at: number) => ({
+    ...{ key: `k${at}`, time: null, rank: 0, role: "trainer", message: String(at) },
+    ...{ stream: "stdout" as const, level: "info" as const },
+  });
+  const lines = (from: number, to: number) => Array.from({ length: to - from }, (_, at) => line(from + at));
+  const few = merged("logs", { items: [line(0)], older: false }, { items: [line(1)] });
+  const many = merged("logs", few, { items: lines(2, 20_001) });
+
+  expect(few).toEqual({ items: [line(0), line(1)], older: false });
+  expect([many.items.length, many.items[0]?.key, many.older]).toEqual([20_000, "k1", true]);
+});
+
+test("of the cluster each list takes what is another, and what did not change stays the same", () => {
+  const device = (id: string, state: string) => ({ id, state }) as Values["cluster"]["devices"][number];
+  const value: Values["cluster"] = {
+    nodes: [],
+    devices: [device("a", "healthy"), device("b", "healthy")],
+    ranks: [],
+    jobs: [],
+    queue: [],
+  };
+
+  const next = merged("cluster", value, { devices: { items: [device("a", "failed"), device("c", "healthy")], gone: ["b"] } });
+
+  expect(next).toEqual({ ...value, devices: [device("a", "failed"), device("c", "healthy")] });
+  expect(next.ranks).toBe(value.ranks);
+});

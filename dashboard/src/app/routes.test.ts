@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+
+import { routeOf } from "./routes";
+
+test("an address means one page", () => {
+  const paths = ["/", "/jobs", "/jobs/a-1", "/jobs/a%2F1/ranks", "/jobs/a/charts", "/jobs/a/knobs", "/jobs/a/nothing", "/else", "/jobs/a/ranks/b"];
+  const others = ["/experiments", "/experiments/compare", "/submit", "/submit/x", "/experiments/a"];
+
+  expect(paths.map(routeOf)).toEqual([
+    { page: "jobs" },
+    { page: "jobs" },
+    { page: "job", job: "a-1", tab: "overview" },
+    { page: "job", job: "a/1", tab: "ranks" },
+    { page: "job", job: "a", tab: "charts" },
+    { page: "job", job: "a", tab: "knobs" },
+    { page: "none" },
+    { page: "none" },
+    { page: "none" },
+  ]);
+  expect(others.map((path) => routeOf(path).page)).toEqual(["experiments", "compare", "submit", "none", "none"]);
+});
+
+test("the cluster and the settings are a page each", () => {
+  expect(["/cluster", "/settings", "/cluster/a"].map(routeOf)).toEqual([{ page: "cluster" }, { page: "settings" }, { page: "none" }]);
+});

@@ -1,0 +1,45 @@
+import type { FocusEvent } from "react";
+
+import { ask } from "../api/http";
+import type { Me } from "../api/wire";
+import { Skeleton } from "../ui/skeleton";
+import styles from "./user-menu.module.css";
+
+const MAY: Record<string, string> = {
+  viewer: "Viewers look.",
+  operator: "Operators submit and steer jobs.",
+  admin: "Admins steer jobs and manage people.",
+};
+
+/** Who one is, what one may, and the way out. */
+export function UserMenu({ me }: { me: Me | undefined }) {
+  if (!me) return <Skeleton width={90} height={18} />;
+  return (
+    <details className={styles.user} onBlur={left}>
+      <summary>
+        <span className={styles.name}>{me.user}</span>
+        <span className={styles.role} data-testid="role">
+          {me.role}
+        </span>
+      </summary>
+      <div className={styles.menu} tabIndex={-1}>
+        <p>
+          {me.user} is {me.role}. {MAY[me.role]}
+        </p>
+        <button type="button" onClick={() => void leave()}>
+          Log out
+        </button>
+      </div>
+    </details>
+  );
+}
+
+/** A menu that one has left lies in the way. */
+function left({ currentTarget, relatedTarget }: FocusEvent<HTMLDetailsElement>): void {
+  if (!currentTarget.contains(relatedTarget)) currentTarget.open = false;
+}
+
+async function leave(): Promise<void> {
+  await ask("/api/logout", { method: "POST" });
+  location.assign("/");
+}

@@ -1,0 +1,71 @@
+import { useWindowVirtualizer } from "@tanstack/react-virtual";
+import { useCallback, useMemo, type ReactNode } from "react";
+
+import { Empty } from "../ui/empty";
+import { useWord } from "../ui/router";
+import { useTop } from "../ui/use-top";
+import { useWidth } from "../ui/use-width";
+import { GroupHead } from "./group-head";
+import { columnsOf, groupsOf, rowsOf } from "./groups";
+import styles from "./metric-grid.module.css";
+import { listed } from "./words";
+
+const [HEAD, CARD, GAP] = [44, 260, 12]; // heights and space, as the style sheet has them
+const [LEAST, MOST] = [400, 4]; // pixels of a chart, and how many beside each other
+
+interface Props {
+  metrics: readonly string[];
+  tools: ReactNode;
+  /** The charts of one row. */
+  row: (metrics: readonly string[]) => ReactNode;
+}
+
+/** A chart for each metric, in groups; only rows in view are in the page. */
+export function MetricGrid({ metrics, tools, row: charts }: Props) {
+  const [words] = useWord("q");
+  const [pins] = useWord("pin");
+  const [folds] = useWord("fold");
+  const [width, measured] = useWidth();
+  const [margin, body] = useTop();
+  const columns = columnsOf(width, LEAST, GAP, MOST);
+  const rows = useMemo(() => {
+    const groups = groupsOf(metrics, { words, pins: listed(pins), folds: listed(folds) });
+    return rowsOf(groups, columns);
+  }, [metrics, words, pins, folds, columns]);
+  const view = useWindowVirtualizer({
+    count: rows.length,
+    estimateSize: (at) => (rows[at]?.kind === "head" ? HEAD : CARD + GAP),
+    getItemKey: useCallback((at: number) => rows[at]?.key ?? at, [rows]),
+    overscan: 1,
+    scrollMargin: margin,
+  });
+  return (
+    <section className={styles.grid} aria-label="Charts" ref={measured}>
+      {tools}
+      {metrics.length === 0 ? (
+        <Empty title="No numbers yet">
+          <p>A script shows its loss here once it logs: loom.init().log(loss=loss).</p>
+        </Empty>
+      ) : rows.length === 0 ? (
+        <Empty title={`No metric has “${words}” in its name`}>
+          <p>There are {metrics.length} in all.</p>
+        </Empty>
+      ) : null}
+      <div ref={body} className={styles.body} style={{ height: view.getTotalSize() }}>
+        {width > 0 &&
+          view.getVirtualItems().map(({ index, key, start }) => {
+            const row = rows[index];
+            if (!row) return null;
+            const style = { transform: `translateY(${start - margin}px)` };
+            return row.kind === "head" ? (
+              <GroupHead key={key} group={row.group} style={style} />
+            ) : (
+              <div key={key} className={styles.row} style={{ ...style, gridTemplateColumns: `repeat(${columns}, minmax(0, 1fr))` }}>
+                {charts(row.metrics)}
+              </div>
+            );
+          })}
+      </div>
+    </section>
+  );
+}

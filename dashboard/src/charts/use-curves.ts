@@ -1,0 +1,49 @@
+/** The curves of a metric: all of them at once, and finer where somebody has zoomed. */
+
+import { useMemo } from "react";
+
+import { useLive } from "../api/use-live";
+import type { Curve, Problem } from "../api/wire";
+import type { Across } from "./columns";
+import type { Zoom } from "./words";
+import { bucketsOf, rangeOf, spliced } from "./zoomed";
+
+export interface Wanted {
+  job: string;
+  name: string;
+  /** A number, `all`, or nothing for the first. */
+  rank: string;
+  buckets: number;
+}
+
+export interface Look {
+  axis: Across;
+  zoom: Zoom | null;
+  start?: number;
+  /** How wide the chart is. */
+  pixels: number;
+}
+
+/** Read curves while the component is there; `null` reads nothing. Until the finer ones come, the others do. */
+export function useCurves(wanted: Wanted | null, { axis, zoom, start = 0, pixels }: Look): Found {
+  const wish = wanted && {
+    topic: "series" as const,
+    job: wanted.job,
+    names: [wanted.name],
+    ...(wanted.rank === "all" ? {} : { ranks: [Number(wanted.rank) || 0] }),
+  };
+  const whole = useLive(wish && { ...wish, buckets: wanted.buckets });
+  const curves = whole.value?.series;
+  const range = useMemo(() => rangeOf(curves ?? [], axis, zoom, start), [curves, axis, zoom, start]);
+  const fine = useLive(wish && range ? { ...wish, buckets: bucketsOf(pixels), ...range } : null).value?.series;
+  const found = useMemo(
+    () => (curves && fine && range ? spliced(curves, fine, range) : curves),
+    [curves, fine, range],
+  );
+  return { curves: found, problem: whole.problem };
+}
+
+interface Found {
+  curves: Curve[] | undefined;
+  problem: Problem | undefined;
+}

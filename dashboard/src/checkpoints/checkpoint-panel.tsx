@@ -1,0 +1,81 @@
+import { useState } from "react";
+
+import { useCheckpoints } from "../api/use-checkpoints";
+import { useChecks } from "../api/use-checks";
+import { Ago } from "../ui/ago";
+import { Button } from "../ui/button";
+import { CopyLine } from "../ui/copy-line";
+import { Empty } from "../ui/empty";
+import { bytes, whole } from "../ui/format";
+import { Panel } from "../ui/panel";
+import { Skeleton } from "../ui/skeleton";
+import { Trouble } from "../ui/trouble";
+import styles from "./checkpoint-panel.module.css";
+import { CheckpointStrip } from "./checkpoint-strip";
+import { CheckpointTable } from "./checkpoint-table";
+import { standingOf } from "./standing";
+
+const [FEW, MANY] = [100, 1000];
+
+interface Props {
+  job: string;
+  mayVerify: boolean;
+  mayResume: boolean;
+  onResume: (step: number) => void;
+}
+
+/** What was saved of a job, what of it is good, and where it can go on from. */
+export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) {
+  const [limit, setLimit] = useState(FEW);
+  const { data, error } = useCheckpoints(job, limit);
+  const { byStep, begin } = useChecks(job);
+  if (error) return <Trouble detail={error.problem.detail} remedy={error.problem.remedy} />;
+  if (!data) return <Skeleton height={240} />;
+  const { newest, usable, bytes: size, broken } = standingOf(data.items);
+  if (data.items.length === 0) {
+    return (
+      <Empty title="Nothing has been saved yet">
+        <p>A checkpoint shows here as soon as one is begun.</p>
+      </Empty>
+    );
+  }
+  return (
+    <Panel title="Checkpoints">
+      <p className={styles.sum}>
+        {newest ? (
+          <>
+            <b>{whole(usable)}</b> to go on from, {bytes(size)} together; the newest is of step{" "}
+            <b>{whole(newest.step)}</b>, <Ago time={newest.committed_at} /> old.
+          </>
+        ) : (
+          "There is none to go on from."
+        )}
+      </p>
+      {broken.length ? (
+        <Trouble
+          detail={`Cannot be read, or was never whole: step ${broken.map(({ step }) => whole(step)).join(", ")}.`}
+          remedy="The job goes on from the newest that is whole."
+        />
+      ) : null}
+      <CheckpointStrip items={data.items} />
+      {begin.error ? <Trouble detail={begin.error.problem.detail} remedy={begin.error.problem.remedy} /> : null}
+      <CheckpointTable
+        items={data.items}
+        checks={byStep}
+        mayVerify={mayVerify}
+        mayResume={mayResume}
+        onVerify={(step) => begin.mutate(step)}
+        onResume={onResume}
+      />
+      <footer className={styles.foot}>
+        {data.next && limit < MANY ? (
+          <Button tone="quiet" onClick={() => setLimit(MANY)}>
+            Show earlier ones
+          </Button>
+        ) : null}
+        <p>To read and hash all that was saved, on the machine that has it:</p>
+        <CopyLine text={`loom checkpoint verify ${job} --all`} label="Copy the command" />
+      </footer>
+    </Panel>
+  );
+}

@@ -1,0 +1,82 @@
+import { useState } from "react";
+
+import { explained } from "../api/http";
+import { newKey } from "../api/keys";
+import { useOrder, usePreview } from "../api/use-command";
+import type { JobRow, Knob, Verb } from "../api/wire";
+import { Dialog } from "../ui/dialog";
+import { Outlook } from "../ui/outlook";
+import { Question } from "../ui/question";
+import { useSettled } from "../ui/use-settled";
+import { CommandFields } from "./command-fields";
+import { CommandOutcome } from "./command-outcome";
+import { EMPTY, read, type Form } from "./request";
+import { VERBS } from "./verbs";
+
+const PAUSE = 250; // milliseconds without a key until it is looked what would happen
+
+interface Props {
+  job: JobRow;
+  verb: Verb;
+  knobs: readonly Knob[];
+  command?: string;
+  from?: string;
+  /** A knob and its new value, where these are known already. */
+  change?: { knob: string; value: string };
+  onClose: () => void;
+}
+
+/** Ask something of a job: say what, see what would happen, confirm, watch the ranks answer. */
+export function CommandDialog({ job, verb, knobs, command = "", from = "", change: begun, onClose }: Props) {
+  const words = VERBS[verb];
+  const [form, setForm] = useState<Form>(() => ({ ...EMPTY, verb, command, from, knob: firstOf(knobs), ...begun }));
+  const [key, setKey] = useState(newKey);
+  const { request, wrong } = read(form, knobs);
+  const preview = usePreview(job.id, useSettled(request, PAUSE));
+  const order = useOrder(job.id);
+  const change = (more: Partial<Form>) => {
+    setForm({ ...form, ...more });
+    setKey(newKey()); // another request than the one before
+    order.reset();
+  };
+  const confirm = () => {
+    if (request) order.mutate({ request, key });
+  };
+  const title = words.title(job.name || job.id);
+  if (order.data) {
+    return (
+      <Dialog title={title} onClose={onClose}>
+        <CommandOutcome job={job.id} asked={order.data.command} onClose={onClose} />
+      </Dialog>
+    );
+  }
+  const shown = request ? preview.data : undefined;
+  const refused = preview.error?.problem ?? shown?.refused;
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <Question
+        about={words.about}
+        done={words.done}
+        isGrave={words.isGrave}
+        isReady={request !== null && !preview.data?.refused}
+        isBusy={order.isPending}
+        problem={order.error ? explained(order.error) : null}
+        onConfirm={confirm}
+        onClose={onClose}
+      >
+        <CommandFields job={job} form={form} knobs={knobs} wrong={wrong} onChange={change} />
+        <Outlook
+          lines={shown ? [shown.summary] : []}
+          warnings={shown?.warnings ?? []}
+          refused={refused}
+          command={shown?.command}
+          hint="Say what is to change."
+        />
+      </Question>
+    </Dialog>
+  );
+}
+
+function firstOf(knobs: readonly Knob[]): string {
+  return (knobs.find(({ name }) => name === "lr") ?? knobs[0])?.name ?? "";
+}

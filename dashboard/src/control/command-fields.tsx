@@ -1,0 +1,89 @@
+import type { JobRow, Knob } from "../api/wire";
+import { Field } from "../ui/field";
+import styles from "./command-fields.module.css";
+import { KnobFields } from "./knob-fields";
+import type { Form, Read } from "./request";
+
+interface Props {
+  job: JobRow;
+  form: Form;
+  knobs: readonly Knob[];
+  wrong: Read["wrong"];
+  onChange: (more: Partial<Form>) => void;
+}
+
+/** What a verb can be told, and why it is done. */
+export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
+  const isOver = job.ended_at !== null;
+  const hasStep = form.verb !== "resume" && form.verb !== "cancel";
+  return (
+    <>
+      {form.verb === "set" ? <KnobFields form={form} knobs={knobs} wrong={wrong.value} onChange={onChange} /> : null}
+      {form.verb === "pause" ? (
+        <label className={styles.tick}>
+          <input
+            type="checkbox"
+            checked={form.release}
+            onChange={(event) => onChange({ release: event.target.checked })}
+          />
+          <span>Save, end the ranks and give their devices to others</span>
+        </label>
+      ) : null}
+      {form.verb === "resume" && isOver ? (
+        <div className={styles.pair}>
+          <Field
+            label="Workers"
+            inputMode="numeric"
+            placeholder={String(job.world_size ?? "as before")}
+            hint="How many from now on"
+            value={form.workers}
+            wrong={wrong.workers ?? null}
+            onChange={(event) => onChange({ workers: event.target.value })}
+          />
+          <Field
+            label="From step"
+            inputMode="numeric"
+            placeholder="newest"
+            hint="The checkpoint to go on from"
+            value={form.from}
+            wrong={wrong.from ?? null}
+            onChange={(event) => onChange({ from: event.target.value })}
+          />
+        </div>
+      ) : null}
+      {form.verb === "resize" ? (
+        <Field
+          label="Ranks"
+          inputMode="numeric"
+          placeholder={String(job.world_size ?? "how many")}
+          hint="How many from now on"
+          value={form.workers}
+          wrong={wrong.workers ?? null}
+          onChange={(event) => onChange({ workers: event.target.value })}
+        />
+      ) : null}
+      <div className={hasStep ? styles.reason : undefined}>
+        {hasStep ? (
+          <Field
+            label="At step"
+            inputMode="numeric"
+            placeholder="next"
+            hint={job.step === null ? "" : `Now ${job.step}`}
+            value={form.at}
+            wrong={wrong.at ?? null}
+            onChange={(event) => onChange({ at: event.target.value })}
+          />
+        ) : null}
+        <Field
+          label="Reason"
+          data-testid="reason"
+          placeholder="loss is flat"
+          hint="Kept with the command, for whoever looks later"
+          maxLength={1000}
+          value={form.reason}
+          onChange={(event) => onChange({ reason: event.target.value })}
+        />
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,69 @@
+/** What changed before something happened, what matters most first. Pure. */
+
+import type { Entry, EntryKind } from "../api/wire";
+
+/** How often a change of a kind is why a curve jumps; the nearer, the more it counts. */
+const WEIGHTS: Record<EntryKind, number> = {
+  knob: 1,
+  recovery: 0.9,
+  restart: 0.9,
+  rank: 0.6,
+  node: 0.6,
+  alert: 0.5,
+  command: 0.4,
+  state: 0.3,
+  checkpoint: 0.25,
+  event: 0.2,
+};
+const RESTORED = 0.9; // going on from a checkpoint is no mere saving of one
+const IN_VAIN = /refused|aborted|failed|expired/; // what never took effect can hardly be why
+const ECHO = /^(ready|decided|applied)$/; // what ranks say of a command, which has an entry of its own
+const HALF_STEPS = 50; // so many steps before, a change counts half
+const HALF_SECONDS = 60;
+const LEAST = 0.01; // less than this is too long ago to be worth a line
+const MOST = 8;
+
+export interface Moment {
+  step: number;
+  time: number;
+}
+
+export interface Cause {
+  entry: Entry;
+  /** How long before, in steps where the entry has one. */
+  steps: number | null;
+  seconds: number;
+  score: number;
+}
+
+/** Return what happened up to a moment, the likeliest cause first. */
+export function causesOf(entries: readonly Entry[], moment: Moment): Cause[] {
+  const found = entries.flatMap((entry) => {
+    const seconds = moment.time - Date.parse(entry.time) / 1000;
+    const steps = entry.step === null ? null : moment.step - entry.step;
+    const isBefore = steps === null ? seconds >= 0 : steps >= 0;
+    return isBefore && !ECHO.test(entry.what) ? [{ entry, steps, seconds, score: scoreOf(entry, steps, seconds) }] : [];
+  });
+  return found
+    .filter(({ score }) => score >= LEAST)
+    .sort((a, b) => b.score - a.score || a.seconds - b.seconds)
+    .slice(0, MOST);
+}
+
+function scoreOf(entry: Entry, steps: number | null, seconds: number): number {
+  const away = steps === null ? seconds / HALF_SECONDS : steps / HALF_STEPS;
+  return (weightOf(entry) * strengthOf(entry)) / (1 + Math.max(0, away));
+}
+
+function weightOf(entry: Entry): number {
+  if (entry.kind === "checkpoint" && entry.what.includes("restored")) return RESTORED;
+  return IN_VAIN.test(entry.what) && entry.kind !== "checkpoint" ? 0.05 : WEIGHTS[entry.kind];
+}
+
+/** A change by a factor of ten or more counts twice, one by nothing half. */
+function strengthOf({ kind, before, after }: Entry): number {
+  if (kind !== "knob" || typeof before !== "number" || typeof after !== "number") return 1;
+  if (before === after) return 0.5;
+  if (before <= 0 || after <= 0) return 2;
+  return 1 + Math.min(1, Math.abs(Math.log10(after / before)));
+}

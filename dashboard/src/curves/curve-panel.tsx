@@ -1,0 +1,112 @@
+import { useMemo, useState } from "react";
+
+import { useLive } from "../api/use-live";
+import type { Rank } from "../api/wire";
+import { Chart } from "../charts/chart";
+import type { View } from "../charts/chart-options";
+import { metricOf, smoothingOf } from "../charts/choices";
+import { drawn, xsOf, type Axis } from "../charts/columns";
+import { CurveSlider } from "../charts/curve-slider";
+import { nearest } from "../charts/nearest";
+import { useCurves } from "../charts/use-curves";
+import { zoomOf, zoomWord } from "../charts/words";
+import { useWord } from "../ui/router";
+import { Panel } from "../ui/panel";
+import { Causes } from "./causes";
+import { bucketRows } from "../charts/bucket-rows";
+import { CurveTable } from "../charts/curve-table";
+import { CurveTools } from "./curve-tools";
+import styles from "./curve-panel.module.css";
+import { CurveState } from "./curve-state";
+import { CurveValues } from "./curve-values";
+import { peakNear } from "./places";
+import { Timeline } from "./timeline";
+import { momentOf } from "./moment";
+
+const BUCKETS = 600;
+const TALL = 440; // pixels of the table; as much as a chart with its timeline
+const BESIDE = 0.02; // of the buckets in view: so near, a click means the spike beside it
+
+interface Props {
+  job: string;
+  metrics: readonly string[];
+  ranks: readonly Rank[];
+}
+
+/** A curve, what happened along it, and what changed before a place in it. */
+export function CurvePanel({ job, metrics, ranks }: Props) {
+  const [metric] = useWord("metric");
+  const [rank] = useWord("rank");
+  const [axisWord] = useWord("x");
+  const [scale] = useWord("y");
+  const [smooth] = useWord("smooth");
+  const [zoomed, setZoomed] = useWord("zoom");
+  const [form] = useWord("view");
+  const axis: Axis = axisWord === "time" ? "time" : "step";
+  const name = metricOf(metrics, metric);
+  const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);
+  const [view, setView] = useState<View>({ min: 0, max: 0, left: 56, width: 0 });
+  const wanted = name ? { job, name, rank, buckets: BUCKETS } : null;
+  const { curves, problem } = useCurves(wanted, { axis, zoom, pixels: view.width });
+  const timeline = useLive({ topic: "timeline", job, limit: 500 });
+  const found = useMemo(() => drawn(curves ?? [], axis, smoothingOf(smooth)), [curves, axis, smooth]);
+  const [hovered, setHovered] = useState<number | null>(null);
+  const [picked, setPicked] = useState<number | null>(null);
+  const [curve] = curves ?? [];
+  const moment = momentOf(curve, picked);
+  const entries = timeline.value?.items;
+
+  const pick = (x: number) => {
+    if (!curve) return;
+    const xs = xsOf(curve, axis);
+    const shown = xs.filter((at) => at >= view.min && at <= view.max).length;
+    const at = peakNear(curve, nearest(x, xs), Math.max(1, Math.round(shown * BESIDE)));
+    setPicked(curve.steps[at] ?? null);
+  };
+
+  return (
+    <Panel title={name || "Metrics"} tools={<CurveTools metrics={metrics} name={name} ranks={ranks} />}>
+      {form === "table" ? (
+        <div className={styles.area}>
+          <CurveState name={name} curves={curves} problem={problem} rank={rank} />
+          <CurveTable name={name} rows={bucketRows(curves ?? [], axis, { zoom })} height={TALL} start={null} onPick={setPicked} />
+        </div>
+      ) : (
+        <>
+          <CurveValues curves={curves ?? []} axis={axis} x={hovered ?? zoom?.[1] ?? null} />
+          <div className={styles.area}>
+            <CurveState name={name} curves={curves} problem={problem} rank={rank} />
+            <Chart
+              found={found}
+              axis={axis}
+              log={scale === "log"}
+              picked={moment?.[axis] ?? null}
+              zoom={zoom}
+              onZoom={(range) => setZoomed(zoomWord(range))}
+              onView={(next) => setView((old) => (isSame(old, next) ? old : next))}
+              onHover={setHovered}
+              onPick={pick}
+            />
+            <CurveSlider curve={curve} picked={picked} onPick={setPicked} />
+          </div>
+          <Timeline entries={entries} axis={axis} curve={curve} view={view} />
+          <p className={styles.hint}>
+            {zoom ? (
+              <>
+                A double click shows all again, or <button onClick={() => setZoomed("")}>show all</button>.
+              </>
+            ) : (
+              "Drag to zoom."
+            )}{" "}
+            Click a spike to see what changed before it.
+          </p>
+        </>
+      )}
+      {moment ? <Causes name={name} moment={moment} entries={entries} onClose={() => setPicked(null)} /> : null}
+    </Panel>
+  );
+}
+
+function isSame(a: View, b: View): boolean {
+  return a.min === b.min && a.max === b.max && a.left === b.left && a.width === b.width;
+}

@@ -1,0 +1,44 @@
+import type { Curve } from "../api/wire";
+import { xsOf, type Across } from "../charts/columns";
+import { nearest } from "../charts/nearest";
+import { number, ranks, whole } from "../ui/format";
+import styles from "./curve-values.module.css";
+
+const SHOWN = 6; // curves in words; further ones are on the chart
+
+interface Props {
+  curves: readonly Curve[];
+  axis: Across;
+  start?: number;
+  x: number | null;
+}
+
+/** The numbers at a place, or the newest. */
+export function CurveValues({ curves, axis, start = 0, x }: Props) {
+  const [first] = curves;
+  const at = first ? nearest(x ?? Infinity, xsOf(first, axis, start)) : -1;
+  if (!first || at < 0) return <p className={styles.values}>&nbsp;</p>;
+  const isOne = curves.length === 1;
+  const [from, to] = [first.first_steps[at] ?? 0, first.steps[at] ?? 0];
+  return (
+    <p className={styles.values} data-testid="curve-values">
+      <span>step {from === to ? whole(to) : `${whole(from)} to ${whole(to)}`}</span>
+      {isOne ? (
+        <>
+          <b>{first.nans[at] && first.last[at] === null ? "no number" : number(first.last[at])}</b>
+          {from === to ? null : (
+            <span>
+              least {number(first.min[at])}, greatest {number(first.max[at])}
+            </span>
+          )}
+        </>
+      ) : (
+        curves.slice(0, SHOWN).map((curve, line) => (
+          <span key={`${curve.role} ${curve.rank}`} className={styles.one} data-series={(line % 6) + 1}>
+            rank {ranks([curve.rank])} <b>{number(curve.last[nearest(x ?? Infinity, xsOf(curve, axis, start))])}</b>
+          </span>
+        ))
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,29 @@
+import { useState } from "react";
+
+import { useLive } from "../api/use-live";
+import { Button } from "../ui/button";
+import { Panel } from "../ui/panel";
+import { Skeleton } from "../ui/skeleton";
+import { EntryList } from "./entry-list";
+
+const FIRST = 12;
+const MORE = 100;
+
+/** Everything that happened to a job, the newest first. */
+export function History({ job }: { job: string }) {
+  const { value } = useLive({ topic: "timeline", job, limit: 500 });
+  const [most, setMost] = useState(FIRST);
+  const items = value?.items;
+  return (
+    <Panel title="What happened">
+      {!items ? <Skeleton height={120} /> : null}
+      {items?.length === 0 ? <p>Nothing yet.</p> : null}
+      <EntryList entries={(items ?? []).slice(-most).reverse()} />
+      {items && items.length > most ? (
+        <Button tone="quiet" onClick={() => setMost(most + MORE)}>
+          Show earlier ones
+        </Button>
+      ) : null}
+    </Panel>
+  );
+}

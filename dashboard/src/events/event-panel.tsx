@@ -1,0 +1,46 @@
+import { useMemo } from "react";
+
+import { useLive } from "../api/use-live";
+import { Empty } from "../ui/empty";
+import { Panel } from "../ui/panel";
+import { useWord } from "../ui/router";
+import { Skeleton } from "../ui/skeleton";
+import { Trouble } from "../ui/trouble";
+import { EventFilter } from "./event-filter";
+import styles from "./event-panel.module.css";
+import { EventTable } from "./event-table";
+import { fitting } from "./filter";
+
+const MOST = 1000;
+
+/** Everything that happened to a job, and what people did to it: who, when, why. */
+export function EventPanel({ job }: { job: string }) {
+  const { value, problem } = useLive({ topic: "timeline", job, limit: MOST });
+  const [kind] = useWord("kind");
+  const [by] = useWord("by");
+  const [words] = useWord("q");
+  const items = value?.items;
+  const found = useMemo(
+    () => fitting(items ?? [], { kind, words, byPeople: by === "people" }),
+    [items, kind, words, by],
+  );
+  if (problem) return <Trouble detail={problem.detail} remedy={problem.remedy} />;
+  if (!items) return <Skeleton height={240} />;
+  return (
+    <Panel title="Events">
+      <EventFilter entries={items} />
+      {items.length >= MOST ? (
+        <p className={styles.note}>
+          The newest are shown. <code>loom show {job} --events</code> has what happened before,{" "}
+          <code>loom inspect {job} audit</code> all that people did.
+        </p>
+      ) : null}
+      {found.length === 0 ? (
+        <Empty title={items.length ? "Nothing fits" : "Nothing has happened yet"}>
+          <p>{items.length ? "Other words or another kind may." : "What happens to the job comes here as it does."}</p>
+        </Empty>
+      ) : null}
+      <EventTable entries={found} />
+    </Panel>
+  );
+}

@@ -1,0 +1,22 @@
+/** What the table was told, with what the socket has said of these runs since. Pure. */
+
+import type { ListedRun } from "../api/use-experiments";
+import type { JobRow } from "../api/wire";
+
+/** Return runs as they are now: state, step, end, and the loss that the list of jobs shows. */
+export function livened(runs: readonly ListedRun[], jobs: readonly JobRow[]): ListedRun[] {
+  const found = new Map(jobs.map((job) => [job.id, job]));
+  return runs.map((run) => {
+    const job = found.get(run.job_id);
+    if (!job || (job.state === run.state && job.ended_at !== null)) return run;
+    const name = job.spark_name;
+    const metric = name === null ? undefined : run.metrics[name];
+    const metrics = name !== null && metric ? { ...run.metrics, [name]: { ...metric, last: job.loss } } : run.metrics;
+    return { ...run, state: job.state, step: job.step, started_at: job.started_at, ended_at: job.ended_at, metrics };
+  });
+}
+
+/** Return a word that is another one whenever a run has begun, ended or changed its state. */
+export function newsOf(jobs: readonly JobRow[] | undefined): string {
+  return (jobs ?? []).map((job) => `${job.id}:${job.state}`).join(" ");
+}

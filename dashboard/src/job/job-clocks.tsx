@@ -1,0 +1,41 @@
+import type { Clocks, JobRow } from "../api/wire";
+import { number, percent, rate, span, whole } from "../ui/format";
+import { ProgressBar } from "../ui/progress-bar";
+import { Sparkline } from "../ui/sparkline";
+import { ClockCard } from "./clock-card";
+import styles from "./job-clocks.module.css";
+
+const LONG = 3; // seconds without a step that are worth a word
+
+/** The three clocks of a job, never mixed, and its numbers. */
+export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
+  const { process, progress, scheduler } = clocks;
+  const total = job.total_steps === null ? "" : ` of ${whole(job.total_steps)}`;
+  const left = job.eta_seconds === null ? "" : `${span(job.eta_seconds)} left`;
+  const speed = job.throughput === null ? "" : `${rate(job.throughput)} steps/s`;
+  const part = job.progress === null ? "" : percent(job.progress);
+  const since = (progress.seconds_since ?? 0) >= LONG ? `last step ${span(progress.seconds_since)} ago` : "";
+  const said = progress.state === "ok" ? since : progress.detail;
+  const life = `attempt ${job.attempt}, generation ${job.generation}`;
+  return (
+    <section className={styles.clocks} aria-label="How it is">
+      <ClockCard name="Process" state={process.state} value={`${process.up} of ${process.total} up`} detail={process.state === "ok" ? life : process.detail} />
+      <ClockCard
+        name="Progress"
+        state={progress.state}
+        value={
+          <span data-testid="job-step">
+            {progress.step === null ? "no step yet" : `step ${whole(progress.step)}${total}`}
+          </span>
+        }
+        detail={[part, left, speed, said].filter(Boolean).join(" · ")}
+      >
+        {job.progress === null ? null : <ProgressBar part={job.progress} label="Progress" />}
+      </ClockCard>
+      <ClockCard name="Scheduler" state={scheduler.state} value={scheduler.engine} detail={scheduler.detail} />
+      <ClockCard name={job.spark_name ?? "Loss"} state="" value={number(job.loss)} detail="">
+        <Sparkline values={job.spark} label={`${job.spark_name ?? "loss"} lately`} />
+      </ClockCard>
+    </section>
+  );
+}

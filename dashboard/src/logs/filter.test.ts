@@ -1,0 +1,17 @@
+import { expect, test } from "vitest";
+
+import { ranksOf, toggled, wishOf } from "./filter";
+
+test("ranks are numbers, each once and in order; anything else is left out", () => {
+  expect(ranksOf("3,1,x,1,-2,")).toEqual([1, 3]);
+});
+
+test("a chip puts its rank in and takes it out", () => {
+  expect([toggled("", 2), toggled("2", 0), toggled("0,2", 2)]).toEqual(["2", "0,2", "0"]);
+});
+
+test("what nobody asked for is not in the wish", () => {
+  expect(wishOf("j", "", "", "")).toEqual({ topic: "logs", job: "j", limit: 2000 });
+  expect(wishOf("j", "1", "loud", "a")).toEqual({ topic: "logs", job: "j", limit: 2000, ranks: [1], regex: "a" });
+  expect(wishOf("j", "", "error", "").level).toBe("error");
+});

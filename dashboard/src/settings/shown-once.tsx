@@ -1,0 +1,29 @@
+import type { ReactNode } from "react";
+
+import { Button } from "../ui/button";
+import { CopyLine } from "../ui/copy-line";
+import { Foot } from "../ui/foot";
+import styles from "./lines.module.css";
+
+interface Props {
+  text: string;
+  until: string | null;
+  onClose: () => void;
+  children: ReactNode;
+}
+
+/** A secret, this once. */
+export function ShownOnce({ text, until, onClose, children }: Props) {
+  return (
+    <div className={styles.once} data-testid="secret">
+      <p>{children}</p>
+      <CopyLine text={text} label="Copy it" />
+      <p className={styles.soft}>{until ? `Good until ${new Date(until).toLocaleString()}.` : "Good until it is revoked."}</p>
+      <Foot>
+        <Button tone="main" onClick={onClose}>
+          Done
+        </Button>
+      </Foot>
+    </div>
+  );
+}

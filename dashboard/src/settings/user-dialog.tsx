@@ -1,0 +1,59 @@
+import { useState } from "react";
+
+import { usePutUser, type User } from "../api/use-people";
+import { Choice } from "../ui/choice";
+import { Dialog } from "../ui/dialog";
+import { Field } from "../ui/field";
+import { Outlook } from "../ui/outlook";
+import { Question } from "../ui/question";
+import styles from "./lines.module.css";
+import { ROLES, userCommand, userLines } from "./people";
+
+interface Props {
+  /** Who is changed; nobody where somebody is made. */
+  user: User | undefined;
+  users: readonly User[];
+  onClose: () => void;
+}
+
+/** Make a user, or change the role of one; let nobody in as one. */
+export function UserDialog({ user, users, onClose }: Props) {
+  const [name, setName] = useState(user?.name ?? "");
+  const [role, setRole] = useState<User["role"]>(user?.role ?? "viewer");
+  const [disabled, setDisabled] = useState(user?.disabled ?? false);
+  const put = usePutUser();
+  const known = users.find((one) => one.name === name.trim());
+  const wrong = !user && known ? "There is somebody of this name already." : null;
+  const isReady = name.trim() !== "" && !wrong && (role !== user?.role || disabled !== user.disabled);
+  const confirm = () => put.mutate({ name: name.trim(), role, disabled }, { onSuccess: onClose });
+  return (
+    <Dialog title={user ? `Change ${user.name}` : "Add somebody"} onClose={onClose}>
+      <Question
+        about="A viewer looks, an operator submits and steers jobs, an admin manages people. Each may do what those before may."
+        done={user ? "Change it" : "Add"}
+        isGrave={disabled && !user?.disabled}
+        isReady={isReady}
+        isBusy={put.isPending}
+        problem={put.error?.problem ?? null}
+        onConfirm={confirm}
+        onClose={onClose}
+      >
+        {user ? null : (
+          <Field label="Name" data-testid="user-name" placeholder="alice" hint="a-z 0-9 . _ @ + -" maxLength={64} value={name} wrong={wrong} onChange={(event) => setName(event.target.value)} />
+        )}
+        <Choice label="Role" value={role} options={ROLES} onChange={(next) => setRole(next as User["role"])} />
+        {user ? (
+          <label className={styles.tick}>
+            <input type="checkbox" checked={disabled} onChange={(event) => setDisabled(event.target.checked)} />
+            <span>Let nobody in as {user.name}</span>
+          </label>
+        ) : null}
+        <Outlook
+          lines={isReady ? userLines(name.trim(), role, disabled, user) : []}
+          command={isReady ? userCommand(name.trim(), role, disabled, user) : undefined}
+          hint={user ? "Say what is to change." : "Say who."}
+        />
+      </Question>
+    </Dialog>
+  );
+}

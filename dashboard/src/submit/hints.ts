@@ -1,0 +1,28 @@
+/** What to write into a field, in few words. */
+
+export const HINTS: Readonly<Record<string, string>> = {
+  name: "Letters, digits, . _ -",
+  script: "A file in the folder below, such as train.py",
+  module: "Instead of a script: as python -m takes it",
+  command: "Instead of a script: any program, a word a line",
+  args: "What the program is given, a word a line",
+  model: "Instead of a script: a ready-made training",
+  dataset: "Of a ready-made training, such as synthetic",
+  hyperparameters: "Whatever the program reads",
+  knobs: 'What may be changed live: a value, or {"value": 0.1, "min": 0, "max": 1}',
+  env: "Variables of the workers; secrets are not shown",
+  seed: "A number that is not negative",
+  max_workers: "Never more than these",
+  priority: "-1000 to 1000; higher goes first",
+  scheduler: "The engine that runs it",
+  options: "The engine's own options",
+  "resources.memory_mb_per_worker": "0 is no limit",
+  "checkpointing.store": "local, a folder, or s3://bucket/prefix",
+  "checkpointing.best": "A metric whose best is kept, too",
+  "recovery.attempts": "How often it is started again",
+  "recovery.backoff": "Seconds before the first time",
+  tags: "A tag a line",
+};
+
+export const cwdHint = "On the plane’s own machine; scripts are found from here";
+export const pythonHint = "An interpreter on the plane’s machine; else the plane’s own";

@@ -1,0 +1,13 @@
+import type { ButtonHTMLAttributes } from "react";
+
+import styles from "./button.module.css";
+import { classes } from "./classes";
+
+interface Props extends ButtonHTMLAttributes<HTMLButtonElement> {
+  tone?: "plain" | "main" | "danger" | "quiet";
+}
+
+/** Something to press. */
+export function Button({ tone = "plain", className, type = "button", ...rest }: Props) {
+  return <button {...rest} type={type} className={classes(styles.button, styles[tone], className)} />;
+}

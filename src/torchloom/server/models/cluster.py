@@ -1,0 +1,119 @@
+"""The plane and its nodes: how they are, what they have, who waits for it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from torchloom.server.models.common import Answer, Request
+from torchloom.server.paging import Page
+
+
+class Worker(Answer):
+    """A node with its agent: what it has, and how it is."""
+
+    id: str
+    host: str
+    state: str
+    reason: str
+    first_seen: str | None
+    cpus: int | None
+    memory_mb: int | None
+    gpus: Any
+    free: Any
+    jobs: Any
+
+
+class Workers(Page):
+    items: list[Worker]
+
+
+class PlaneStatus(BaseModel):
+    """How the weaver is, and no more of it: where its database lies is nobody's concern."""
+
+    epoch: int
+    pid: int
+    host: str
+    started_at: str
+    connected: bool = Field(description="whether it hears itself over the bus")
+    jobs: int = Field(description="that are not over")
+    agents: int
+    ranks: int
+    backlog: int = Field(description="records that wait to be stored")
+    stored: int
+    dropped: dict[str, int] = Field(description="messages that were not believed, by reason")
+
+
+class Amount(Answer):
+    """So much of something: all there is on nodes that are up, and what no job has."""
+
+    total: int
+    free: int
+
+
+class Resources(Answer):
+    """What the cluster has."""
+
+    nodes: int
+    cpus: Amount
+    memory_mb: Amount
+    gpus: Amount
+
+
+class Queued(Answer):
+    """A job that waits for its turn, and for what."""
+
+    job: str
+    owner: str
+    priority: int
+    position: int
+    why: str
+
+
+class Queue(Page):
+    items: list[Queued]
+
+
+class Quota(Answer):
+    """How many workers an owner may have at once, and has."""
+
+    owner: str
+    workers: int | None = Field(description="null is no limit")
+    used: int
+
+
+class Quotas(Page):
+    items: list[Quota]
+
+
+class QuotaRequest(Request):
+    """How many workers an owner may have at once; null takes the limit away."""
+
+    workers: Annotated[int, Field(ge=0, lt=1 << 31)] | None
+
+
+class Retention(Answer):
+    """After how many seconds what goes of an ended run; null is never."""
+
+    runs: float | None
+    metrics: float | None
+    logs: float | None
+    dumps: float | None
+    keep: int = Field(description="so many of those that ended last stay whatever their age")
+    pinned: list[str] = Field(description="ids, names and tags of runs that stay")
+    problem: str | None = Field(description="why nothing goes, where the config file has a mistake")
+
+
+class Health(BaseModel):
+    """That the process answers."""
+
+    status: Literal["ok"]
+    pid: int
+    version: str
+
+
+class Readiness(BaseModel):
+    """Whether there is somebody to ask, and something to read."""
+
+    status: Literal["ready"]
+    weaver: dict[str, Any]
+    database: str

@@ -1,0 +1,120 @@
+"""A job, its ranks, what can be changed of it, what happened to it."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from torchloom.server.models.common import Answer
+from torchloom.server.paging import Page
+from torchloom.specs.job import JobState
+
+
+class Job(Answer):
+    """A job and where its life stands; `job_id` and `status` say `id` and `state` again."""
+
+    id: str
+    job_id: str
+    run_id: str
+    name: str
+    state: JobState
+    status: JobState
+    reason: str
+    step: int | None
+    world_size: int | None
+    attempt: int
+    generation: int
+    handle: str
+    scheduler: str
+    owner: str
+    created_at: str | None
+    started_at: str | None
+    ended_at: str | None
+
+
+class Submitted(Job):
+    """A job that was taken; `created` is false when its key had been used for it before."""
+
+    created: bool
+
+
+class CheckedSpec(Answer):
+    """A spec that was only looked at."""
+
+    ok: bool
+    spec: dict[str, Any] | None = Field(description="what was read; null when nothing could be")
+    yaml: str | None = Field(description="the same as YAML; null when it is too much for that")
+    refused: dict[str, Any] | None = Field(description="a problem, as submitting it would give it")
+
+
+class Rank(Answer):
+    """One training process."""
+
+    rank: int
+    local_rank: int
+    role: str
+    replica: str
+    node: str
+    pid: int
+    state: str
+    reason: str
+    step: int | None
+    phase: str | None
+    device_uuids: list[str]
+    generation: int
+
+
+class JobDetail(Job):
+    """A job with its ranks, what it was submitted as, and what came of it."""
+
+    ranks: list[Rank] | None = Field(description="null when only the database was asked")
+    spec: dict[str, Any] | None = None
+    summary: dict[str, Any] | None = None
+    first_error: dict[str, Any] | None = Field(
+        default=None,
+        description="what went wrong first, by time: rank, attempt, message, traceback",
+    )
+
+
+class Jobs(Page):
+    items: list[Job]
+
+
+class Ranks(Page):
+    items: list[Rank]
+
+
+class Knob(Answer):
+    """A value that may be changed while the job runs."""
+
+    name: str
+    value: Any
+    ranks: list[int]
+
+
+class Knobs(Page):
+    items: list[Knob]
+
+
+class Event(Answer):
+    """Something that happened to a job, or that a rank told."""
+
+    time: str | None
+    job: str
+    kind: str
+    rank: int
+    step: int | None
+    facts: Any
+    from_: Literal["weaver", "rank"] = Field(alias="from")
+
+
+class Events(Page):
+    items: list[Event]
+
+
+class Stacks(Answer):
+    """What ranks are doing, each stack once, and a verdict."""
+
+    job: str
+    taken: str
+    time: str | None
+    roles: list[dict[str, Any]]

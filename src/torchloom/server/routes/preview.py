@@ -1,0 +1,91 @@
+"""Look at what a command would do before it is asked for."""
+
+import json
+from typing import Any
+
+from fastapi import APIRouter
+
+from torchloom.errors import LoomError
+from torchloom.server import models, preview
+from torchloom.server.auth import Identity, Who
+from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.letters import whole
+from torchloom.server.policy import OPERATOR
+from torchloom.server.preview import Outlook, Scene
+from torchloom.server.problems import ApiProblem, declared, explained, problem_response
+from torchloom.server.routes.commands import check
+from torchloom.server.weaver_link import WeaverAway
+from torchloom.weaver.ledger import entry_of
+from torchloom.weaver.store import curves
+from torchloom.weaver.store.rows import Command, CommandAck, Job, Rank
+
+router = APIRouter(tags=["commands"])
+
+
+@router.post(
+    "/api/jobs/{id}/commands/preview",
+    response_model=models.Preview,
+    responses=declared(400, 404, 409, 413, 422, 503),
+)
+async def previewed(
+    job: models.Name, asked: models.PreviewRequest, desk: DeskDep, who: Who, key: models.Key = None
+) -> Any:
+    """What a command would do: to which ranks, about when, from what to what. Changes nothing."""
+    check(asked)
+    name = await desk.job(job)
+    scene, words = await _scene(desk, name), asked.model_dump(exclude_none=True)
+    refused, found = None, Outlook()
+    try:
+        found = preview.outlook(scene, words)
+    except LoomError as error:
+        refused = json.loads(bytes(explained(error).body))
+    refused = _forbidden(who) or refused
+    return whole(
+        {
+            "job": name,
+            "verb": asked.verb,
+            "ok": refused is None,
+            "summary": refused["detail"] if refused else preview.summary(scene, asked.verb, found),
+            "ranks": [rank.rank for rank in scene.ranks],
+            "effective_step": found.effective_step,
+            "changes": list(found.changes),
+            "warnings": list(found.warnings),
+            "refused": refused,
+            "command": preview.command_line(name, words),
+        }
+    )
+
+
+async def _scene(desk: Desk, name: str) -> Scene:
+    row = await desk.stored(name)
+    if row is None:
+        raise ApiProblem(404, "not_found", f"no job {name}", remedy="GET /api/jobs lists them")
+    try:
+        found = await desk.link.ask("job", job=name)
+        knobs = await desk.link.ask("knobs", job=name)
+    except WeaverAway:
+        found, knobs = {"step": row.step, "ranks": []}, []
+    took = [rank["step_seconds"] for rank in found["ranks"] if rank["step_seconds"]]
+    values = {knob["name"]: knob["value"] for knob in knobs}
+    return await desk.read(_read, desk, row, values, found["step"], min(took, default=None))
+
+
+def _read(
+    desk: Desk, job: Job, knobs: dict[str, Any], step: int | None, took: float | None
+) -> Scene:
+    state = desk.store.state
+    commands = sorted(state.find(Command, job=job.id), key=lambda row: row.number)
+    acks = state.find(CommandAck, command=[row.id for row in commands]) if commands else []
+    entries = [entry_of(row, [ack for ack in acks if ack.command == row.id]) for row in commands]
+    ranks = state.find(Rank, job=job.id, state="up")
+    names = curves.names(desk.store.records, job.id)
+    return Scene(job, ranks, knobs, entries, names, step, took)
+
+
+def _forbidden(who: Identity) -> dict[str, Any] | None:
+    if who.may(OPERATOR):
+        return None
+    words = f"{who.user} is {who.role}, and this takes {OPERATOR}"
+    answer = problem_response(403, "forbidden", words)
+    found: dict[str, Any] = json.loads(bytes(answer.body))
+    return found

@@ -1,0 +1,61 @@
+"""Look at a spec before it is submitted: whether it fits, and the same as YAML."""
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from torchloom.server import intake, models
+from torchloom.server.desk import DeskDep
+from torchloom.server.letters import whole
+from torchloom.server.problems import ApiProblem, declared, problem_response
+from torchloom.server.routes.jobs import SPEC
+
+_DEEPEST = 32  # levels of what is told back; no spec has so many
+router = APIRouter(tags=["jobs"])
+
+
+@router.post(
+    "/api/specs/check",
+    response_model=models.CheckedSpec,
+    responses=declared(400, 413, 422, 503),
+    openapi_extra=SPEC,
+)
+async def checked(request: Request, desk: DeskDep, key: models.Key = None) -> Any:
+    """Whether a spec would be taken, and if not why; JSON or YAML. Nothing is submitted."""
+    kind, body = request.headers.get("content-type", ""), await request.body()
+    return await desk.read(_looked_at, kind, body)
+
+
+def _looked_at(kind: str, body: bytes) -> dict[str, Any]:
+    data, refused = None, None
+    try:
+        data = intake.read(kind, body)
+        intake.fit(data)
+    except ApiProblem as problem:
+        refused = _told(problem)
+    spec = _plain(data)
+    yaml = intake.yaml_of(spec) if spec is not None and len(body) <= intake.LONGEST_YAML else None
+    return {"ok": refused is None, "spec": spec, "yaml": yaml, "refused": refused}
+
+
+def _plain(data: object) -> dict[str, Any] | None:
+    """Return what was read as JSON has it; nothing where that is no mapping, or no JSON."""
+    if not isinstance(data, dict) or _is_deep(data, _DEEPEST):
+        return None
+    try:
+        found: dict[str, Any] = whole(json.loads(json.dumps(data, allow_nan=False)))
+    except (ValueError, TypeError):
+        return None
+    return found
+
+
+def _is_deep(value: object, left: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left == 0 or any(_is_deep(each, left - 1) for each in inside)
+
+
+def _told(problem: ApiProblem) -> dict[str, Any]:
+    facts = (problem.status_code, problem.code, problem.detail, problem.field, problem.remedy)
+    found: dict[str, Any] = json.loads(bytes(problem_response(*facts).body))
+    return found

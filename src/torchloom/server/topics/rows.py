@@ -1,0 +1,194 @@
+"""The list of jobs as a page shows it: each with how far it is, how fast, and its last loss."""
+
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from torchloom.server.letters import whole
+from torchloom.server.living import living
+from torchloom.server.topics.boards import Boards
+from torchloom.server.weaver_link import WeaverAway
+from torchloom.specs.job import JobState
+from torchloom.weaver.store import curves
+from torchloom.weaver.store.reading import Reading, Wanted
+from torchloom.weaver.store.rows import Job, Rank, Run, Submission
+
+INTERVAL = 1.0  # seconds between two looks
+MOST = 200  # jobs, the newest
+_SPARK = 60  # values of a small curve
+_FRESH = 2.0  # seconds for which the small curve of a running job counts
+_AT_ONCE = 20  # small curves that one look reads
+_LATE = 30.0  # seconds in which the last of what ranks told may still come
+_SPAN = 15.0  # seconds over which speed is taken
+_KNOWN = 1000  # jobs of which something is known by heart
+_TOTALS = ("total_steps", "max_steps", "steps")  # what a run calls the number of its steps
+
+Jobs = Sequence[Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Known:
+    """What is kept of a job between two looks."""
+
+    steps: deque[tuple[float, int]] = field(default_factory=deque)
+    spark: list[float | None] = field(default_factory=list)
+    name: str | None = None
+    read_at: float = float("-inf")
+    is_last: bool = False  # it has ended and its curve was read since
+    labels: dict[str, Any] | None = None  # of one that has ended
+
+
+class Pace:
+    """How fast jobs are, by the steps that earlier looks saw."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._known: OrderedDict[str, Known] = OrderedDict()
+
+    def of(self, job: str) -> Known:
+        known = self._known.setdefault(job, Known())
+        self._known.move_to_end(job)
+        while len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        return known
+
+    def saw(self, job: str, step: int | None, is_running: bool) -> float | None:
+        """Take in how far a job is; return its steps per second, when that is known."""
+        seen, now = self.of(job).steps, self.clock()
+        if step is None or not is_running or (seen and step < seen[-1][1]):
+            seen.clear()
+        if step is None or not is_running:
+            return None
+        seen.append((now, step))
+        while len(seen) > 2 and now - seen[0][0] > _SPAN:
+            seen.popleft()
+        took = now - seen[0][0]
+        return (step - seen[0][1]) / took if took > 0 and step > seen[0][1] else None
+
+
+class JobRows:
+    """Reads the list for all who look at it."""
+
+    def __init__(self, boards: Boards, pace: Pace) -> None:
+        self._boards = boards
+        self._desk = boards.desk
+        self._pace = pace
+
+    async def look(self) -> list[dict[str, Any]]:
+        """Return the newest jobs, newest first."""
+        rows = await self._desk.read(self._desk.store.state.page, Wanted(), None, MOST)
+        return await self.rows(rows)
+
+    async def rows(self, rows: Sequence[Job]) -> list[dict[str, Any]]:
+        """Return some jobs as a list shows them."""
+        shown = await living(self._boards, rows)
+        queue = await self._queue(shown)
+        known = {job["id"]: self._pace.of(job["id"]) for job in shown}
+        more = await self._desk.read(self._labels, shown, known)
+        await self._desk.read(self._curves, shown, known)
+        return [self._row(job, queue, more) for job in shown]
+
+    async def _queue(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        if not any(job["state"] == JobState.QUEUED for job in jobs):
+            return {}
+        try:
+            return {one["job"]: one["position"] for one in await self._boards.ask("queue")}
+        except WeaverAway:
+            return {}
+
+    def _labels(self, jobs: Jobs, known: Mapping[str, Known]) -> dict[str, dict[str, Any]]:
+        """Return what was said of jobs; of those that have ended it is known by heart."""
+        settled = {job["id"] for job in jobs if is_settled(job)}
+        by_heart = {job: one.labels for job, one in known.items() if one.labels and job in settled}
+        found = labels(self._desk.store, [job for job in known if job not in by_heart])
+        for job in settled & found.keys():
+            known[job].labels = found[job]
+        return {**by_heart, **found}
+
+    def _curves(self, jobs: Jobs, known: Mapping[str, Known]) -> None:
+        """Read the small curves that are old, those first that were not read for longest."""
+        settled, now = {job["id"]: is_settled(job) for job in jobs}, self._pace.clock()
+        others = {job: one for job, one in known.items() if not (one.is_last and settled[job])}
+        old = [job for job, one in others.items() if now - one.read_at >= _FRESH]
+        for job in sorted(old, key=lambda job: known[job].read_at)[:_AT_ONCE]:
+            known[job].name, known[job].spark = spark_of(self._desk.store, job)
+            known[job].read_at, known[job].is_last = now, settled[job]
+
+    def _row(
+        self, job: dict[str, Any], queue: Mapping[str, int], more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        known, its = self._pace.of(job["id"]), more[job["id"]]
+        is_running = job["state"] == JobState.RUNNING
+        speed = self._pace.saw(job["id"], job["step"], is_running)
+        total = its.get("total_steps")
+        return {
+            **job,
+            **progress_of(job["step"], total, speed),
+            "throughput": None if speed is None else float(f"{speed:.4g}"),
+            "loss": known.spark[-1] if known.spark else None,
+            "spark": list(known.spark),
+            "spark_name": known.name,
+            "queue_position": queue.get(job["id"]),
+            "project": its.get("project", ""),
+            "tags": its.get("tags", []),
+        }
+
+
+def is_settled(job: Mapping[str, Any]) -> bool:
+    """Tell whether a job ended so long ago that all its ranks told has come."""
+    if not JobState(job["state"]).is_final or not job["ended_at"]:
+        return False
+    return time.time() - datetime.fromisoformat(job["ended_at"]).timestamp() > _LATE
+
+
+def progress_of(step: int | None, total: int | None, speed: float | None) -> dict[str, Any]:
+    """Return how much is done and how long the rest takes, where that can be said."""
+    if step is None or total is None:
+        return {"progress": None, "total_steps": total, "eta_seconds": None}
+    left = max(0, total - step)
+    eta = round(left / speed) if speed else None
+    return {"progress": min(1.0, step / total), "total_steps": total, "eta_seconds": eta}
+
+
+def labels(store: Reading, jobs: list[str]) -> dict[str, dict[str, Any]]:
+    """Return project, tags and number of steps of jobs, as far as these were said."""
+    found: dict[str, dict[str, Any]] = {job: {} for job in jobs}
+    for run in store.state.find(Run, job=jobs):
+        said = {name: run.config.get(name) for name in ("project", "tags")}
+        found[run.job] |= {name: value for name, value in said.items() if value}
+    for rank in store.state.find(Rank, job=jobs):
+        found[rank.job] |= _total({knob["name"]: knob["value"] for knob in rank.knobs})
+    for row in store.state.find(Submission, job=jobs):
+        spec = row.spec
+        said = {name: spec.get(name) for name in ("project", "tags")}
+        found[row.job] |= {name: value for name, value in said.items() if value}
+        found[row.job] |= _total(spec.get("hyperparameters") or {})
+    plain: dict[str, dict[str, Any]] = whole(found)
+    return plain
+
+
+def spark_of(store: Reading, job: str) -> tuple[str | None, list[float | None]]:
+    """Return the name of a job's loss, and its curve in few values."""
+    series = curves.series(store.records, job)
+    names = sorted({each.name for each in series}, key=lambda name: (name != "loss", name))
+    name = next((name for name in names if "loss" in name.lower()), None)
+    if name is None:
+        return None, []
+    rank = min(each.rank for each in series if each.name == name)
+    drawn = curves.curves(store.records, job, [name], [rank], buckets=_SPARK)
+    return name, [_short(value) for value in drawn[0].last] if drawn else []
+
+
+def _short(value: float) -> float | None:
+    """Return a number as a small curve needs it; what is none would be another at every look."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _total(said: Mapping[str, Any]) -> dict[str, int]:
+    found = (said.get(name) for name in _TOTALS)
+    numbers = [value for value in found if type(value) is int and value > 0]
+    return {"total_steps": numbers[0]} if numbers else {}

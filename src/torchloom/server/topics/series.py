@@ -1,0 +1,151 @@
+"""Curves that grow on a page: buckets at first, then points, and buckets again before it is much.
+
+A page adds each point behind what it has. Whenever that would be wrong (a recovery repeats steps)
+or too much, it is given new buckets; so what it holds is bounded, and is what the database has.
+Who looks at a range of steps is told of nothing else.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torchloom.server.charts import columns
+from torchloom.server.cursors import Position
+from torchloom.server.desk import Desk
+from torchloom.server.drafts import OWN, Draft
+from torchloom.server.topics.asked import Sub
+from torchloom.server.topics.saying import Voice
+from torchloom.weaver.store import curves
+from torchloom.weaver.store.records import RecordStore
+from torchloom.weaver.store.snapshot import Snapshot
+
+_PREFIX = "metric."  # before a name that is one of a message's own
+_MISSED = 20_000  # points that are told one by one to somebody who comes back
+_MARKS = 2000  # letters of a cursor, which a page must be able to send back
+
+Series = tuple[str, int, str]  # name, rank, role
+
+
+class Moment:
+    """One moment of the records, for several looks."""
+
+    def __init__(self, reader: Snapshot) -> None:
+        self._reader = reader
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        yield self._reader
+
+
+def drawn(records: RecordStore, sub: Sub, job: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return curves, and the number of what came last into them."""
+    with records.snapshot() as reader:
+        moment = Moment(reader)
+        number = curves.news(moment).next
+        found = curves.curves(
+            moment, job, sub.names or None, sub.ranks or None, sub.first, sub.last, sub.buckets
+        )
+        return number, [columns(curve) for curve in found]
+
+
+class SeriesShaper:
+    """What one page has of a job's curves."""
+
+    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
+        self._desk = desk
+        self._voice = voice
+        self._sub = sub
+        self._job = job
+        self._last: dict[Series, int] = {}  # the last step that the page has
+        self._points = 0  # that it has got since it was given buckets, of its longest series
+        self._number = 0
+
+    async def begin(self, position: Position | None) -> Position | None:
+        """Go on from a cursor where the page can be told each point that it missed."""
+        if position is None or position.arrived is None or position.logs is None:
+            return None
+        found = await self._desk.read(
+            curves.news, self._desk.store.records, position.arrived, [self._job], _MISSED
+        )
+        count = sum(len(segment.steps) for segment in found.segments)
+        if not found.is_whole or count >= _MISSED:
+            return None
+        self._last = {_series(key): step for key, step in position.logs.items()}
+        self._points, self._number = position.row, position.arrived
+        return Position(arrived=position.arrived)
+
+    async def whole(self) -> None:
+        """Say all curves as buckets."""
+        number, found = await self._desk.read(drawn, self._desk.store.records, self._sub, self._job)
+        self._number, self._points = number, 0
+        self._last = {(one["name"], one["rank"], one["role"]): one["steps"][-1] for one in found}
+        self._voice.whole(self._sub.id, self._cursor(), {"series": found})
+
+    async def more(self, drafts: Sequence[Draft], upto: Position, is_first: bool) -> None:
+        """Say new points, or all curves again."""
+        new = [draft for draft in drafts if draft.body["seq"] > self._number]
+        points = self._points_of(new)
+        self._number = max(self._number, upto.arrived or 0)
+        if not points and not is_first:
+            return
+        if not self._fits(points):
+            await self.whole()
+            return
+        for series, rows in points.items():
+            self._last[series] = rows[-1][0]
+        self._points += max(map(len, points.values()), default=0)
+        shown = [_shown(series, rows) for series, rows in points.items()]
+        self._voice.more(self._sub.id, self._cursor(), {"points": shown})
+
+    def _points_of(self, drafts: Sequence[Draft]) -> dict[Series, list[tuple[int, float, float]]]:
+        found: dict[Series, list[tuple[int, float, float]]] = {}
+        for draft in drafts:
+            body = draft.body
+            if not _is_within(self._sub, body["step"]):
+                continue
+            for key, value in body.items():
+                name = key.removeprefix(_PREFIX) if key[len(_PREFIX) :] in OWN else key
+                if key in OWN or (self._sub.names and name not in self._sub.names):
+                    continue
+                series = (name, body["rank"], body["role"])
+                found.setdefault(series, []).append((body["step"], draft.time, value))
+        return found
+
+    def _fits(self, points: dict[Series, list[tuple[int, float, float]]]) -> bool:
+        """Tell whether all points lie behind what the page has, and are not too many."""
+        for series, rows in points.items():
+            steps = [self._last.get(series, rows[0][0] - 1), *(row[0] for row in rows)]
+            if any(after <= before for before, after in pairwise(steps)):
+                return False
+        return self._points + max(map(len, points.values()), default=0) <= self._sub.buckets
+
+    def _cursor(self) -> str:
+        """Return where the page stands; with too many series to say, it begins anew next time."""
+        marks = {f"{name}\n{rank}\n{role}": step for (name, rank, role), step in self._last.items()}
+        is_sayable = all(step >= 0 for step in marks.values())
+        text = str(Position(arrived=self._number, row=self._points, logs=marks))
+        return text if is_sayable and len(text) <= _MARKS else f"..{self._number}"
+
+
+def _is_within(sub: Sub, step: int) -> bool:
+    is_after = sub.first is None or step >= sub.first
+    return is_after and (sub.last is None or step <= sub.last)
+
+
+def _series(key: str) -> Series:
+    name, rank, role = [*key.split("\n"), "", ""][:3]
+    return name, int(rank) if rank.lstrip("-").isdecimal() else -1, role
+
+
+def _shown(series: Series, rows: Sequence[tuple[int, float, float]]) -> dict[str, Any]:
+    name, rank, role = series
+    steps, times, values = (list(column) for column in zip(*rows, strict=True))
+    return {
+        "name": name,
+        "rank": rank,
+        "role": role,
+        "steps": steps,
+        "times": times,
+        "values": values,
+    }

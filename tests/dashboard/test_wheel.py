@@ -1,0 +1,115 @@
+"""Installing torchloom needs no Node: its sdist has the dashboard built, and a wheel serves it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ..control.conftest import living
+from ..living import TIMEOUT, until
+from .building import ROOT, built
+
+pytestmark = [
+    pytest.mark.process,
+    *(pytest.mark.needs(what) for what in ("browser", "dashboard", "hatchling")),
+]
+PATIENCE = 4 * TIMEOUT
+
+
+def run(*words: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, env=env, cwd=cwd, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def without_node(folder: Path) -> dict[str, str]:
+    """Return an environment in which there are Python and a shell, and no Node."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("sh", "git", "env"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    return {**os.environ, "PATH": str(tools)}
+
+
+def packed(folder: Path) -> Path:
+    """Return a wheel that was made of an sdist on a machine without Node."""
+    built()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = (each for each in folder.iterdir() if (each / "pyproject.toml").exists())
+    words = ("build", "-t", "wheel", "-d", folder)
+    run(sys.executable, "-m", "hatchling", *words, env=without_node(folder), cwd=source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """Install a wheel without an index; what it depends on is this environment's."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    words = ("install", "--no-index", "--no-deps", "--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "--python", python, *words, wheel)
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "loom"
+
+
+def opened(url: str, link: str) -> list[str]:
+    """Come in by a link; return what the page has asked for until it was live."""
+    from playwright.sync_api import sync_playwright
+
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        chromium = shutil.which("chromium") or "chromium"
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(link)
+        page.wait_for_url(f"{url}/", timeout=PATIENCE * 1000)
+        page.locator('[data-testid="live-dot"][data-state="live"]').wait_for(
+            timeout=PATIENCE * 1000
+        )
+        browser.close()
+    return asked
+
+
+def test_a_wheel_made_and_installed_without_node_or_network_shows_the_dashboard(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "made").mkdir()
+    wheel = packed(tmp_path / "made")
+    loom = installed(wheel, tmp_path / "venv")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    for variable, name in (("HOME", "h"), ("LOOM_HOME", "l"), ("XDG_RUNTIME_DIR", "r")):
+        (tmp_path / name).mkdir(mode=0o700)
+        env[variable] = str(tmp_path / name)
+
+    try:
+        told = run(loom, "up", env=env, cwd=tmp_path)
+        url = json.loads(run(loom, "up", "--status", "--json", env=env, cwd=tmp_path))["url"]
+        words = ("tokens", "link", "olga", "--role", "operator")
+        link = run(loom, *words, env=env, cwd=tmp_path).split()[-1]
+        asked = opened(url, link)
+    finally:
+        run(loom, "down", env=env, cwd=tmp_path)
+        until(lambda: not living(tmp_path), PATIENCE)
+
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "torchloom/server/static/index.html" in names
+    assert not [name for name in names if "node_modules" in name]
+    assert "no dashboard" not in told
+    assert [each for each in asked if not each.startswith(f"{url}/")] == []
