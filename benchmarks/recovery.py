@@ -1,6 +1,6 @@
 """Live recovery: how soon a death is known, how soon all ranks train again, what that costs.
 
-The same program (recovery_trained.py) under `loom launch --policy live`, torchrun and torchft, on
+The same program (recovery_trained.py) under `loom launch`, torchrun and torchft, on
 one host. Ranks write the times of their steps into files, and the killer reads the same clock.
 """
 
@@ -21,7 +21,7 @@ from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
 
-from benchmarks import planes, recovery_torchft
+from benchmarks import planes, recovery_link, recovery_torchft
 from benchmarks.cli import version
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, asked, once, series
 from benchmarks.launch import LIMIT, RANKS, Launcher, Started, Step, end_zygotes, kill_to_step, user
@@ -34,7 +34,7 @@ RESTARTS = 20  # of the weaver
 AWHILE = 1.0  # seconds in which a weaver that is up hears of all
 SIZE = 400 * 10**6  # bytes of state
 TRAINED = Path(__file__).with_name("recovery_trained.py")
-MOVED = Path(__file__).with_name("recovery_moved.py")
+MOVED = "benchmarks.recovery_moved"
 SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # without it torchrun recovers every other time
 
 
@@ -43,7 +43,7 @@ def figures(lab: Lab) -> list[Figure]:
     lab.at_end.callback(end_zygotes, lab)
     plane = once(lambda: lab.at_end.enter_context(planes.up(lab)))
     deaths = once(lambda: killed(lab, plane(), KILLS * lab.n))
-    words = f"loom launch --policy live -n {RANKS} {TRAINED.name}"
+    words = f"loom launch -n {RANKS} {TRAINED.name}"
     known = series(words, lambda: [one.known for one in deaths()])
     back = series(words, lambda: [one.back for one in deaths()])
     torchrun = kill_to_step(Launcher.torchrun(lab, **{SHARED_STORE: "1"}))
@@ -59,7 +59,7 @@ def figures(lab: Lab) -> list[Figure]:
             back,
             recovery_torchft.subject(lab),
         ),
-        moved(lab),
+        *moved(lab),
         goodput(lab, plane),
         weaver_restarts(lab, plane),
     ]
@@ -69,7 +69,7 @@ def figures(lab: Lab) -> list[Figure]:
 
 
 def ours(lab: Lab) -> Launcher:
-    return Launcher(lab, lab.ours / "loom", ("launch", "--policy", "live", "-n"))
+    return Launcher(lab, lab.ours / "loom", ("launch", "-n"))
 
 
 @contextlib.contextmanager
@@ -160,28 +160,45 @@ def stamp(told: str | float) -> float:
 # A peer's state.
 
 
-def moved(lab: Lab) -> Figure:
-    """Return what it takes to get 400 MB from a peer of the same host, beside DCP."""
+def moved(lab: Lab) -> list[Figure]:
+    """Return what it takes to get 400 MB from a peer, beside DCP and beside a plain stream."""
+    near, far = Movers(lab, "near"), Movers(lab, "far")
+    until = "ms until 400 MB are in a rank's tensors"
+    there = f"{until}, from another host over a link"
+    return [
+        Figure("state-shm", until, near.peer, near.dcp),
+        Figure("state-link", there, far.peer, far.dcp),
+        Figure("state-link-plain", f"{there}; iperf's way: into one buffer", far.peer, far.plain),
+    ]
 
-    @once
-    def mover() -> "subprocess.Popen[str]":
-        return lab.at_end.enter_context(moving(lab))
 
-    def subject(what: str, command: str, name: str) -> Subject:
-        number = installed("torch") if name == "torch" else ""
-        return Subject(command, lambda: asked(mover(), what, "the mover ended"), name, number)
+class Movers:
+    """Two ranks that have a state moved from one to the other, on one host or on two."""
 
-    shm = subject("shm", "a newcomer takes a peer's state", "loom")
-    dcp = subject("dcp", "dcp.load(state, checkpoint_id=path, no_dist=True)", "torch")
-    return Figure("state-shm", "ms until 400 MB are in a rank's tensors", shm, dcp)
+    def __init__(self, lab: Lab, where: str) -> None:
+        @once
+        def mover() -> "subprocess.Popen[str]":
+            if where == "far" and (why := recovery_link.can_be()):
+                raise CannotMeasure(why)
+            return lab.at_end.enter_context(moving(lab, where))
+
+        def subject(what: str, command: str, name: str, number: str = "") -> Subject:
+            return Subject(command, lambda: asked(mover(), what, "the mover ended"), name, number)
+
+        load, torch = "dcp.load(state, checkpoint_id=path, no_dist=True)", installed("torch")
+        self.peer = subject("peer", "a newcomer takes a peer's state", "loom")
+        self.dcp = subject("dcp", load, "torch", torch)
+        self.plain = subject("plain", "recv into 128 kB, again and again", "tcp")
 
 
 @contextlib.contextmanager
-def moving(lab: Lab) -> Iterator["subprocess.Popen[str]"]:
+def moving(lab: Lab, where: str) -> Iterator["subprocess.Popen[str]"]:
     folder = Path(tempfile.mkdtemp(dir=lab.scratch))
-    words = [str(lab.ours / "python"), str(MOVED), str(folder), str(SIZE)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=user(lab), stdin=pipe, stdout=pipe, text=True) as process:
+    words = [str(lab.ours / "python"), "-m", MOVED, str(folder), str(SIZE), where]
+    here, pipe = Path(__file__).parents[1], subprocess.PIPE
+    with subprocess.Popen(
+        words, cwd=here, env=user(lab), stdin=pipe, stdout=pipe, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -211,7 +228,7 @@ def goodput(lab: Lab, plane: Callable[[], planes.Plane]) -> Figure:
     return Figure(
         "goodput",
         f"% of {EVERY:.0f} s in steps that count, one kill in each",
-        series("loom launch --policy live", mine),
+        series("loom launch", mine),
         replace(series(words, theirs, "torchrun"), version=version(lab, "torch")),
     )
 

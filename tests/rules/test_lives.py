@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from torchloom.rules.lives import Lives, Point
-from torchloom.rules.recovery import (
-    LONGEST_BACKOFF,
+from torchloom.rules.happening import (
     Begin,
     Cancelled,
     Due,
@@ -15,7 +13,6 @@ from torchloom.rules.recovery import (
     NodeLost,
     RankExited,
     Reached,
-    ReplicaKey,
     RoleRule,
     Start,
     State,
@@ -23,8 +20,10 @@ from torchloom.rules.recovery import (
     Verdict,
     Wait,
     initial,
-    step,
 )
+from torchloom.rules.lives import Lives, Point
+from torchloom.rules.recovery import LONGEST_BACKOFF, step
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState
 
 KEY = ReplicaKey("a", 0)

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from torchloom.rules.recovery import (
+from torchloom.rules.happening import (
     Begin,
     Cancelled,
     Effect,
@@ -11,7 +11,6 @@ from torchloom.rules.recovery import (
     LiveEnded,
     NodeLost,
     RankExited,
-    ReplicaKey,
     RoleRule,
     Start,
     StartFailed,
@@ -19,8 +18,9 @@ from torchloom.rules.recovery import (
     Stop,
     Verdict,
     initial,
-    step,
 )
+from torchloom.rules.recovery import step
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 
 REPLICA, ROLE, APPLICATION = RetryPolicy.REPLICA, RetryPolicy.ROLE, RetryPolicy.APPLICATION

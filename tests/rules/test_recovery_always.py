@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from torchloom.rules.recovery import (
+from torchloom.rules.happening import (
     Begin,
     Cancelled,
     Due,
@@ -15,11 +15,9 @@ from torchloom.rules.recovery import (
     Leaving,
     NodeLost,
     Phase,
-    Point,
     RankExited,
     Reached,
     Replace,
-    ReplicaKey,
     RoleRule,
     Start,
     StartFailed,
@@ -27,8 +25,10 @@ from torchloom.rules.recovery import (
     Verdict,
     Wait,
     initial,
-    step,
 )
+from torchloom.rules.lives import Point
+from torchloom.rules.recovery import step
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 
 

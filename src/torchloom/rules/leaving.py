@@ -1,6 +1,6 @@
 """Decide in a rank whose fault an exception is, and in an agent whose word still counts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 PATIENCE = 2.0  # seconds for the word that makes an exception a peer's
@@ -47,7 +47,6 @@ def admit(fence: Fence, epoch: int, generation: int) -> tuple[Fence, bool]:
     """Tell whether an order may be carried out; nothing of an older weaver or generation is."""
     if epoch < fence.epoch:
         return fence, False
-    fence = replace(fence, epoch=epoch)
     if generation < fence.generation:
-        return fence, False
-    return replace(fence, generation=generation), True
+        return Fence(epoch, fence.generation), False
+    return Fence(epoch, generation), True

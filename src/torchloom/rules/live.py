@@ -166,18 +166,16 @@ def _store_lost(state: State, event: StoreLost) -> Next:
 def _tick(state: State, now: float) -> Next:
     """Say again what had no answer; move on when a limit has passed."""
     looked = min(max(0.0, now - state.now), state.limits.longest_look)
-    state = replace(state, now=now)
     talk = state.talk
     if talk.broken and now - talk.broken_at >= patience(state):
-        return reform(state, collective_reason(min(talk.broken)))
+        return reform(replace(state, now=now), collective_reason(min(talk.broken)))
     if state.record.phase is not Phase.TRAINING:
         talk = replace(talk, waited=talk.waited + looked)
-        state = replace(state, talk=talk)
         if cause := escalation.overdue(state.record.mode, talk.waited, state.limits):
-            return restart(state, cause)
+            return restart(replace(state, now=now, talk=talk), cause)
     if now - talk.said_at < state.limits.resend:
-        return state, ()
-    state = replace(state, talk=replace(talk, said_at=now))
+        return replace(state, now=now, talk=talk), ()
+    state = replace(state, now=now, talk=replace(talk, said_at=now))
     return state, due(state)
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from torchloom.rules.election import Holding, Origin
-from torchloom.rules.escalation import Cause
+from torchloom.rules.escalation import Cause, Mode
 from torchloom.rules.generation import Phase, Record
 from torchloom.rules.membership import seat_of
 from torchloom.rules.regroup import Commit, Go, Restart
@@ -34,14 +34,15 @@ class Checks:
         self.able: list[Process] = []  # who could have gone on when all were ended
         self.ledger: dict[tuple[int, int, int], int] = {}  # the state before, by rank and state
 
-    def that(self, holds: bool, words: str) -> None:
+    def that(self, holds: bool, words: str, *facts: object) -> None:
+        """Break the run unless this holds; the words have a brace for each fact."""
         if not holds:
-            raise Broken(f"seed {self.world.setting.seed}: {words}")
+            raise Broken(f"seed {self.world.setting.seed}: {words.format(*facts)}")
 
     def stores(self, before: Record, after: Record) -> None:
         """Generations grow by one, and what has ended stays so."""
         grown = after.generation - before.generation
-        self.that(grown in (0, 1), f"generation {before.generation} -> {after.generation}")
+        self.that(grown in (0, 1), "generation {} -> {}", before.generation, after.generation)
         ended = (Phase.COMPLETE, Phase.FAILED)
         self.that(before.phase not in ended or after.phase is before.phase, "it ended twice")
         lives = zip(before.seats, after.seats, strict=True)
@@ -60,13 +61,13 @@ class Checks:
         self.committed.add(told.generation)
         self.is_exact = not told.inexact
         lost = set(plan.inexact) - world.excused
-        self.that(not lost, f"pages of ranks {lost} should be there")
+        self.that(not lost, "pages of ranks {} should be there", lost)
         for rank in range(world.setting.ranks):
             process = world.member(rank)
             if process is not None:
                 at = (process.phase, process.target, process.applied)
                 wanted = ("ready", told.generation, plan.start)
-                self.that(at == wanted, f"{process} counts as {wanted} and is {at}")
+                self.that(at == wanted, "{} counts as {} and is {}", process, wanted, at)
 
     def plans(self, before: Record, record: Record) -> None:
         """Look at a plan at the moment it is stored: nothing newer is there to go on from."""
@@ -78,7 +79,7 @@ class Checks:
         if plan.origin is Origin.PEER:
             seen = [p.applied for p in world.members() if p.applied is not None]
             best = max(seen, default=0)
-            self.that(plan.start >= best, f"step {best} is lost: it goes on at {plan.start}")
+            self.that(plan.start >= best, "step {} is lost: it goes on at {}", best, plan.start)
             return
         held = [key for p in world.members() for key in p.node.copies_of(p.rank)]
         whose = {step: {rank for rank, of in held if of == step} for _, step in held}
@@ -86,7 +87,7 @@ class Checks:
             (s for s, ranks in whose.items() if len(ranks) == world.setting.ranks), default=-1
         )
         best = max(best, saved)
-        self.that(plan.start >= best, f"step {best} is lost: it goes on at {plan.start}")
+        self.that(plan.start >= best, "step {} is lost: it goes on at {}", best, plan.start)
 
     def restarts(self, told: Restart) -> None:
         """Survivors are given up only for a reason that can be seen from outside."""
@@ -101,7 +102,8 @@ class Checks:
             Cause.NO_STATE: not any(map(self._is_whole, world.members())),
             Cause.NO_COPY: world.setting.holding is Holding.SHARDED,
         }
-        self.that(is_so.get(cause, True), f"restarted for {cause}, which is not so: {self.able}")
+        holds = is_so.get(cause, True)
+        self.that(holds, "restarted for {}, which is not so: {}", cause, self.able)
 
     def _is_whole(self, process: "Process") -> bool:
         applied = process.applied
@@ -111,14 +113,15 @@ class Checks:
         """A process that begins to train is the only one of its rank, and all that is stored."""
         record, key = self.world.record, (order.generation, process.rank)
         other = self.actors.setdefault(key, process.who)
-        self.that(other == process.who, f"{other} and {process.who} are one rank")
+        self.that(other == process.who, "{} and {} are one rank", other, process.who)
         self.that(process.generation < order.generation, "an old generation began again")
         is_stored = record.generation > order.generation or (
             record.generation == order.generation
             and record.phase in (Phase.TRAINING, Phase.COMPLETE, Phase.FAILED)
         )
-        self.that(is_stored, f"{process} trains in {order.generation}, which is not stored")
-        self.that(process.applied == order.start, f"{process} is not at {order.start}")
+        words = "{} trains in {}, which is not stored"
+        self.that(is_stored, words, process, order.generation)
+        self.that(process.applied == order.start, "{} is not at {}", process, order.start)
         self.that(order.generation in self.world.stores, "a generation without a store")
 
     def applied(self, process: "Process", before: int) -> None:
@@ -127,24 +130,27 @@ class Checks:
         self.ledger[process.rank, step, process.shared] = before
         has_seat = seat_of(record.seats, process.who) is not None
         cursor = process.own.cursor
-        self.that(cursor == step, f"{process} took sample {cursor - 1} in step {step - 1}")
+        words = "{} took sample {} in step {}"
+        self.that(cursor == step, words, process, cursor - 1, step - 1)
         is_old = process.generation < max(self.committed, default=-1)
-        self.that(not (has_seat and is_old), f"{process} acts in {process.generation}")
+        self.that(not (has_seat and is_old), "{} acts in {}", process, process.generation)
         if not self.is_exact:
             return
         expected = self.expected.shared[step][process.rank]
-        self.that(process.shared == expected, f"{process} has other bits after step {step - 1}")
+        words = "{} has other bits after step {}"
+        self.that(process.shared == expected, words, process, step - 1)
         own = self.expected.own[step][process.rank]
-        self.that(process.own == own, f"{process} has other buffers after step {step - 1}")
+        words = "{} has other buffers after step {}"
+        self.that(process.own == own, words, process, step - 1)
 
     def killed(self, process: "Process") -> None:
         record = self.world.record
         seat = seat_of(record.seats, process.who)
         may_live = seat is not None and seat.is_up and record.phase is not Phase.FAILED
-        self.that(not may_live, f"{process} was killed for another's fault")
+        self.that(not may_live, "{} was killed for another's fault", process)
 
     def raises(self, process: "Process") -> None:
-        self.that(process.is_exception_own, f"{process} died of a peer's fault")
+        self.that(process.is_exception_own, "{} died of a peer's fault", process)
 
     def ends(self) -> None:
         """A run that is complete has every step once, on every rank."""
@@ -152,27 +158,33 @@ class Checks:
         if world.record.phase is not Phase.COMPLETE:
             struck = world.faults.struck
             is_much = len(struck) >= world.setting.limits.restarts or LASTING & set(struck)
-            self.that(bool(is_much), f"it failed for no more than {struck}")
+            self.that(bool(is_much), "it failed for no more than {}", struck)
             return
         steps, replicated = world.setting.steps, world.setting.holding is Holding.REPLICATED
         for rank, (applied, shared) in world.results.items():
-            self.that(applied == steps, f"rank {rank} ended after step {applied}")
+            self.that(applied == steps, "rank {} ended after step {}", rank, applied)
             if self.is_exact:
                 expected = self.expected.shared[steps][rank]
-                self.that(shared == expected, f"rank {rank} ended with other bits")
+                self.that(shared == expected, "rank {} ended with other bits", rank)
             for step in range(steps, 0, -1):
                 key = (rank, step, shared)
                 others = [(r, step, shared) for r in range(world.setting.ranks) if replicated]
                 found = next((k for k in (key, *others) if k in self.ledger), None)
-                self.that(found is not None, f"step {step - 1} of rank {rank} was never done")
+                words = "step {} of rank {} was never done"
+                self.that(found is not None, words, step - 1, rank)
                 shared = self.ledger[found]  # type: ignore[index]
 
     def __str__(self) -> str:
         return f"{len(self.committed)} generations, exact: {self.is_exact}"
 
 
+def _label(phase: Phase, mode: Mode) -> str:
+    return f"{phase}/{mode}" if phase in (Phase.GATHERING, Phase.MOVING) else str(phase)
+
+
+LABELS = {(phase, mode): _label(phase, mode) for phase in Phase for mode in Mode}
+
+
 def label(record: Record) -> str:
     """Return the state of the rule as coverage counts it."""
-    if record.phase in (Phase.GATHERING, Phase.MOVING):
-        return f"{record.phase}/{record.mode}"
-    return str(record.phase)
+    return LABELS[record.phase, record.mode]

@@ -76,6 +76,7 @@ class Faults:
         if victims := [p for p in self._victims() if not p.is_stopped]:
             process = self.rng.choice(victims)
             process.is_stopped, process.stopped_at = True, self.world.clock.now
+            self.world.has_seen_stop = True
             if self.rng.random() < 0.4:
                 self.world.clock.after(self.rng.choice((0.02, 1.0, 5.0)), self._resume, process)
 

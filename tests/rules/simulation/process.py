@@ -239,6 +239,7 @@ class Process:
         assert self.applied is not None
         if self.applied >= self.world.setting.steps:
             self.phase = "finished"
+            self.world.has_seen_finish = True
             self._say_finished()
             return
         self.world.boundary(self)

@@ -51,24 +51,29 @@ class World:
         self.last_fault = 0.0
         self.last: dict[str, Any] = {}  # the last word of each kind
         self.ended_at: float | None = None
+        self.has_seen_stop = self.has_seen_finish = False  # of any process so far
 
     def run(self) -> "World":
         """Let everything happen until the job has ended; it must."""
-        waiting = list(self.setting.faults)
+        clock, waiting = self.clock, list(self.setting.faults)
         while not self._is_over():
-            for fault in [fault for fault in waiting if self._is_due(fault)]:
-                waiting.remove(fault)
-                self.faults.strike(fault.kind)
-                self.last_fault = self.clock.now
-            if self.clock.count >= EVENTS and self.faults.is_stormy:
+            if waiting and waiting[0].at <= clock.count:  # they are in order
+                self._strike(waiting)
+            if clock.count >= EVENTS and self.faults.is_stormy:
                 self.faults.calm()
-            if not self.clock.advance():
+            if not clock.advance():
                 raise Broken(f"seed {self.setting.seed}: nothing happens any more")
-            late = self.clock.now - self.last_fault > LONGEST or self.clock.count > MOST
-            if late:
+            if clock.now - self.last_fault > LONGEST or clock.count > MOST:
                 raise Broken(f"seed {self.setting.seed}: it hangs in {label(self.record)}")
         self.checks.ends()
         return self
+
+    def _strike(self, waiting: list[Fault]) -> None:
+        """Let faults happen that are due, and take them from those that wait."""
+        for fault in [fault for fault in waiting if self._is_due(fault)]:
+            waiting.remove(fault)
+            self.faults.strike(fault.kind)
+            self.last_fault = self.clock.now
 
     def _is_over(self) -> bool:
         """Tell whether the job ended a while ago: long enough for late words to come."""
@@ -80,10 +85,11 @@ class World:
         return self.clock.now - self.ended_at > LINGER
 
     def _is_due(self, fault: Fault) -> bool:
-        is_time = self.clock.count >= fault.at
-        if is_time and fault.phase == "finishing":
-            return any(process.phase == "finished" for process in self.members())
-        return is_time and fault.phase in ("", self.record.phase)
+        if self.clock.count < fault.at:
+            return False
+        if fault.phase == "finishing":
+            return self.has_seen_finish and any(p.phase == "finished" for p in self.members())
+        return fault.phase in ("", self.record.phase)
 
     def has_ended(self) -> bool:
         """Tell whether the job is over and nothing of it runs on a node that can be reached."""
@@ -109,7 +115,7 @@ class World:
         seat = self.record.seats[rank]
         node = self.nodes.get(seat.node)
         process = node.processes.get(rank) if node else None
-        return process if process is not None and process.who == seat.who else None
+        return process if process is not None and process.who.life == seat.life else None
 
     def healthy(self) -> list[Process]:
         """Return members that have trained, can be reached, and that nobody has given up."""
@@ -125,6 +131,8 @@ class World:
         ]
 
     def stopped(self, seconds: float) -> list[Process]:
+        if not self.has_seen_stop:
+            return []
         since = self.clock.now - seconds
         return [p for p in self.members() if p.is_stopped and p.stopped_at <= since]
 
@@ -265,9 +273,9 @@ class World:
         self.coverage[what, str(which)] += 1
 
     def cover_event(self, weaver: Weaver, event: Any) -> None:
-        name = type(event).__name__
-        self.coverage[label(weaver.state.record), name] += 1
+        name, at = type(event).__name__, label(weaver.state.record)
+        self.coverage[at, name] += 1
         if name not in ("Tick", "NodeLost", "Registered"):
             self.last[name] = event
         if name != "Tick":
-            self.clock.note("weaver", weaver.epoch, label(weaver.state.record), event)
+            self.clock.note("weaver", weaver.epoch, at, event)

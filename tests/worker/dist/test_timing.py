@@ -54,21 +54,21 @@ def test_each_block_is_timed_from_its_own_beginning() -> None:
     timer = dist.Timer()
 
     with timer:
-        time.sleep(0.05)
+        time.sleep(0.5)
         with timer:
             pass
         inner = timer.seconds
 
-    assert inner < 0.05 <= timer.seconds
+    assert inner < 0.5 <= timer.seconds
 
 
 def test_what_the_device_is_still_at_before_a_block_is_not_the_blocks(device: Device) -> None:
-    device.busy = 0.05
+    device.busy = 0.5
 
     with dist.Timer() as timer:
         pass
 
-    assert (device.busy, timer.seconds < 0.05) == (0, True)
+    assert (device.busy, timer.seconds < 0.5) == (0, True)
 
 
 def test_what_a_block_gave_the_device_to_do_is_timed(device: Device) -> None:

@@ -52,6 +52,80 @@ if rank == 0:
         assert told["left"] < allowed(0.1)
 
 
+def test_a_message_for_what_nobody_waits_for_any_more_keeps_nobody(ranks: Ranks) -> None:
+    ranks.run(
+        """
+group = join()
+value = torch.ones(100_000)
+
+def free():
+    time.sleep(0.3)  # by then it waits
+    group.free()
+
+if rank == 0:
+    dist.irecv(value, 1, tag=7)  # and lets go of it, as a collective does that fails
+    (folder / "wanted").touch()
+    threading.Thread(target=free).start()
+    raised(lambda: dist.recv(torch.ones(1), 1, tag=8))
+    group.leave()
+    tell(is_there=dist.is_initialized())
+    (folder / "left").touch()
+else:
+    until((folder / "wanted").exists)
+    works = [dist.isend(value, 0, tag=7), dist.isend(torch.ones(1), 0, tag=8)]
+    until((folder / "left").exists)
+"""
+        + END,
+        world=2,
+    )
+
+    error, told = ranks.told(0)
+    assert (error["is_collective"], told["is_there"]) == (True, False)
+    assert "Timed out" not in error["error"]
+
+
+@pytest.mark.parametrize("way", ["isend", "irecv"])
+def test_a_message_that_is_half_on_its_way_when_its_peer_dies_keeps_nobody(
+    ranks: Ranks, way: str
+) -> None:
+    ranks.run(
+        f"""
+way = "{way}"
+"""
+        """
+group = join()
+value = torch.ones(20_000_000)
+
+def free():
+    until((folder / "dead").exists)
+    time.sleep(0.3)  # by then it waits
+    group.free()
+
+if rank == 0:
+    work = dist.isend(value, 1) if way == "isend" else dist.irecv(value, 1)
+    threading.Thread(target=free).start()
+    raised(work.wait)
+    group.leave()
+    tell(is_there=dist.is_initialized())
+elif rank == 1:
+    work = dist.irecv(value, 0) if way == "isend" else dist.isend(value, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+else:
+    pid = int((folder / "pid-1").read_text())
+    until(lambda: "(T" in "(" + Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].strip())
+    time.sleep(0.3)  # what can be sent and received by then is
+    os.kill(pid, signal.SIGKILL)
+    (folder / "dead").touch()
+    until((folder / "told-0").exists)
+""" + END,
+        codes=(0, -9, 0),
+    )
+
+    error, told = ranks.told(0)
+    assert (error["is_collective"], told["is_there"]) == (True, False)
+    assert "Timed out" not in error["error"]
+
+
 def test_a_member_that_leaves_makes_the_others_collectives_raise(ranks: Ranks) -> None:
     ranks.run(
         """

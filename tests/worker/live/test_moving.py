@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.needs("torch"), pytest.mark.process]
 
 # Each rank has a state of its own; `same` compares one with that of a rank, bit by bit.
 BEGIN = """
+import ctypes, platform, struct
 from torchloom.bus.regrouping import Given
 from torchloom.worker.live import carrying, moving
 
@@ -33,11 +34,21 @@ def same(one, other):
     equal = all(torch.equal(a, b) for a, b in zip(first.tensors, second.tensors, strict=True))
     return equal and first.plain == second.plain
 
-def move(given, nodes, generation=3, shared=None):
+def move(given, nodes, generation=3, shared=None, own=()):
     return moving.give_and_take(
         [Given(*one) for one in given], rank, nodes, folder, generation,
-        shared or (lambda: state_of(rank)), lambda step: private_of(rank, step),
+        shared or (lambda: state_of(rank)), lambda step: private_of(rank, step), own,
     )
+
+def forbid_reading():
+    # The kernel refuses process_vm_readv from now on, as the filter of a container may.
+    number = {"x86_64": 310, "aarch64": 270}[platform.machine()]
+    filters = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in filters))
+    program = struct.pack("HxxxxxxQ", len(filters), ctypes.addressof(code))
+    library = ctypes.CDLL(None)
+    assert library.prctl(38, 1, 0, 0, 0) == 0
+    assert library.prctl(22, 2, program) == 0
 
 def left():
     return sorted(name for name in os.listdir(folder) if name.startswith("moving-"))
@@ -49,13 +60,16 @@ def meet(word):
 HERE, APART = '["a"] * world', '[f"n{r}" for r in range(world)]'
 MIXED = '["a", "a", "b", "b"]'
 SIZE = 3 * 6_000_000 + 900 * 900 * 4
+FORBID = "forbid_reading()"
+WAYS, NAMES = [(HERE, ""), (HERE, FORBID), (APART, "")], ["memory", "file", "group"]
 
 
-@pytest.mark.parametrize("nodes", [HERE, APART], ids=["one_node", "nodes"])
-def test_a_state_comes_whole_and_is_the_targets_own(ranks: Ranks, nodes: str) -> None:
+@pytest.mark.parametrize(("nodes", "first"), WAYS, ids=NAMES)
+def test_a_state_comes_whole_and_is_the_targets_own(ranks: Ranks, nodes: str, first: str) -> None:
     ranks.run(
         BEGIN
         + f"""
+{first}
 join()
 taken = move([(2, "state", 7, 0)], {nodes})
 if rank == 2:
@@ -129,8 +143,105 @@ tell(whole=rank == 2 and same(taken.shared, state_of(0)), left=left())
     assert ranks.told(2) == [{"whole": True, "left": []}]
 
 
+@pytest.mark.parametrize(("nodes", "first"), [WAYS[0], WAYS[2]], ids=["memory", "group"])
+def test_a_newcomers_own_tensors_are_filled_as_far_as_they_fit(
+    ranks: Ranks, nodes: str, first: str
+) -> None:
+    ranks.run(
+        BEGIN
+        + f"""
+{first}
+join()
+own = [torch.zeros(1_500_000), torch.zeros(1_500_000, dtype=torch.float64), torch.zeros(1_500_000)]
+own += [torch.zeros(7, 3).bfloat16(), torch.zeros(0, 2), torch.zeros(900, 900).t()]
+taken = move([(2, "state", 7, 0)], {nodes}, own=own)
+weights = taken.shared and list(taken.shared["models"]["model"].values())
+tell(
+    whole=rank == 2 and same(taken.shared, state_of(0)),
+    filled=rank == 2 and [one is other for one, other in zip(own, weights)],
+)
+"""
+    )
+
+    assert ranks.told(2) == [{"whole": True, "filled": [True, False, True, False, False, False]}]
+
+
+def test_what_changes_while_it_is_read_is_noticed(ranks: Ranks) -> None:
+    ranks.run(
+        BEGIN
+        + """
+import xxhash
+digest, recv, heard = xxhash.xxh3_64_intdigest, dist.recv, []
+
+def changing(chunk):  # when the target has read it, before its hash is known
+    if (folder / "offered").exists():
+        until((folder / "read").exists)
+        chunk[0] ^= 1
+    return digest(chunk)
+
+def hearing(*args, **more):
+    heard.append(args)
+    if len(heard) == 2:
+        (folder / "read").touch()
+    return recv(*args, **more)
+
+join()
+if rank == 0:
+    xxhash.xxh3_64_intdigest = changing
+    answered = dist.send
+    dist.send = lambda *args, **more: ((folder / "offered").touch(), answered(*args, **more))
+if rank == 2:
+    dist.recv = hearing
+try:
+    move([(2, "state", 7, 0)], ["a"] * world)
+    tell(is_taken=True)
+except moving.NotTaken as error:
+    tell(error=str(error))
+value = torch.ones(1)
+dist.all_reduce(value)  # the others go on
+tell(sum=value.item(), left=left())
+"""
+    )
+
+    damaged = {"error": "4 of 4 chunks that rank 0 gave are damaged"}
+    assert [ranks.told(rank)[0] for rank in range(3)] == [{"is_taken": True}] * 2 + [damaged]
+    assert [ranks.told(rank)[1] for rank in range(3)] == [{"sum": 3.0, "left": []}] * 3
+
+
+def test_memory_of_another_process_than_was_meant_is_not_taken(ranks: Ranks) -> None:
+    ranks.run(
+        BEGIN
+        + """
+join()
+if rank == 0:
+    os.getpid = lambda: int((folder / "pid-1").read_text())  # as in a namespace of its own
+taken = move([(2, "state", 7, 0)], ["a"] * world)
+tell(whole=rank == 2 and same(taken.shared, state_of(0)))
+"""
+    )
+
+    assert ranks.told(2) == [{"whole": True}]
+
+
+def test_one_target_reads_and_the_other_may_not(ranks: Ranks) -> None:
+    ranks.run(
+        BEGIN
+        + """
+join()
+rank == 1 and forbid_reading()
+taken = move([(1, "state", 7, 0), (2, "state", 7, 0)], ["a"] * world)
+tell(whole=rank > 0 and same(taken.shared, state_of(0)))
+meet("done")
+tell(left=left())
+"""
+    )
+
+    assert [ranks.told(rank) for rank in (1, 2)] == [[{"whole": True}, {"left": []}]] * 2
+
+
 # A byte of the real file is changed as soon as the target opens it: in the head, in a tensor.
 FLIP = """
+forbid_reading()
 opened = os.open
 
 def flipping(path, flags, *more):
@@ -173,27 +284,30 @@ tell(left=left(), sum=value.item())
     assert (untouched, after) == ({"untouched": True}, {"left": [], "sum": 3.0})
 
 
-@pytest.mark.parametrize("nodes", [HERE, APART], ids=["one_node", "nodes"])
+@pytest.mark.parametrize(("nodes", "first"), WAYS, ids=NAMES)
 def test_a_source_that_dies_while_it_gives_is_an_error_of_the_group(
-    ranks: Ranks, nodes: str
+    ranks: Ranks, nodes: str, first: str
 ) -> None:
     ranks.run(
         BEGIN
         + f"""
+import xxhash
+{first}
 join()
 mine = state_of(rank, 12_000_000)
-put, send = os.pwrite, dist.isend
+put, send, digest = os.pwrite, dist.isend, xxhash.xxh3_64_intdigest
 count = 0
 
 def dying(*args, **kwargs):
     global count
     count += 1
-    if count == 7:
+    if count >= 7:
         os.kill(os.getpid(), signal.SIGKILL)
-    return (put if isinstance(args[0], int) else send)(*args, **kwargs)
+    kind = type(args[0])
+    return (put if kind is int else digest if kind is memoryview else send)(*args, **kwargs)
 
 if rank == 0:
-    os.pwrite = dist.isend = dying
+    os.pwrite = dist.isend = xxhash.xxh3_64_intdigest = dying
 raised(lambda: move([(2, "state", 7, 0)], {nodes}, shared=lambda: mine))
 if rank == 2:
     tell(untouched=same(mine, state_of(rank, 12_000_000)), left=left())
@@ -207,20 +321,26 @@ os._exit(0)
     assert after == {"untouched": True, "left": []}
 
 
-def test_a_target_that_dies_leaves_nothing_behind_the_next_generation(ranks: Ranks) -> None:
+@pytest.mark.parametrize(
+    ("first", "where"), [("", "dist.send"), (FORBID, "os.open")], ids=["memory", "file"]
+)
+def test_a_target_that_dies_leaves_nothing_behind_the_next_generation(
+    ranks: Ranks, first: str, where: str
+) -> None:
     ranks.run(
         BEGIN
         + """
+FIRST
 join()
 if rank == 2:
     opened = os.open
 
-    def dying(path, *more):
-        if "moving-" in str(path):
+    def dying(what, *more, **told):
+        if isinstance(what, torch.Tensor) or "moving-" in str(what):
             os.kill(os.getpid(), signal.SIGKILL)
-        return opened(path, *more)
+        return opened(what, *more)
 
-    os.open = dying
+    WHERE = dying
 raised(lambda: move([(2, "state", 7, 0)], ["a"] * world))
 until(lambda: has_died((folder / "pid-2").read_text()))
 leaving.current().leave()
@@ -230,7 +350,7 @@ taken = move([(1, "state", 7, 0)], ["a"] * world, generation=4)
 meet("done")
 tell(left=left(), is_taken=taken.shared is not None)
 os._exit(0)
-""",
+""".replace("FIRST", first).replace("WHERE", where),
         codes=(0, 0, -9),
     )
 
@@ -269,6 +389,7 @@ def test_without_room_in_the_folder_the_group_carries_it(ranks: Ranks, tmp_path:
     ranks.run(
         BEGIN
         + """
+forbid_reading()
 join()
 room = os.statvfs
 os.statvfs = lambda path: os.statvfs_result((4096, 4096, 10, 10, 10, 0, 0, 0, 0, 255))
@@ -284,6 +405,7 @@ def test_a_folder_that_fills_up_is_no_ones_end(ranks: Ranks) -> None:
     ranks.run(
         BEGIN
         + """
+forbid_reading()
 join()
 mine = state_of(rank, 12_000_000)
 put = os.pwrite

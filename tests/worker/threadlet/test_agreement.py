@@ -198,6 +198,8 @@ def test_the_same_prepare_again_gets_the_same_promise(ranks: Ranks) -> None:
     for _ in range(2):
         agent.prepare(range(1), "knob", payload, "twice")
     agent.wait(Decided, command="twice")
+    promised = agent.of(Ready, command="twice")[0]
+    reached(ranks, 0, promised.step + promised.ahead + 2)  # it is said before it is settled
     agent.prepare(range(1), "knob", payload, "twice")
     agent.wait(Decided, 2, command="twice")
     agent.insist(1, "stop")

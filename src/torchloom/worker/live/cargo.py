@@ -1,7 +1,7 @@
 """A state as it travels: a head with all that is small, and large tensors behind it in chunks.
 
-The head begins with the hashes of all chunks. In a file every large tensor has pages of its own,
-so that a target can keep the memory it came in.
+The head begins with where the large tensors are in the source's memory. In a file every one of them
+has pages of its own, so that a target can keep the memory it came in.
 """
 
 import array
@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchloom.worker.live.carrying import bytes_of, chunks_of, hash_of
+from torchloom.worker.live.carrying import bytes_of, chunks_of, fresh, hash_of
 from torchloom.worker.live.packing import (
     Kind,
     Packed,
@@ -27,14 +27,15 @@ from torchloom.worker.live.packing import (
 
 LARGE = 512 << 10  # bytes
 _ALIGNMENT = 64
-_HASH = 8  # bytes
+_ADDRESS = 8  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
     """What a target must know before anything comes."""
 
-    chunks: int
+    large: int  # tensors
+    chunks: int  # of these
     kinds: int  # bytes
     plain: int
     head: int
@@ -46,7 +47,7 @@ class Label:
         return list(astuple(self))
 
 
-LABEL = 5  # words
+LABEL = 6  # words
 
 
 class Load:
@@ -55,16 +56,17 @@ class Load:
     def __init__(self, state: State) -> None:
         packed = Packed(state)
         kinds = kinds_of(packed.tensors)
-        views = [bytes_of(_dense(tensor)) for tensor in packed.tensors]
-        large = [view for view, kind in zip(views, kinds, strict=True) if _is_large(kind)]
-        small = [view for view, kind in zip(views, kinds, strict=True) if not _is_large(kind)]
+        dense = [_dense(tensor) for tensor in packed.tensors]
+        self._large = [one for one, kind in zip(dense, kinds, strict=True) if _is_large(kind)]
+        small = [one for one, kind in zip(dense, kinds, strict=True) if not _is_large(kind)]
+        large = [bytes_of(tensor) for tensor in self._large]
         self.chunks = [chunk for view in large for chunk in chunks_of(view)]
         text = encode_kinds(kinds)
-        first = array.array("q", map(hash_of, self.chunks)).tobytes() + text + packed.plain
-        self.head = memoryview(bytearray(_head(first, small)))
-        self.label = Label(
-            len(self.chunks), len(text), len(packed.plain), len(self.head), hash_of(self.head)
-        )
+        addresses = array.array("q", [tensor.data_ptr() for tensor in self._large])
+        first = addresses.tobytes() + text + packed.plain
+        self.head = memoryview(bytearray(_head(first, [bytes_of(tensor) for tensor in small])))
+        counts = len(large), len(self.chunks), len(text), len(packed.plain), len(self.head)
+        self.label = Label(*counts, hash_of(self.head))
         places, self.size = _places(kinds, len(self.head))
         self.places = [
             place + at
@@ -79,15 +81,16 @@ class Head:
     def __init__(self, label: Label) -> None:
         self.view = memoryview(bytearray(label.head))
         self._label = label
+        self._own: dict[int, Tensor] = {}
 
     def is_whole(self) -> bool:
         """Tell whether it is what was given."""
         return hash_of(self.view) == self._label.hash
 
-    @cached_property
-    def hashes(self) -> Sequence[int]:
-        """Return the hashes of the chunks that follow."""
-        return array.array("q", bytes(self.view[: _HASH * self._label.chunks]))
+    @property
+    def addresses(self) -> Sequence[int]:
+        """Return where in the source's memory the large tensors are."""
+        return array.array("q", bytes(self.view[: _ADDRESS * self._label.large]))
 
     def large(self) -> list[tuple[int, int]]:
         """Return where in a file the large tensors are, and how large."""
@@ -95,15 +98,29 @@ class Head:
         sizes = [size_of(kind) for kind in self._kinds if _is_large(kind)]
         return list(zip(places, sizes, strict=True))
 
+    def rooms(self, own: Sequence[Tensor]) -> list[memoryview]:
+        """Return memory for the large tensors: that of our own in its place if it fits, or new."""
+        pairs = enumerate(zip(own, self._kinds, strict=False))
+        self._own = {
+            at: tensor for at, (tensor, kind) in pairs if _is_large(kind) and _fits(tensor, kind)
+        }
+        return [
+            bytes_of(self._own[at]) if at in self._own else fresh(size_of(kind))
+            for at, kind in enumerate(self._kinds)
+            if _is_large(kind)
+        ]
+
     def state(self, large: Sequence[memoryview]) -> State:
         """Return the state, with this memory for its large tensors."""
         left = iter(large)
         place = _aligned(self._text_end + self._label.plain)
         tensors = []
-        for dtype, shape in self._kinds:
+        for at, (dtype, shape) in enumerate(self._kinds):
             size = size_of((dtype, shape))
             if _is_large((dtype, shape)):
-                tensors.append(_tensor(next(left), dtype, shape))
+                view = next(left)
+                is_own = at in self._own
+                tensors.append(self._own[at] if is_own else _tensor(view, dtype, shape))
             else:
                 tensors.append(_tensor(self.view[place : place + size], dtype, shape).clone())
                 place = _aligned(place + size)
@@ -111,11 +128,11 @@ class Head:
 
     @property
     def _text_end(self) -> int:
-        return _HASH * self._label.chunks + self._label.kinds
+        return _ADDRESS * self._label.large + self._label.kinds
 
     @cached_property
     def _kinds(self) -> list[Kind]:
-        return decode_kinds(self.view[_HASH * self._label.chunks : self._text_end])
+        return decode_kinds(self.view[_ADDRESS * self._label.large : self._text_end])
 
 
 def _head(first: bytes, small: Sequence[memoryview]) -> bytes:
@@ -145,6 +162,13 @@ def _starts(chunks: Sequence[memoryview]) -> list[int]:
 
 def _is_large(kind: Kind) -> bool:
     return size_of(kind) >= LARGE
+
+
+def _fits(tensor: Tensor, kind: Kind) -> bool:
+    """Tell whether a tensor of ours can be filled as it is with one of this kind."""
+    is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    is_same = (tensor.dtype, tensor.shape) == kind and tensor.is_contiguous()
+    return is_plain and is_same and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _aligned(size: int) -> int:

@@ -4,11 +4,12 @@ On a busy machine it is not bytes that take time but processes that wake each ot
 of a few chunks takes one word from its source to its target, and no answer.
 """
 
+import contextlib
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -18,11 +19,14 @@ from torch import Tensor
 CHUNK = 16 << 20  # bytes
 PART = 4  # chunks in a file that are told of together
 
+T = TypeVar("T")
+U = TypeVar("U")
 _dist: Any = torch.distributed  # torch declares no types for these
 _BYTE = torch.uint8
 _AHEAD = 3  # chunks on their way at a time
 _WORDS, _BYTES = 1, 2  # tags
 _FAILED = -1
+_HALF = 1 << 63
 
 
 class Interrupted(Exception):
@@ -51,23 +55,28 @@ def write(
     head: memoryview,
     parts: Sequence[tuple[int, memoryview]],
     peers: Sequence[int],
-    words: Sequence[int],
+    offer: Callable[[int], Sequence[int]],
 ) -> None:
     """Write the head, and parts to their places, and tell the targets how many are there.
 
-    `words` come before that when it is told for the first time.
+    That is a part of the `offer` when it is told for the first time. The hashes come last.
     """
+    hashes: list[int] = []
+    words = offer
     try:
         _put(fd, 0, head)
         for begin in range(0, len(parts), PART):
             if begin:
-                tell(peers, [*words, begin])
-                words = ()
-            _put_all(fd, parts[begin : begin + PART])
+                tell(peers, words(begin))
+                words = _alone
+            group = parts[begin : begin + PART]
+            hashes += at_once(lambda part: _put(fd, *part), group, PART)
     except OSError:
-        tell(peers, [*words, _FAILED])
+        tell(peers, words(_FAILED))
         raise
-    tell(peers, [*words, len(parts)])
+    tell(peers, words(len(parts)))
+    if hashes:
+        tell(peers, hashes)
 
 
 def arrivals(count: int, source: int, ready: int) -> Iterator[int]:
@@ -86,19 +95,15 @@ def mapped(fd: int, place: int, size: int, is_alone: bool) -> memoryview:
     return memoryview(mmap.mmap(fd, size, flags=kind, offset=place))
 
 
-def _put_all(fd: int, parts: Sequence[tuple[int, memoryview]]) -> None:
-    """Write several chunks at once: most of the time goes into pages that are new."""
-    if len(parts) == 1:
-        _put(fd, *parts[0])
-        return
-    with ThreadPoolExecutor(min(PART, os.cpu_count() or 1)) as pool:
-        for done in [pool.submit(_put, fd, *part) for part in parts]:
-            done.result()
+def _alone(count: int) -> list[int]:
+    return [count]
 
 
-def _put(fd: int, place: int, chunk: memoryview) -> None:
+def _put(fd: int, place: int, chunk: memoryview) -> int:
+    """Write a chunk, and return its hash."""
     if os.pwrite(fd, chunk, place) != len(chunk):
         raise OSError("a file took a part of a chunk only")
+    return hash_of(chunk)
 
 
 # By the group.
@@ -142,7 +147,45 @@ def chunks_of(view: memoryview) -> list[memoryview]:
 
 def hash_of(chunk: memoryview) -> int:
     """Return a hash of the bytes, as a number that fits into a tensor of words."""
-    return xxhash.xxh3_64_intdigest(chunk) - (1 << 63)
+    return xxhash.xxh3_64_intdigest(chunk) - _HALF
+
+
+def hashes_of(chunks: Sequence[memoryview]) -> list[int]:
+    """Return the hash of each."""
+    return at_once(hash_of, chunks, PART)
+
+
+class Digest:
+    """The hash of bytes that come in parts."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_64()
+
+    def add(self, part: memoryview) -> None:
+        """Take in the next part."""
+        self._hash.update(part)
+
+    @property
+    def value(self) -> int:
+        """Return what `hash_of` is of all of it."""
+        return self._hash.intdigest() - _HALF
+
+
+def at_once(do: Callable[[T], U], parts: Sequence[T], most: int) -> list[U]:
+    """Do something to several parts at once, and return what came of each."""
+    threads = min(most, len(parts), os.cpu_count() or 1)
+    if threads <= 1:
+        return [do(part) for part in parts]
+    with ThreadPoolExecutor(threads) as pool:
+        return [done.result() for done in [pool.submit(do, part) for part in parts]]
+
+
+def fresh(size: int) -> memoryview:
+    """Return new memory, in large pages where there are: most of the time goes into new pages."""
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # no such pages
+        room.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(room)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

@@ -8,10 +8,11 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchloom.errors import Failure
+from torchloom.worker.live import forgotten
 from torchloom.worker.live.early import when_distributed
 
 _PACKAGE = "torch.distributed"
@@ -40,6 +41,7 @@ class Group:
     def __init__(self) -> None:
         self._before = _open_sockets()
         self._opened: frozenset[_Socket] | None = None
+        self._threads = forgotten.threads()
 
     @classmethod
     def opened(cls, make: Callable[[], None]) -> "Group":
@@ -52,6 +54,7 @@ class Group:
             _current.clear()
             raise
         group._opened = _open_sockets() - group._before
+        group._threads = forgotten.threads() - group._threads
         return group
 
     def free(self) -> None:
@@ -60,26 +63,52 @@ class Group:
         Gloo's own abort does not interrupt; connections that are shut down do. They are not closed:
         gloo owns them.
         """
-        sockets = self._opened if self._opened is not None else _open_sockets() - self._before
-        for number, inode in sockets:
-            with contextlib.suppress(OSError), _borrowed(number) as one:
-                is_ours = os.fstat(one.fileno()).st_ino == inode
-                if is_ours and one.family in _INTERNET and not _listens(one):
-                    one.shutdown(socket.SHUT_RDWR)
-        _abort()
+        self._shut()
+        self._interrupt({*self._threads, os.getpid()}, lambda: self in _current)
 
     def leave(self) -> None:
         """Destroy the group; the members notice at once. Models that are joined by it go before.
 
         A model or a traceback that still holds it keeps its threads, but no member waiting.
         """
-        self.free()
         if self in _current:
             _current.remove(self)
+        self._shut()
+        self._interrupt(self._threads, lambda: True)
         distributed = sys.modules.get(_PACKAGE)
         if distributed is not None and distributed.is_initialized():
             gc.collect(1)  # all of it takes longer than all else here
             distributed.destroy_process_group()
+
+    def _shut(self) -> None:
+        for number, inode in self._sockets():
+            with contextlib.suppress(OSError), _borrowed(number, inode) as one:
+                if _is_connection(one):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def _interrupt(self, threads: Iterable[int], is_wanted: Callable[[], bool]) -> None:
+        """Interrupt what does not notice that its connections are shut down."""
+        module = sys.modules.get(_MODULE)
+        if module is None or not module.is_initialized():
+            return
+        group = module.group.WORLD
+        names = str(module.get_backend(group))
+        if "nccl" in names and hasattr(group, "abort"):  # its connections are its own
+            with contextlib.suppress(RuntimeError):  # nothing of it was used yet
+                group.abort()
+        if "gloo" in names and self._opened is not None:
+            forgotten.end_waits(threads, self._is_open, is_wanted)
+
+    def _sockets(self) -> frozenset[_Socket]:
+        return self._opened if self._opened is not None else _open_sockets() - self._before
+
+    def _is_open(self) -> bool:
+        """Tell whether gloo still has a connection of this group."""
+        for number, inode in self._sockets():
+            with contextlib.suppress(OSError), _borrowed(number, inode) as one:
+                if _is_connection(one):
+                    return True
+        return False
 
 
 def is_collective_error(error: BaseException) -> bool:
@@ -152,22 +181,14 @@ def _open_sockets() -> frozenset[_Socket]:
 
 
 @contextlib.contextmanager
-def _borrowed(number: int) -> Iterator[socket.socket]:
-    """Give a socket by its number without owning it."""
+def _borrowed(number: int, inode: int) -> Iterator[socket.socket]:
+    """Give a socket by its number without owning it; OSError if the number is another's by now."""
     with socket.socket(fileno=os.dup(number)) as one:
+        if os.fstat(one.fileno()).st_ino != inode:
+            raise OSError("it was closed")
         yield one
 
 
-def _listens(one: socket.socket) -> bool:
-    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-
-
-def _abort() -> None:
-    """Interrupt NCCL, whose connections are its own."""
-    module = sys.modules.get(_MODULE)
-    if module is None or not module.is_initialized():
-        return
-    group = module.group.WORLD
-    if "nccl" in str(module.get_backend(group)) and hasattr(group, "abort"):
-        with contextlib.suppress(RuntimeError):  # nothing of it was used yet
-            group.abort()
+def _is_connection(one: socket.socket) -> bool:
+    listens = bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return one.family in _INTERNET and not listens

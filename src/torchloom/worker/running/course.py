@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchloom.specs.jobspec import Checkpointing, Mode
 from torchloom.worker.live import standin
-from torchloom.worker.running import digests, exactness, peers, restoring
+from torchloom.worker.running import digests, exactness, ledger, peers, restoring
 from torchloom.worker.running.loader import Loader
 from torchloom.worker.running.restoring import Found
 from torchloom.worker.running.saves import Saves
@@ -61,6 +61,7 @@ class Course:
         self._digests = (
             digests.Digests(Path(folder), seat.rank, seat.generation) if folder else None
         )
+        self._ledger = ledger.opened(threadlet)
 
     # What the program hands over.
 
@@ -163,6 +164,7 @@ class Course:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
+        self._ledger.note(step, self.things, self._source)
         if trigger := self.saves.due(step):
             self.save(step, trigger)
         if self._is_steady:
@@ -184,6 +186,7 @@ class Course:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
+        self._ledger.note(step, self.things, self._source)
         if self.saves.wishes.enabled or self.saves.wanted or anyway:
             self.save(step, trigger)
         self.saves.finish()

@@ -47,6 +47,7 @@ class Shares:
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._drop_last = drop_last
+        self._known: tuple[int, Sequence[int]] = (-1, ())  # an epoch's order, once asked for
 
     def __len__(self) -> int:
         return count(self._total, self._deal.world_size, self._batch_size, self._drop_last)
@@ -57,6 +58,16 @@ class Shares:
         for block in self.blocks():
             places = share(block, deal.rank, deal.world_size)
             yield [(seed, epoch, order[place]) for place in places]
+
+    def next(self) -> list[int]:
+        """Return the samples of this rank's next batch, which may be the next epoch's first."""
+        deal, left = self._deal, self.blocks()
+        epoch, dealt = (self.epoch, self.dealt) if left else (self.epoch + 1, 0)
+        more = blocks(self._total, dealt, deal.world_size, self._batch_size, self._drop_last)
+        if self._known[0] != epoch:
+            self._known = (epoch, self._order(deal.seed, epoch))
+        places = share(next(more), deal.rank, deal.world_size)
+        return [self._known[1][place] for place in places]
 
     def blocks(self) -> list[tuple[int, int]]:
         """Return what is still to be dealt of this epoch."""
@@ -124,6 +135,10 @@ class Loader:
     def state_dict(self) -> dict[str, int]:
         """Return the position."""
         return {"epoch": self._shares.epoch, "dealt": self._shares.dealt}
+
+    def samples(self) -> list[int]:
+        """Return the numbers of the samples of this rank's next batch."""
+        return self._shares.next()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on at a position; nothing is read for it."""

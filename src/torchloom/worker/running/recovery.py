@@ -194,7 +194,8 @@ class Recovery:
     def _taken(self, transfer: Transfer) -> Taken:
         seat = self._threadlet.seat
         told = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
-        return give_and_take(*told, self._course.common, self._known)
+        own = self._course.things.parameters() if self.is_new else ()
+        return give_and_take(*told, self._course.common, self._known, own)
 
     def _known(self, step: int) -> State:
         """Return what this rank alone knew after a step, for one that has lost its own."""

@@ -78,6 +78,10 @@ class Owned:
         self._loader.load_state_dict(position)
         return ""
 
+    def samples(self) -> list[int]:
+        """Return the numbers of the samples of this rank's next batch."""
+        return self._loader.samples()
+
 
 class Stateful:
     """A loader that keeps its own place, and can be asked for it."""

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchloom.errors import UserError
+from torchloom.worker.running.alike import is_average
 from torchloom.worker.running.nested import plain
 from torchloom.worker.running.wrap import Wrapped
 
@@ -43,6 +44,7 @@ class Things:
         self._adds_up = False  # whether gradients of steps before count in this one
         self._is_touched = False  # whether an optimizer began to step in this one
         self._counts: tuple[int, ...] = ()  # of schedulers, when it began
+        self._alike: frozenset[str] | None = None  # what is tracked and the same on every rank
 
     def __bool__(self) -> bool:
         return bool(self.models or self.tracked)
@@ -59,6 +61,7 @@ class Things:
         if name in self.models:
             raise BadThing(f"there is a model {name!r} already: give another name to run.wrap")
         self.models[name] = model
+        self._alike = None
 
     def track(self, things: Mapping[str, Any]) -> None:
         """Carry anything that can tell its state and take it back."""
@@ -76,6 +79,7 @@ class Things:
                 thing.register_step_pre_hook(self._is_stepping)
                 thing.register_step_post_hook(self._has_stepped)
             self.tracked[name] = thing
+            self._alike = None
 
     def begin_step(self) -> None:
         """Note whether an optimizer steps in the step that begins."""
@@ -123,34 +127,30 @@ class Things:
             }
         return own
 
-    # What members give each other: a scaler is the same on all, since their gradients are.
+    # What members give each other: a scaler is the same on all, since their gradients are; so is an
+    # average of weights.
 
     def common(self) -> State:
         """Return what a peer can give: it is the same on every rank after the same step."""
         models = {name: dict(_parameters(model)) for name, model in self.models.items()}
-        tracked = {
-            name: plain(thing.state_dict())
-            for name, thing in self.tracked.items()
-            if isinstance(thing, _COMMON)
-        }
-        return {"models": models, "tracked": tracked}
+        return {"models": models, "tracked": self._given(True)}
 
     def private(self) -> State:
         """Return what nobody else knows."""
         buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
         shares = {name: model.shares_buffers for name, model in self.models.items()}
-        tracked = {
-            name: plain(thing.state_dict())
-            for name, thing in self.tracked.items()
-            if not isinstance(thing, _COMMON)
-        }
-        return {"buffers": buffers, "shares": shares, "tracked": tracked}
+        return {"buffers": buffers, "shares": shares, "tracked": self._given(False)}
+
+    def parameters(self) -> list[Tensor]:
+        """Return the first tensors of what a peer can give, as they are here."""
+        return [part for model in self.models.values() for _, part in _parameters(model)]
 
     def take_common(self, state: State) -> None:
         """Have what a peer has."""
         for name, model in self.models.items():
             _fill(name, dict(_parameters(model)), state["models"].get(name))
         self._load(state["tracked"])
+        self._alike = frozenset(state["tracked"]) & self.tracked.keys()
 
     def take_private(self, state: State) -> None:
         """Have what this rank, or another one, alone knew."""
@@ -205,6 +205,18 @@ class Things:
             if isinstance(thing, Optimizer | LRScheduler) is shared
         }
 
+    def _given(self, by_peers: bool) -> State:
+        """Return the states of what peers have alike, or of what is this rank's own."""
+        if self._alike is None:
+            self._alike = frozenset(name for name in self.tracked if self._is_alike(name))
+        names = [name for name in self.tracked if (name in self._alike) is by_peers]
+        return {name: plain(self.tracked[name].state_dict()) for name in names}
+
+    def _is_alike(self, name: str) -> bool:
+        thing = self.tracked[name]
+        models = ([p for _, p in _parameters(model)] for model in self.models.values())
+        return isinstance(thing, _COMMON) or is_average(plain(thing.state_dict()), models)
+
     def _scheduled(self) -> tuple[int, ...]:
         """Return how often each scheduler has moved; one made of others does not count itself."""
         found = [one for one in self.tracked.values() if isinstance(one, LRScheduler)]
@@ -237,4 +249,5 @@ def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | 
             if tensor.shape != saved[key].shape:
                 shapes = f"{tuple(saved[key].shape)} saved, {tuple(tensor.shape)} here"
                 raise OtherProgram(f"{name}.{key} has another shape: {shapes}; start a new run")
-            tensor.copy_(saved[key])
+            if saved[key] is not tensor:  # else it was filled on the way
+                tensor.copy_(saved[key])

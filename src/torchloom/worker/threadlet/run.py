@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchloom.bus.messages import Value
+from torchloom.worker.threadlet import provoked
 from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
 from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step
@@ -75,6 +76,8 @@ class Run:
         self.config = Config(threadlet.knobs, self.submitted.hyperparameters)
         self.applied = 0  # steps that are done
         self.add = threadlet.notes.add
+        self._make: Callable[..., Step] = Step  # another one where somebody provokes it
+        self._is_provoked = False
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
         self._next = 0
@@ -217,6 +220,7 @@ class Run:
         the steps behind it.
         """
         self._threadlet.follow_program()
+        provoked.listen(self._provoke)
         dealt = self._begin(source, epochs)
         if dealt is None:
             return
@@ -245,11 +249,20 @@ class Run:
             if live is not None and live.is_over:
                 continue
             if epoch is not None:
-                return Step(self, self._next, epoch, batch)
+                return self._make(self, self._next, epoch, batch)
             self._finish()
             if live is None or live.has_finished(self._next):
                 self._live = None
                 return None
+
+    def _provoke(self) -> None:
+        """Have the step that comes next raise, and no other."""
+
+        def once(run: Run, number: int, epoch: int, batch: Any) -> Step:
+            self._make = Step
+            return provoked.ProvokedStep(run, number, epoch, batch)
+
+        self._is_provoked, self._make = True, once
 
     def _deal(self, dealing: Dealing) -> Batch:
         return dealing.next() if self._live is None else dealing.of(self._next)
@@ -260,6 +273,8 @@ class Run:
         dealt, start = self._course.recover(self._next, error)
         dealing.go_to(start, dealt)
         self._next = self.applied = start
+        if self._is_provoked:
+            self._provoke()  # whatever was raised was taken for a lost peer's doing
 
     def hold_back(self, error: BaseException | None) -> bool:
         """Tell whether an exception is not raised yet, since it may be a peer's."""

@@ -110,7 +110,13 @@ def _devices(env: Mapping[str, str], node: str, local_rank: int) -> tuple[str, .
     """Return what the launcher dealt, by stable names; without an accelerator it is a CPU slot."""
     mask = _words(env.get("CUDA_VISIBLE_DEVICES", ""))
     named = [word for word in mask if word.startswith(("GPU-", "MIG-"))]
-    return tuple(_words(env.get("LOOM_DEVICES", "")) or named) or (f"{node}/cpu/{local_rank}",)
+    dealt = [word for word in _words(env.get("LOOM_DEVICES", "")) if not _is_offer(word)]
+    return tuple(dealt or named) or (f"{node}/cpu/{local_rank}",)
+
+
+def _is_offer(word: str) -> bool:
+    """Tell an agent's choice of what to offer, `cpu:4` or `0`, from the name of a device."""
+    return ":" in word or word.isdecimal()
 
 
 def _words(text: str) -> list[str]:

@@ -65,7 +65,8 @@ net = Net()
 model = run.wrap(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
-run.track(optimizer=optimizer, scheduler=scheduler, average=average)
+ema = torch.optim.swa_utils.AveragedModel(net)
+run.track(optimizer=optimizer, scheduler=scheduler, average=average, ema=ema)
 if "every" in TOLD:
     run.checkpointing(every_n_steps=TOLD["every"])
 rates = []
@@ -82,7 +83,7 @@ write(told=[told["width"], told["row"].tolist()])
 
 def digest():
     told = hashlib.blake2b(digest_size=8)
-    for each in (*net.parameters(), *net.buffers()):
+    for each in (*net.parameters(), *net.buffers(), *ema.parameters(), *ema.buffers()):
         told.update(each.detach().numpy().tobytes())
     return told.hexdigest()
 
@@ -104,6 +105,7 @@ def train():
             optimizer.step()
             hit("optimizer", step.number)
             optimizer.zero_grad()
+            ema.update_parameters(net)
             scheduler.step()
         if step.is_done:
             rate = [rates[-1], run.config.temperature]

@@ -1,0 +1,1 @@
+"""Hurt a running job on purpose, and look whether it keeps its promises."""

@@ -1,0 +1,117 @@
+"""A rank's own book of its steps, for whoever judges a training without asking anything of ours.
+
+One file a rank, one line a step; a line is written whole or not at all, and none is ever changed.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torchloom.worker.running.digests import digest
+from torchloom.worker.running.sources import Source
+from torchloom.worker.running.things import Things
+from torchloom.worker.threadlet.threadlet import Threadlet
+
+VARIABLE = "LOOM_LEDGER"
+
+
+class NoLedger:
+    """Nobody wants to read one."""
+
+    def note(self, step: int, things: Things, source: Source | None) -> None:
+        """Write nothing."""
+
+
+class Ledger:
+    """One life's part of its rank's book.
+
+    A step is `applied` when this life has come from the boundary before it to the one behind it,
+    in one generation. What a generation begins with is `joined`: the state behind that step was
+    this life's own, or was given to it.
+    """
+
+    def __init__(self, folder: Path, threadlet: Threadlet) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._threadlet = threadlet
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(folder / f"rank_{threadlet.seat.rank}.jsonl", flags, 0o600)
+        self._at = (-1, -1)  # generation and step of the boundary that was noted last
+        self._next: str | None = None  # what the step behind it is trained on
+
+    def note(self, step: int, things: Things, source: Source | None) -> None:
+        """At the boundary before a step: write down the one that is done."""
+        seat = self._threadlet.seat
+        before, self._at = self._at, (seat.generation, step)
+        if before == self._at:
+            return
+        is_applied = before == (seat.generation, step - 1)
+        samples, self._next = self._next if is_applied else None, _samples(source)
+        line = {
+            "attempt": seat.attempt,
+            "generation": seat.generation,
+            "incarnation": seat.incarnation,
+            "pid": seat.pid,
+            "started": seat.started,
+            "kind": "applied" if is_applied else "joined",
+            "step": step - 1,
+            **_bits(things),
+            "samples": samples,
+            "chance": _chance() if is_applied else None,
+            "time": time.time(),
+        }
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def opened(threadlet: Threadlet) -> Ledger | NoLedger:
+    """Return a rank's book, where the environment names a folder for it."""
+    folder = os.environ.get(VARIABLE)
+    return Ledger(Path(folder), threadlet) if folder else NoLedger()
+
+
+def _bits(things: Things) -> dict[str, str]:
+    """Return what parameters, optimizers and buffers are; the last may be a rank's own."""
+    modules = [model.module for model in things.models.values()]
+    optimizers = (one for one in things.tracked.values() if isinstance(one, Optimizer))
+    return {
+        "digest": _whole(tensor for one in modules for tensor in one.parameters()),
+        "state": _whole(tensor for one in optimizers for tensor in _kept(one)),
+        "own": _whole(tensor for one in modules for tensor in one.buffers()),
+    }
+
+
+def _kept(optimizer: Optimizer) -> Iterable[Tensor]:
+    """Return the tensors of an optimizer, in an order that is always the same."""
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    states = (optimizer.state.get(one, {}) for one in parameters)
+    found = (state[name] for state in states for name in sorted(state))
+    return (one for one in found if isinstance(one, Tensor))
+
+
+def _whole(tensors: Iterable[Tensor]) -> str:
+    return _short("".join(map(digest, tensors)).encode())
+
+
+def _samples(source: Source | None) -> str | None:
+    """Return what the next batch is made of, where the run deals it."""
+    ask: Any = getattr(source, "samples", None)
+    return None if ask is None else _short(json.dumps(ask()).encode())
+
+
+def _chance() -> str:
+    """Return where the generators are that programs draw from."""
+    numpy = sys.modules.get("numpy")
+    drawn = torch.get_rng_state().numpy().tobytes()
+    return _short(drawn + (b"" if numpy is None else repr(numpy.random.get_state()).encode()))
+
+
+def _short(whole: bytes) -> str:
+    return hashlib.blake2b(whole, digest_size=16).hexdigest()
