@@ -15,10 +15,11 @@ files are shared, this checkout and tmp_path among them, unless `private(path)` 
         slurm_cluster.cut("n2")                                  # or kill_host("n2")
         assert job.wait(30) == 1
 
-- Fixtures: `cluster` (bare), `ssh_cluster`, `slurm_cluster`; a test may ask for several, they are
-  one and the same. Asking for one marks the test `process` and gives it the needs it has. After
-  each test processes are killed, cables mended, daemons started again, jobs cancelled. Ask for it
-  before `home`, so that `home` looks for leftovers first. `with Cluster(2) as hosts:` is one apart.
+- Fixtures: `cluster` (bare), `ssh_cluster`, `slurm_cluster`, and `pbs_cluster` and `lsf_cluster`,
+  strict fakes (see `pbs` and `lsf`); a test may ask for several, they are one and the same. Asking
+  for one marks the test `process` and gives it the needs it has. After each test processes are
+  killed, cables mended, daemons started again, jobs cancelled. Ask for it before `home`, so that
+  `home` looks for leftovers first. `with Cluster(2) as hosts:` is one apart.
 - `run` and `popen` add `env` to the test's own environment and start in the test's folder. The
   XDG_RUNTIME_DIR of `home` is one for all hosts: `env={"XDG_RUNTIME_DIR": "/run/user/0"}` is not.
   `popen(...).pid` and `pids(host)` are numbers for `os.kill` in the test; what a program on a host

@@ -3,11 +3,14 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from . import slurm, ssh
+from .batch.system import BatchSystem
 from .hosts import CTL, NETWORK, PREFIX, SYSTEM_PATH, Hosts
 from .leftovers import MARK
+from .lsf import Lsf
+from .pbs import Pbs
 
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -19,6 +22,9 @@ OPEN_MPI = {
     "OMPI_MCA_hwloc_base_binding_policy": "none",
 }
 
+BRISK = {"host_patience": 1.0, "beat_timeout": 4.0}  # seconds; batch systems are set to minutes
+Batch = TypeVar("Batch", bound=BatchSystem)
+
 
 class Cluster(Hosts):
     """Hosts that a launcher finds its way over; ssh and Slurm start when first asked for."""
@@ -27,6 +33,7 @@ class Cluster(Hosts):
         super().__init__(count)
         self._ssh_config: Path | None = None
         self._slurm: slurm.Slurm | None = None
+        self._batch: dict[type[BatchSystem], BatchSystem] = {}
         self.env |= OPEN_MPI
 
     def with_ssh(self) -> Self:
@@ -52,6 +59,27 @@ class Cluster(Hosts):
             self._slurm = new
         return self
 
+    def with_pbs(self) -> Pbs:
+        """Start the fake of PBS unless it runs, and put its commands first on PATH."""
+        return self._with_batch(Pbs)
+
+    def with_lsf(self) -> Lsf:
+        """Start the fake of LSF unless it runs, and put its commands first on PATH."""
+        return self._with_batch(Lsf)
+
+    def _with_batch(self, kind: type[Batch]) -> Batch:
+        if kind not in self._batch:
+            new = kind(self.folder, self, {**BRISK, **kind.brisk})
+            new.start()
+            self._batch[kind] = new
+        batch = self._batch[kind]
+        assert isinstance(batch, kind)
+        path = self.env.get("PATH", batch.env["PATH"])
+        if not path.startswith(f"{batch.bin}:"):
+            path = f"{batch.bin}:{path}"
+        self.env["PATH"] = path  # until the test ends
+        return batch
+
     def salloc(
         self,
         nodes: int,
@@ -72,10 +100,14 @@ class Cluster(Hosts):
         return path
 
     def reset(self) -> None:
-        """Make all as it was before the test; Slurm's jobs are cancelled, its nodes idle again."""
-        if self._slurm:
+        """Make all as it was before the test; jobs are cancelled, Slurm's nodes idle again."""
+        if self._slurm or self._batch:
             self.repair()  # a job ends only when the daemons of its nodes say so
+        if self._slurm:
             self._slurm.cancel_all()
+        for batch in self._batch.values():
+            batch.cancel_all()
+        self.env.pop("PATH", None)
         super().reset()
         if self._slurm:
             self._slurm.wait_idle()

@@ -10,6 +10,8 @@ NEEDS = {
     "cluster": ("netns",),
     "ssh_cluster": ("netns", "ssh"),
     "slurm_cluster": ("netns", "slurmd"),
+    "pbs_cluster": ("netns",),
+    "lsf_cluster": ("netns",),
 }  # what a test that asks for the fixture needs of the machine
 
 
@@ -37,3 +39,17 @@ def ssh_cluster(cluster: Cluster) -> Cluster:
 def slurm_cluster(cluster: Cluster) -> Cluster:
     """Give hosts that are the idle nodes of a Slurm."""
     return cluster.with_slurm()
+
+
+@pytest.fixture
+def pbs_cluster(cluster: Cluster) -> Cluster:
+    """Give hosts that are the execution hosts of a fake PBS."""
+    cluster.with_pbs()
+    return cluster
+
+
+@pytest.fixture
+def lsf_cluster(cluster: Cluster) -> Cluster:
+    """Give hosts that are the server hosts of a fake LSF."""
+    cluster.with_lsf()
+    return cluster

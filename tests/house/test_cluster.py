@@ -142,7 +142,7 @@ def test_a_host_neither_sees_nor_kills_the_processes_of_another(cluster: Cluster
     assert (killed.returncode, other.poll()) == (1, None)
     assert "sleep" not in listed
     assert cluster.host_of(other.pid) == "n2"
-    assert (cluster.pids("n1"), cluster.pids("n2")) == (set(), {other.pid})
+    until(lambda: (cluster.pids("n1"), cluster.pids("n2")) == (set(), {other.pid}))
     assert cluster.host_of(os.getpid()) is None
 
 

@@ -31,11 +31,11 @@ def fake(folder: Path, name: str, body: str) -> None:
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"make/{name}.py")
+    spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / f"make/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[spec.name] = module  # not that of the library, which others here use
     spec.loader.exec_module(module)
     return module
 

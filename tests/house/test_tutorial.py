@@ -89,6 +89,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for variable in ("LOOM_PLANE", "LOOM_WARM", "LOOM_JOB", "LOOM_NATS", "torchLoom_ADDR"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("LOOM_DASHBOARD", "none")  # whether one is built here or not
         yield Path(name)
         shell("loom stop --now left right; loom down")
         shell("python -c 'from torchloom.launch import warm; warm.leave_all()'")

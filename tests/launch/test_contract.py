@@ -6,7 +6,7 @@ from torchloom.launch.contract import Meeting, group_variables, rank_environment
 from torchloom.launch.group import Group, whole_group
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.rules.recovery import ReplicaKey
+from torchloom.rules.replica import ReplicaKey
 
 SHELL = {"HOME": "/root", "PATH": "/bin", "LOOM_AGENT_OF": "app-1", "LOOM_LAUNCH_TOKEN": "t"}
 

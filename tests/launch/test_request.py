@@ -1,7 +1,11 @@
 import json
+from dataclasses import replace
+
+import pytest
 
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.rules.recovery import ReplicaKey, RoleRule
+from torchloom.rules.happening import RoleRule
+from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import RetryPolicy
 
 TRAINER = RoleRequest(
@@ -51,6 +55,29 @@ def test_a_role_knows_its_rule_of_recovery() -> None:
         policy=RetryPolicy.ROLE,
         min_replicas=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("policy", "has_plane", "roles", "is_live"),
+    [
+        ({}, True, (TRAINER,), True),
+        ({"on_loss": "fail"}, True, (TRAINER,), True),
+        ({"recovery": "live"}, False, (TRAINER,), True),
+        ({}, False, (TRAINER,), False),
+        ({"recovery": "restart"}, True, (TRAINER,), False),
+        ({"recovery": "fail"}, True, (TRAINER,), False),
+        ({}, True, (TRAINER, READER), False),
+        ({"recovery": "live"}, True, (READER,), False),
+        ({}, True, (replace(TRAINER, ranks=1, replicas=TRAINER.replicas[:1]),), False),
+        ({}, True, (replace(TRAINER, min_group=1),), False),
+    ],
+)
+def test_ranks_of_one_group_are_replaced_one_by_one_where_a_plane_is_and_nobody_objects(
+    policy: dict[str, str], has_plane: bool, roles: tuple[RoleRequest, ...], is_live: bool
+) -> None:
+    request = replace(REQUEST, policy=policy, has_plane=has_plane, roles=roles)
+
+    assert request.is_live is is_live
 
 
 def test_a_printed_request_is_the_dry_run() -> None:

@@ -17,7 +17,8 @@ from torchloom.errors import UserError
 @click.option("--only", metavar="NAME", help="One figure.")
 @click.option("-n", "count", type=click.IntRange(1), help="Samples; fewer than 10 meet no target.")
 def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
-    """Measure AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`.
+    """Measure AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`,
+    `dashboard`.
 
     `make bench` installs the peers. The exit code is 1 when a target is missed.
     """

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from torchloom.cli import engine_jobs
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.logprint import JsonLines, LastLines, NamedLines
 from torchloom.cli.relay import label
 from torchloom.errors import Failure, NotFound, UserError, shorten
-from torchloom.launch.logreader import Span, Tail, Wait, lines
+from torchloom.launch.logreader import Span, Tail, Wait, ending, lines
 from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
@@ -51,11 +52,21 @@ def command(
     """Print the logs of JOB, or of some of it: JOB/ROLE or JOB/ROLE/0,1 for its replicas."""
     span = Span(instant(since), instant(until))
     _check_regex(regex)
-    record, chosen = _choose(job, role, ranks)
+    meant, parts = _split(job)
+    handle = engine_jobs.handle_of(meant)
+    begun = engine_jobs.begun(handle, follow) if handle is not None else None
+    if handle is not None and begun is None:
+        wanted = numbers(parts[1]) if len(parts) > 1 else None
+        place = (parts[0] if parts else role, lambda replica: _is_in(replica, wanted))
+        engine_jobs.logs(handle, *place, follow, regex, span.since, span.until, stream)
+        return
+    record = begun[0] if begun else _find(meant)
+    chosen = _choose(record, parts, role, ranks)
     tails = [Tail(record.log_path(rank), stream, span) for rank in chosen]
     names = label(chosen) if len(record.ranks) > 1 else [""] * len(chosen)
     printer = LastLines(JsonLines(chosen, stream) if as_json else NamedLines(names), last)
-    wait = printer.waiting(_wait(record, span)) if follow else None
+    over = ending(begun[1], span.until) if begun else _wait(record, span)
+    wait = printer.waiting(over) if follow else None
     for line in lines(tails, printer.keys(len(tails)), regex, wait):
         printer.take(line)
     printer.release()
@@ -68,10 +79,9 @@ class NoLogs(Failure):
 
 
 def _choose(
-    job: str | None, role: str | None, ranks: str | None
-) -> tuple[Record, list[RankRecord]]:
-    """Return the record and the ranks that are meant; TorchX writes them into the handle."""
-    record, parts = _find(job)
+    record: Record, parts: Sequence[str], role: str | None, ranks: str | None
+) -> list[RankRecord]:
+    """Return the ranks that are meant; TorchX writes them into the handle."""
     role = parts[0] if parts else role
     roles = list(dict.fromkeys(rank.role for rank in record.ranks))
     if role and role not in roles:
@@ -86,10 +96,10 @@ def _choose(
             what, numbered = ("replica", [r.replica for r in mine])
         asked = ranks if ranks is not None else "/".join(parts)
         raise NotFound(what, asked, (), f"{record.id} has 0 to {max(numbered)}")
-    return record, chosen
+    return chosen
 
 
-def _find(job: str | None) -> tuple[Record, list[str]]:
+def _split(job: str | None) -> tuple[str | None, list[str]]:
     """Split JOB from /ROLE/REPLICAS; a handle has slashes of its own."""
     backend, scheme, rest = (job or "").rpartition("://")
     session, slash, place = rest.partition("/") if scheme else ("", "", rest)
@@ -97,9 +107,13 @@ def _find(job: str | None) -> tuple[Record, list[str]]:
     if len(parts) > 2:
         form = "write JOB, JOB/ROLE or JOB/ROLE/0,1"
         raise UserError(f"{shorten(job or '')!r} has too many parts; {form}")
-    meant = job and f"{backend}{scheme}{session}{slash}{name}"
+    return job and f"{backend}{scheme}{session}{slash}{name}", parts
+
+
+def _find(meant: str | None) -> Record:
+    """Return the run that is meant."""
     try:
-        return find_job(meant), parts
+        return find_job(meant)
     except NotFound:
         _tell_why(meant)
         raise

@@ -10,6 +10,7 @@ from torchloom.cli.output import age, echo_json, table
 from torchloom.cli.shapes import engine_job_shape, job_shape, lasted
 from torchloom.launch import catalog
 from torchloom.schedulers import LOCAL
+from torchloom.schedulers.batch import index
 from torchloom.specs.api import AppState
 
 _SCREENFUL = 30
@@ -45,6 +46,8 @@ def command(
     looked = records[:most] if state is None else records  # the plane knows finer states
     known = live.jobs([record.id for record in looked]) if looked else {}
     found = [job_shape(record, scheduler, known.get(record.id)) for record in looked]
+    handles = index.handles()
+    found = [{**job, **handles.get(job["id"], {})} for job in found]
     wanted = state.upper() if state else None
     jobs = [job for job in found if wanted in (None, job["state"])]
     others = [j for j in live.strangers(most or _MOST) if wanted in (None, j["state"])]

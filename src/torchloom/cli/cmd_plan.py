@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from torchloom.cli.output import echo_json
-from torchloom.cli.target import Request, dryrun, dryrun_shape
+from torchloom.cli.target import Request, dryrun, dryrun_shape, settled
 from torchloom.cli.target_command import TargetCommand, request_from, target_options
 from torchloom.errors import LoomError, UserError
 from torchloom.runner.api import Runner, get_runner
@@ -17,17 +17,21 @@ from torchloom.specs.api import AppDryRunInfo
 @click.command("plan", cls=TargetCommand)
 @click.option("--all", "every", is_flag=True, help="For every engine.")
 @click.option("--check", is_flag=True, help="Also look whether it could start here.")
+@click.option("--save", is_flag=True, help="Write the job's folder, to be submitted by hand.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object, or a list with --all.")
 @target_options
-def command(every: bool, check: bool, as_json: bool, **options: Any) -> int:
+def command(every: bool, check: bool, save: bool, as_json: bool, **options: Any) -> int:
     """Show what `run` would send and what could not be honoured. Nothing is started."""
     request, runner = request_from(options), get_runner()
-    if every and check:
-        raise UserError("--check looks at one engine; leave --all out")
+    if every and (check or save):
+        raise UserError(f"--{'check' if check else 'save'} is for one engine; leave --all out")
     if every:
         return _plan_all(request, runner, as_json)
+    request = settled(request)
     info = dryrun(request, runner)
     problems = _problems(info) if check else None
+    if save:
+        _save(info)
     if as_json:
         echo_json({**dryrun_shape(request.scheduler, info), "problems": problems})
     else:
@@ -59,6 +63,15 @@ def _plan_all(request: Request, runner: Runner, as_json: bool) -> int:
             shown = shape.get("request") or f"cannot: {shape['error']}"
             click.echo(f"engine: {shape['scheduler']}\n{shown}")
     return 0 if any("request" in shape for shape in shapes) else 1
+
+
+def _save(info: AppDryRunInfo[Any]) -> None:
+    from torchloom.schedulers.batch.folder import write
+    from torchloom.schedulers.batch.request import BatchRequest
+
+    if not isinstance(info.request, BatchRequest):
+        raise UserError("--save is for engines that take a script, such as -s slurm")
+    write(info.request)
 
 
 def _problems(info: AppDryRunInfo[Any]) -> list[str]:

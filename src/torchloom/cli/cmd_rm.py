@@ -6,7 +6,7 @@ import time
 import click
 
 from torchloom import settings
-from torchloom.cli import live
+from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo_json
 from torchloom.cli.shapes import state_of
@@ -33,6 +33,11 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
     """
     if not jobs and not ended:
         raise UserError("name the jobs to remove, or --ended for all that are over")
+    elsewhere = {job: handle for job in jobs if (handle := engine_jobs.handle_of(job))}
+    engine_jobs.remove(list(elsewhere.values()))
+    for handle in elsewhere.values() if not as_json else ():
+        click.echo(f"{handle} removed")
+    jobs = tuple(job for job in jobs if job not in elsewhere)
     has_plane = _wake_plane()
     named = [_named(job) for job in jobs]
     over = [record.id for record in catalog.records() if record.is_over()] if ended else []
@@ -46,7 +51,7 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
         if not as_json:
             click.echo(f"{job} removed")
     if as_json:
-        echo_json(gone)
+        echo_json([*elsewhere.values(), *gone])
 
 
 def _named(job: str) -> str:

@@ -9,7 +9,7 @@ from torchloom.cli.elsewhere import EngineSubmission
 from torchloom.cli.output import echo_json
 from torchloom.cli.stdin_request import request_from_stdin
 from torchloom.cli.submission import Submission
-from torchloom.cli.target import Kind, Request, dryrun, dryrun_shape, kind_of
+from torchloom.cli.target import Kind, Request, dryrun, dryrun_shape, kind_of, settled
 from torchloom.cli.target_command import TargetCommand, request_from, target_options
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
@@ -43,7 +43,7 @@ def command(
     loom run job.yaml              through the queue of this user's plane
     """
     request = request_from_stdin(options, sys.stdin) if from_stdin else request_from(options)
-    runner = get_runner()
+    request, runner = settled(request), get_runner()
     info = dryrun(request, runner)
     if dry or request.dry:
         _show(request, info, as_json)

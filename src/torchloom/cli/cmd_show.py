@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli import live
+from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import age, echo_json, printable, table
 from torchloom.cli.shapes import (
@@ -40,6 +40,10 @@ def command(
     job: str | None, wait: bool, spec: bool, events: bool, roles: str | None, as_json: bool
 ) -> int:
     """Show one job: by id, the beginning of it, name, handle, or @ for the newest."""
+    handle = engine_jobs.handle_of(job)
+    if handle is not None and not events:
+        return engine_jobs.show(handle, wait, spec, roles, as_json)
+    job = engine_jobs.run_id(handle) if handle is not None else job
     try:
         record = find_job(job)
     except UserError as error:  # no run of this name, but the plane may know of more

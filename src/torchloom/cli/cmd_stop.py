@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from torchloom.cli import live
+from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json
 from torchloom.cli.shapes import handle_of, is_ahead, is_released, job_shape, state_of
@@ -40,6 +40,12 @@ def command(
     """
     if now and at is not None:
         raise UserError("--now does not wait for a step; leave --at out, or --now")
+    elsewhere = {job: handle for job in jobs if (handle := engine_jobs.handle_of(job))}
+    if elsewhere and at is None:
+        engine_jobs.stop(list(elsewhere.values()), now, no_wait, as_json)
+        jobs = tuple(job for job in jobs if job not in elsewhere)
+        if not jobs:
+            return
     found, strangers = _found(jobs or (None,))
     for job in strangers:
         if live.is_of_the_queue(live.job(job) or {}):

@@ -54,7 +54,18 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
         say("the plane was up" if before["pinned"] else "the plane was up, and stays from now on")
     if found["note"]:
         say(found["note"])
+    if only is None:
+        _say_what_is_missing()
     return found
+
+
+def _say_what_is_missing() -> None:
+    from torchloom import settings
+    from torchloom.server.bundle import HOW, VARIABLE, bundle_of
+
+    env = settings.environment()
+    if not env.get(VARIABLE) and not bundle_of(env).is_there:
+        say(HOW)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ BROKEN_PIPE = 141
 _LONGEST = 1000  # characters of a message: a hostile value must not flood the terminal
 _AWAY = ("ls", "show", "logs", "stop", "run")  # what reads folders that a plane elsewhere has
 
+_STEERING = ("set", "pause", "resume", "checkpoint", "inspect")  # what asks the plane of a job
+
 
 def dispatch(words: Sequence[str]) -> int:
     """Run a command line whose answer needs more than a table."""
@@ -118,11 +120,27 @@ def _run(words: list[str]) -> int:
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
     if verb == "launch" and (code := _launch(rest)) is not None:
         return code
+    if verb in _STEERING:
+        steered = _steered(verb, rest)
+        if isinstance(steered, int):
+            return steered
+        rest = steered
     command = _command(verb)
     gc.enable()
     with command.make_context(f"loom {verb}", rest) as context:
         result = command.invoke(context)
     return result if isinstance(result, int) else 0
+
+
+def _steered(verb: str, words: list[str]) -> int | list[str]:
+    """Steer a job in another engine's allocation from within; else return the words to go on."""
+    from torchloom.schedulers.batch.index import engines
+
+    if not any("://" in word for word in words) and not engines():
+        return words
+    from torchloom.cli.engine_jobs import steer
+
+    return steer(verb, words)
 
 
 def _command(verb: str) -> "click.Command":

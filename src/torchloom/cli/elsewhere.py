@@ -5,10 +5,13 @@ from typing import Any
 
 import click
 
-from torchloom.cli.output import echo_json, say
+from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.shapes import engine_job_shape
 from torchloom.runner.api import Runner
-from torchloom.specs.api import AppDryRunInfo, AppState
+from torchloom.schedulers.batch.scheduler import BatchScheduler
+from torchloom.specs.api import NONE, AppDryRunInfo, AppState, parse_app_handle
+
+_DETACHED = 130
 
 
 class EngineSubmission:
@@ -20,9 +23,13 @@ class EngineSubmission:
         self._handle = ""
 
     def submit(self) -> None:
-        """Submit the job and say its handle."""
+        """Submit the job and say its handle, and what can be done with it."""
         self._handle = self._runner.schedule(self._info)
-        click.echo(self._handle)
+        echo(self._handle)
+        verbs = ("loom logs -f", "loom show", "loom stop")
+        for note in getattr(self._info.request, "notes", ()):
+            say(note)
+        say("\n".join(["submitted", *(f"  {verb} {self._handle}" for verb in verbs)]))
 
     def submit_json(self) -> None:
         """Submit the job and print what the engine says of it."""
@@ -38,7 +45,20 @@ class EngineSubmission:
         return self.show_logs()
 
     def show_logs(self) -> int:
-        """Show what all replicas print until the end."""
+        """Show what all replicas print until the end; Ctrl-C leaves the job to itself."""
+        backend, _, app_id = parse_app_handle(self._handle)
+        scheduler = self._runner.scheduler(backend)
+        try:
+            if isinstance(scheduler, BatchScheduler):
+                for line in scheduler.log_lines(app_id, follow=True):
+                    click.echo(line, nl=not line.endswith("\n"))
+                return self.wait()
+            return self._show_each()
+        except KeyboardInterrupt:
+            say(f"it goes on; `loom logs -f {self._handle}` follows it, `loom stop` ends it")
+            return _DETACHED
+
+    def _show_each(self) -> int:
         roles = self._info.app.roles if self._info.app else []
         places = [(role.name, index) for role in roles for index in range(role.num_replicas)]
         readers = [threading.Thread(target=self._print, args=p, daemon=True) for p in places]
@@ -54,7 +74,8 @@ class EngineSubmission:
         status = self._runner.wait(self._handle)
         succeeded = status is not None and status.state is AppState.SUCCEEDED
         if not succeeded:
-            say(f"{self._handle} {status.state.name if status else 'is gone'}")
+            why = f" ({status.msg})" if status and status.msg not in ("", NONE) else ""
+            say(f"{self._handle} {status.state.name if status else 'is gone'}{why}")
         return 0 if succeeded else 1
 
     def _print(self, role: str, index: int) -> None:

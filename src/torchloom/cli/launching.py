@@ -74,7 +74,7 @@ def _words(info: AppDryRunInfo[Any]) -> tuple[str, ...]:
 def _plan(asked: LaunchCommand, world: World, meet: Meet | None) -> HostPlan:
     if meet is not None:
         return _meeting_plan(asked, world, meet)
-    return plan_hosts(asked, world, host_name(), _ranks_here, _has, _mpiexec_version)
+    return plan_hosts(asked, world, host_name(), _ranks_here, has, mpiexec_version)
 
 
 def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
@@ -121,7 +121,7 @@ def _world(asked: LaunchCommand) -> World:
         return find_world({}, host_name())
     if meeting_of(asked, world) is not None:
         return world
-    if world.flavour == "plain" and any(map(_has, ("squeue", "qselect", "bjobs"))):
+    if world.flavour == "plain" and any(map(has, ("squeue", "qselect", "bjobs"))):
         from torchloom.launch.jobs_elsewhere import JobsElsewhere
         from torchloom.launch.sockets import socket_path
 
@@ -199,12 +199,14 @@ def _ranks_here(wanted: object) -> int:
     return named.get(str(wanted) if wanted else None, found)
 
 
-def _has(program: str) -> bool:
+def has(program: str) -> bool:
+    """Tell whether a program is on PATH."""
     return shutil.which(program) is not None
 
 
-def _mpiexec_version() -> str:
-    if not _has("mpiexec"):
+def mpiexec_version() -> str:
+    """Return what the site's mpiexec says of itself."""
+    if not has("mpiexec"):
         raise UserError("mpiexec is not on PATH: load the site's MPI module, or use --launcher ssh")
     return _output(["mpiexec", "--version"])
 

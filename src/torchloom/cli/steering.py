@@ -93,6 +93,7 @@ _DONE = {
     "checkpoint": "saved",
     "stop": "stopped",
     "stop_at": "stopped",
+    "resize": "goes on with other ranks; saved",
 }
 _WILL = {"pause": "will pause", "stop": "will stop", "stop_at": "will stop"}
 _FOUND = {"kept": "all went well", "reverted": "taken back", "tripped": "to be taken back"}

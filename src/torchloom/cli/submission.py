@@ -248,7 +248,11 @@ class Submission:
 class Launch(Submission):
     """A job that lives no longer than the command that follows it, as torchrun's ranks do."""
 
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    ending: tuple[signal.Signals, ...] = (
+        *Submission.ending,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+    )
 
     def __init__(
         self,

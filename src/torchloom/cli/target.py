@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from torchloom.components.installed import BUILTINS
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.launch import devices
 from torchloom.runner.api import Runner
-from torchloom.schedulers import DEFAULT
+from torchloom.schedulers import DEFAULT, LOCAL
 from torchloom.settings import environment
-from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, app_to_dict
+from torchloom.specs.api import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, app_to_dict
 from torchloom.specs.dataclass import dataclass
 
 SPEC_ENDINGS = (".json", ".yaml", ".yml")
@@ -42,6 +42,7 @@ class Request:
     words: tuple[str, ...]
     module: str | None = None
     processes: int | None = None
+    per_node: int | None = None
     scheduler: str = DEFAULT
     scheduler_args: tuple[str, ...] = ()
     workspace: str = ""
@@ -50,6 +51,7 @@ class Request:
     max_retries: int | None = None
     parent_run_id: str | None = None
     cfg: dict[str, CfgVal] = field(default_factory=dict)
+    defaults: dict[str, CfgVal] = field(default_factory=dict)  # of the engine, from a spec file
     component_args: dict[str, Any] | None = None
     dry: bool = False
     role: str | None = None
@@ -59,7 +61,8 @@ class Request:
 def dryrun(request: Request, runner: Runner) -> AppDryRunInfo[Any]:
     """Return what would be submitted."""
     app = build_app(request, runner)
-    cfg = {**runner.cfg_from_str(request.scheduler, *request.scheduler_args), **request.cfg}
+    said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
+    cfg = {**request.defaults, **said, **request.cfg}
     return runner.dryrun(
         app, request.scheduler, cfg, request.workspace or None, request.parent_run_id
     )
@@ -67,14 +70,28 @@ def dryrun(request: Request, runner: Runner) -> AppDryRunInfo[Any]:
 
 def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
     """Return a dry run as JSON shows it."""
-    launch = getattr(info.request, "launch", None)
+    request = getattr(info.request, "launch", info.request)
     return {
         "scheduler": scheduler,
         "app": app_to_dict(info.app) if info.app else None,
         "cfg": dict(info.cfg),
         "request": repr(info),
-        "notes": list(launch.notes) if launch else [],
+        "notes": list(getattr(request, "notes", ())),
     }
+
+
+def settled(request: Request) -> Request:
+    """Return a request with what its spec file says of engine and options, unless it said more."""
+    if kind_of(request) is not Kind.SPEC or request.scheduler != DEFAULT:
+        return request
+    from torchloom.specs.jobspec import JobSpec
+    from torchloom.specs.serialize import read_spec
+
+    spec = read_spec(request.words[0])
+    if not isinstance(spec, JobSpec) or spec.scheduler in LOCAL:
+        return request
+    policy = {"policy": str(spec.recovery.policy)} if spec.recovery.policy else {}
+    return replace(request, scheduler=spec.scheduler, defaults={**policy, **spec.options})
 
 
 def kind_of(request: Request) -> Kind:
@@ -107,7 +124,7 @@ def build_app(request: Request, runner: Runner) -> AppDef:
     kind = kind_of(request)
     if kind.is_program:
         return _with_options(_program(request, kind), request)
-    if request.processes:
+    if request.processes or request.per_node:
         raise UserError("-n is for a script, a module or a command; a component has its own -j")
     target, *rest = request.words
     if kind is Kind.COMPONENT:
@@ -131,13 +148,34 @@ def _program(request: Request, kind: Kind) -> AppDef:
     words = request.words
     if kind is Kind.SCRIPT and not os.path.isfile(words[0]):
         raise NotFound("file", words[0], _scripts_near(words[0]))
-    return loom(
+    app = loom(
         *(words[1:] if kind is Kind.SCRIPT else words),
         script=words[0] if kind is Kind.SCRIPT else None,
         m=request.module,
-        j=str(request.processes or "auto"),
+        j=_topology(request),
         python=python_of_caller(),
     )
+    if request.scheduler not in LOCAL:  # nobody said what it needs: the engine's defaults hold
+        app.roles[0].resource = NULL_RESOURCE
+    return app
+
+
+def _topology(request: Request) -> str:
+    """Return what `-n` and `--ppn` say, as `-j` says it."""
+    total, each = request.processes, request.per_node
+    if each is None:
+        return str(total or "auto")
+    if total is None or total <= each:
+        return str(total or each)
+    nodes, rest = divmod(total, each)
+    if rest:
+        raise UserError(f"-n {total} is not a multiple of --ppn {each}; change one of them")
+    if request.scheduler in LOCAL:
+        raise UserError(
+            f"-n {total} with --ppn {each} is {nodes} hosts; name an engine that has them, "
+            "such as -s slurm, or use `loom launch --hostfile`"
+        )
+    return f"{nodes}x{each}"
 
 
 def _refuse_nearly_script(target: str) -> None:

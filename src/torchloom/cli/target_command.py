@@ -17,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def target_options(function: F) -> F:
     """Add the options that say what to run, where and how."""
     options = [
-        click.option("-n", "processes", type=Number(1), metavar="N", help="Processes a node."),
+        click.option("-n", "processes", type=Number(1), metavar="N", help="Processes, in all."),
+        click.option(
+            "--ppn", "per_node", type=Number(1), metavar="N", help="Of them, on one host each."
+        ),
         click.option(
             "-s", "--scheduler", metavar="ENGINE", help="Where; `loom engines` lists them."
         ),

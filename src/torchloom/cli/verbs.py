@@ -15,6 +15,7 @@ class Verb(NamedTuple):
 
 _TARGET = (
     "-n=",
+    "--ppn=",
     "--scheduler=",
     "--scheduler_args=",
     "--workspace=",
@@ -51,7 +52,7 @@ VERBS: dict[str, Verb] = {
     ),
     "plan": Verb(
         "show what `run` would send, and what could not be honoured",
-        ("--all", "--check", *_TARGET),
+        ("--all", "--check", "--save", *_TARGET),
         "target",
     ),
     "ls": Verb(
@@ -99,6 +100,12 @@ VERBS: dict[str, Verb] = {
         "job",
         beside="pause",
     ),
+    "resize": Verb(
+        "have a job go on with more ranks, or with fewer",
+        ("--at=", "--reason=", "--json"),
+        "job",
+        first=False,
+    ),
     "checkpoint": Verb(
         "have all ranks save at one step; ls, verify, diff, export, rm",
         ("--at=", "--reason=", "--no-wait", "--json"),
@@ -139,9 +146,24 @@ VERBS: dict[str, Verb] = {
         "job",
         False,
     ),
+    "export": Verb(
+        "put a run, or several, into one HTML file that opens anywhere",
+        ("--output=", "--last=", "--yes", "--json"),
+        "job",
+        False,
+    ),
     "inspect": Verb(
         "look closer at a job: audit, stacks",
         ("--yaml", "--rank=", "--threads", "--json"),
+        "job",
+        False,
+    ),
+    "chaos": Verb(
+        "hurt a running job on purpose; does it keep its promises",
+        (
+            *("--plan=", "--mtbf=", "--kinds=", "--seed=", "--link=", "--faults=", "--for="),
+            *("--limit=", "--against=", "--output=", "--dryrun", "--yes", "--json"),
+        ),
         "job",
         False,
     ),

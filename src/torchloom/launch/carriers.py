@@ -56,11 +56,13 @@ class Carriers:
 
     def start(self) -> socket.socket:
         """Start them all; return the socket at which their agents will call."""
+        from torchloom.launch.parcel import write_private
+
         listener = link.listen_on(self._own_address())
         address = link.Address(host=listener.getsockname()[0], port=listener.getsockname()[1])
         plan = carry(self._request, self._folder, str(address), self._variables())
         for path, text in plan.files:
-            path.write_text(text)
+            write_private(path, text)  # it may hold variables
         for number, command in enumerate(plan.commands):
             self._run(command, self._folder / f"carrier-{number}.log")
         return listener
@@ -158,7 +160,7 @@ def carry(
     assert carrier is not None
     lists = {name: tuple(carrier.world[name]) for name in ("hosts", "slots", "notes")}
     world = World(**{**carrier.world, **lists})
-    by_itself = carrier.launcher == "srun"  # it hands on all of its environment
+    by_itself = carrier.launcher in ("srun", "blaunch")  # they hand on all of their environment
     own = {AGENT_VARIABLE, TOKEN_VARIABLE, *carrier.env}
     env = {name: text for name, text in variables.items() if name in own or not by_itself}
     return assemble(

@@ -18,7 +18,7 @@ from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from torchloom.rules.recovery import Verdict
+    from torchloom.rules.happening import Verdict
 
 Place = tuple[str, int, int]  # role, replica, local rank
 
@@ -126,7 +126,8 @@ class Ledger:
         rank = next(rank for rank in ended.ranks if _place_of(rank) == place)
         facts = {"role": role, "replica": replica, "local_rank": local, "attempt": rank.attempt}
         lived = {"life": rank.life, "generation": rank.generation}
-        self._write(ended, "exit", **facts, **lived, code=exit_code)
+        pid = rank.process.pid if rank.process else None
+        self._write(ended, "exit", **facts, **lived, pid=pid, code=exit_code)
 
     def finished(
         self,

@@ -54,7 +54,7 @@ def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> 
         raise NotResumable(f"what {app_id} was asked to run cannot be read: {error}") from error
     _check(request)
     if ranks is not None:
-        request = replace(request, roles=(_resized(request, ranks),))
+        request = replace(request, roles=(resized(request, ranks),))
     return continued(request, record, step)
 
 
@@ -153,7 +153,7 @@ def _keep(path: Path, kept: Path) -> None:
         shutil.copyfile(path, kept)
 
 
-def _resized(request: LaunchRequest, ranks: int) -> RoleRequest:
+def resized(request: LaunchRequest, ranks: int) -> RoleRequest:
     """Return the only role of a run with another number of ranks."""
     roles = request.roles
     if len(roles) != 1 or len(roles[0].replicas) != 1 or request.carrier is not None:

@@ -29,7 +29,7 @@ def by_native_launcher(
 ) -> LaunchRequest:
     """Return a request whose only process is the launcher; each rank becomes the program."""
     (role,) = request.roles
-    if plan.launcher in ("ssh", "torchrun"):
+    if plan.launcher in ("ssh", "blaunch", "pbs_tmrsh", "torchrun"):
         raise UserError(
             f"--per-rank: {plan.launcher} does not start ranks one by one; "
             "name srun, mpirun or mpiexec with --launcher, or leave --per-rank out"

@@ -17,7 +17,10 @@ from torchloom.launch.values import (
     whole,
 )
 
-LAUNCHERS = ("auto", "agent", "mpiexec", "mpirun", "srun", "torchrun", "ssh")
+LAUNCHERS = (
+    *("auto", "agent"),
+    *("mpiexec", "mpirun", "srun", "blaunch", "torchrun", "pbs_tmrsh", "ssh"),
+)
 
 
 class Option(NamedTuple):
@@ -83,7 +86,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "launcher",
         ("--launcher",),
-        "auto, agent, mpiexec, mpirun, srun, torchrun or ssh.",
+        "auto, agent, mpiexec, mpirun, srun, blaunch, torchrun, pbs_tmrsh or ssh.",
         "NAME",
         one_of(*LAUNCHERS),
     ),

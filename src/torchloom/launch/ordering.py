@@ -8,7 +8,7 @@ from torchloom.launch.ledger import rank_logs
 from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
-from torchloom.rules.recovery import Start
+from torchloom.rules.happening import Start
 
 
 def replica_order(

@@ -114,5 +114,7 @@ def _launcher(
     if len(topology.hosts) == 1 and (only in LOOPBACK_NAMES or same_host(only, own_host)):
         return AGENT
     hosts = len(topology.hosts) + len(spares)
-    version = mpiexec() if world.flavour in ("pbs", "lsf", "pals") else ""
+    own = {"lsf": "blaunch", "pbs": "pbs_tmrsh"}.get(world.flavour, "")
+    is_asked = has("mpiexec") or not (own and has(own))
+    version = mpiexec() if is_asked and world.flavour in ("pbs", "lsf", "pals") else ""
     return choose_launcher(world, max(2, hosts), has, version)

@@ -18,8 +18,8 @@ from torchloom.launch.reports import Reports
 from torchloom.launch.request import LaunchRequest
 from torchloom.launch.starts import Starts
 from torchloom.launch.watching import Watching
-from torchloom.rules import recovery
-from torchloom.rules.recovery import Start
+from torchloom.rules import happening
+from torchloom.rules.happening import Start
 from torchloom.rules.replica import ReplicaKey
 
 
@@ -27,13 +27,13 @@ class Rule(Protocol):
     """What decides about restarts, and what it is told."""
 
     @property
-    def state(self) -> recovery.State: ...
+    def state(self) -> happening.State: ...
 
-    def take(self, *events: recovery.Event) -> None: ...
+    def take(self, *events: happening.Event) -> None: ...
 
     def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None: ...
 
-    def exit_of(self, place: Place, code: int) -> recovery.RankExited: ...
+    def exit_of(self, place: Place, code: int) -> happening.RankExited: ...
 
 
 class Replacing:
@@ -136,13 +136,13 @@ class Replacing:
         else:
             self._rule.take(self._rule.exit_of(place, 1))
 
-    def untold(self) -> list[recovery.Event]:
+    def untold(self) -> list[happening.Event]:
         """Be watched no more, and return what the rule has not heard of meanwhile."""
         if not self.is_watched:
             return []
         lost = self._watching.stop()
-        events: list[recovery.Event] = [
-            recovery.NodeLost(node, evidence) for node, evidence in lost.items()
+        events: list[happening.Event] = [
+            happening.NodeLost(node, evidence) for node, evidence in lost.items()
         ]
         for rank, place in enumerate(self._places()):
             newest = self._watching.newest(rank)
@@ -189,7 +189,7 @@ class Replacing:
 
     def deal_with_it(self) -> None:
         untold = self.untold()
-        exits = [event for event in untold if isinstance(event, recovery.RankExited)]
+        exits = [event for event in untold if isinstance(event, happening.RankExited)]
         if failed := [event.cause for event in exits if not event.ok]:
             self._reports.began_with(failed[0])
             self._came()
@@ -202,9 +202,9 @@ class Replacing:
         self._reports.began_with(reason)
         self._came()
         untold = self.untold()
-        lost = [event for event in untold if isinstance(event, recovery.NodeLost)]
-        gone = [event for event in untold if not isinstance(event, recovery.NodeLost)]
-        self._rule.take(*lost, recovery.LiveEnded(reason or cause), *gone)
+        lost = [event for event in untold if isinstance(event, happening.NodeLost)]
+        gone = [event for event in untold if not isinstance(event, happening.NodeLost)]
+        self._rule.take(*lost, happening.LiveEnded(reason or cause), *gone)
 
     def room(self) -> Mapping[str, int]:
         role = self._request.roles[0]
@@ -227,7 +227,7 @@ class Replacing:
 
     def _is_up(self) -> bool:
         replicas = (self._rule.state.replicas[key_of(place)] for place in self._places())
-        return all(replica.phase is recovery.Phase.UP for replica in replicas)
+        return all(replica.phase is happening.Phase.UP for replica in replicas)
 
     def _came(self) -> None:
         keys = dict.fromkeys(key_of(place) for place in self._places())

@@ -10,7 +10,7 @@ from torchloom.specs.api import RetryPolicy
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from torchloom.rules.recovery import RoleRule
+    from torchloom.rules.happening import RoleRule
     from torchloom.rules.replica import ReplicaKey
 
 _OURS = ("PATH", "LOOM_PYTHON")  # set for every replica, and of no interest to a reader
@@ -57,7 +57,7 @@ class RoleRequest:
 
     def rule(self) -> "RoleRule":
         """Return what the recovery rule needs to know of this role."""
-        from torchloom.rules.recovery import RoleRule
+        from torchloom.rules.happening import RoleRule
 
         return RoleRule(
             name=self.name,
@@ -118,12 +118,20 @@ class LaunchRequest:
     generation: int = 0  # of that attempt: above it by as many as live recoveries have had
     resume_from: int | None = None  # the step to go on from, instead of the newest saved one
     live_patience: float = LIVE_PATIENCE  # without a word of a weaver: then it is a restart
+    has_plane: bool = False  # a plane is to watch it
 
     @property
     def is_live(self) -> bool:
-        """Tell whether the run's ranks may be replaced one by one: those of one group."""
-        is_one_group = len(self.roles) == 1 and self.roles[0].distributed
-        return is_one_group and self.policy.get("recovery") == "live"
+        """Tell whether the run's ranks may be replaced one by one: those of one group.
+
+        Where nobody said what to do they may if a plane is there to do it. A group that goes on
+        with fewer nodes does that.
+        """
+        if len(self.roles) != 1 or not self.roles[0].distributed:
+            return False
+        role = self.roles[0]
+        by_itself = self.has_plane and role.total > 1 and role.min_group is None
+        return self.policy.get("recovery", "live" if by_itself else "") == "live"
 
     def replica(self, key: "ReplicaKey") -> ReplicaRequest:
         return self.role(key.role).replicas[key.index]

@@ -10,7 +10,7 @@ from torchloom.launch.nodes import Nodes
 from torchloom.launch.ordering import newcomer_order, replica_order
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.request import LaunchRequest
-from torchloom.rules.recovery import Start
+from torchloom.rules.happening import Start
 from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.dataclass import dataclass
 

@@ -11,6 +11,9 @@ SchedulerFactory = Callable[..., "Scheduler[Any]"]
 BUILT_IN: Mapping[str, str] = {
     "local": "torchloom.schedulers.local_scheduler",
     "local_cwd": "torchloom.schedulers.local_scheduler",
+    "lsf": "torchloom.schedulers.lsf_scheduler",
+    "pbs": "torchloom.schedulers.pbs_scheduler",
+    "slurm": "torchloom.schedulers.slurm_scheduler",
 }
 DEFAULT = "local"
 LOCAL = ("local", "local_cwd")  # one engine under two names

@@ -121,6 +121,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
             orphan_limit=_seconds("orphan_limit", cfg),
             idle_timeout=_seconds("idle_timeout", cfg),
             policy=wishes(str(cfg.get("policy") or "")),
+            has_plane=settings.wants_plane(),
         )
         launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
         launch = saving(launch, str(cfg.get("checkpoints") or ""), settings.environment())

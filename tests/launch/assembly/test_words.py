@@ -223,7 +223,14 @@ def test_an_unknown_launcher_is_refused() -> None:
         (World("pbs"), 2, "mpiexec", "PALS 1.2.12", "pals"),
         (World("pbs"), 2, "mpiexec", "mpiexec (OpenRTE) 4.1.4", "mpirun"),
         (World("lsf"), 2, "mpiexec", "HYDRA build details:", "mpich"),
+        (World("lsf"), 2, "mpiexec blaunch", "HYDRA build details:", "blaunch"),
+        (World("lsf", elsewhere=True), 2, "blaunch", "", "ssh"),
         (World("pbs"), 2, "", "", "ssh"),
+        (World("pbs"), 2, "pbs_tmrsh", "", "pbs_tmrsh"),
+        (World("pbs"), 2, "mpiexec pbs_tmrsh", "mpiexec (OpenRTE) 4.1.4", "pbs_tmrsh"),
+        (World("pbs"), 2, "mpiexec pbs_tmrsh", "PALS 1.2.12", "pals"),
+        (World("lsf"), 2, "pbs_tmrsh", "", "ssh"),
+        (World("pbs", elsewhere=True), 2, "pbs_tmrsh", "", "ssh"),
         (World("plain", ("a", "b")), 2, "mpiexec srun", "PALS", "ssh"),
         (World("sagemaker", on_every_host=True), 2, "", "", "agent"),
     ],
@@ -234,3 +241,26 @@ def test_auto_takes_the_sites_own_way(
     chosen = choose_launcher(world, hosts, lambda name: name in programs.split(), mpiexec)
 
     assert chosen == launcher
+
+
+def test_pbs_tmrsh_finds_its_words_and_variables_in_a_file() -> None:
+    own = {"CUDA_VISIBLE_DEVICES": "0", "PBS_TASKNUM": "1", "a b": "x"}
+    asked = replace(
+        ASKED, topology=Topology(("a", "b"), (1, 1)), env=ENV | own, cwd="/it's", own_host="a"
+    )
+
+    made = assemble("pbs_tmrsh", World("pbs", ("a", "b"), (1, 1), "7"), asked)
+
+    assert made == Assembled(
+        (
+            Command(("/bin/sh", "/run/agent.sh"), host="a"),
+            Command(("pbs_tmrsh", "b", "/bin/sh", "/run/agent.sh"), host="b"),
+        ),
+        (
+            (
+                Path("/run/agent.sh"),
+                "cd '/it'\"'\"'s' || exit 1\nexport A='1\n2'\nexport B='x,y z'\nexec python t.py\n",
+            ),
+        ),
+        ("not sent, no shell can set them: a b",),
+    )

@@ -35,7 +35,7 @@ MPI_RANKS = {
 ALLOCATIONS = {
     "salloc": World("slurm", TWO, (2, 1), "10"),
     "salloc_nodes_alone": World("slurm", TWO, (1, 1), "11"),
-    "salloc_heterogeneous": World("slurm", TWO, (1, 2), "12"),
+    "salloc_heterogeneous": World("slurm", TWO, (1, 2), "12", groups=2),
     "salloc_tasks_per_node": World("slurm", THREE, (2, 2, 2), "14"),
     "sbatch": World("slurm", ("big1", "node01"), (2, 2), "18"),
     "srun_pty": World("slurm", ("big1", "node01"), (2, 1), "9", inside_step=True),

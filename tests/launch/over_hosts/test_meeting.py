@@ -1,6 +1,7 @@
 """Launches that somebody starts on every host meet, as torchrun's do, and end together."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -218,7 +219,7 @@ def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
     train = launches.script(SAY)
     elsewhere = str(launches.folder / "elsewhere")
     words = [*C10D, "--nnodes", "2", "--rdzv_conf"]
-    head = torchrun(launches, "n1", *words, "join_timeout=6", train)
+    head = torchrun(launches, "n1", *words, "join_timeout=10", train)
     until(lambda: listens(launches, "n1"))
     stranger = torchrun(launches, "n2", *words, "join_timeout=2", train, LOOM_HOME=elsewhere)
 
@@ -229,7 +230,7 @@ def test_whoever_has_another_key_is_told_so(launches: Launches) -> None:
         f"loom: the head at n1:{PORT} was not met in 2 s: it does not know our key: share "
         "$LOOM_HOME, or set LOOM_LAUNCH_TOKEN\n"
     )
-    assert "no agent in 6 s: nothing was heard of it" in alone
+    assert re.search(r"no agent in 1\d s: nothing was heard of it", alone)
     assert launches.lives() == {}
 
 

@@ -64,10 +64,11 @@ def committed(job: Watched) -> list[str]:
 
 def test_ranks_of_two_hosts_go_on_from_what_they_saved_together(job: Watched) -> None:
     launches = job.launches
-    hosts = ("--hostfile", str(launches.hostfile(n1=1, n2=1)), "--max-restarts", "2")
+    hosts = ("--hostfile", str(launches.hostfile(n1=1, n2=1)))
+    again = ("--policy", "restart", "--max-restarts", "2")
     script = str(launches.script(SAVE))
 
-    launch = launches.start("n1", *LOOM, "launch", *hosts, script, env=job.variables())
+    launch = launches.start("n1", *LOOM, "launch", *hosts, *again, script, env=job.variables())
     until(lambda: committed(job) != [], PATIENCE)
     (victim,) = launches.ranks_on("n2")
     os.kill(victim, signal.SIGKILL)

@@ -26,7 +26,9 @@ def shard(root: Path, step: int, generation: int = 0, text: bytes = b"weights") 
     return Shard("worker_0.pt", len(text), f"blake3:{blake3(text).hexdigest()}", 0)
 
 
-def commit(root: Path, step: int, written: Shard, generation: int = 0) -> Commit:
+def commit(
+    root: Path, step: int, written: Shard, generation: int = 0, clears: bool = False
+) -> Commit:
     manifest = Manifest(
         job_id="job-1",
         run_id="job-1",
@@ -43,7 +45,7 @@ def commit(root: Path, step: int, written: Shard, generation: int = 0) -> Commit
         created_at="2026-01-31T12:00:00+00:00",
     )
     text = zlib.compress(manifest.to_json().encode())
-    return Commit(HEAD, 1, str(root), step, generation, 1, text)
+    return Commit(HEAD, 1, str(root), step, generation, 1, text, clears)
 
 
 async def done(*wanted: Commit | Remove) -> list[Message]:
@@ -111,6 +113,22 @@ def test_another_checkpoint_of_the_step_stays_and_the_draft_goes(tmp_path: Path)
     assert [getattr(each, "code", "") for each in said] == ["", "already_committed"]
     assert (root / "ckpt_step_00100" / "worker_0.pt").read_bytes() == b"weights"
     assert [path.name for path in root.glob("*.g*")] == []
+
+
+def test_what_an_older_generation_did_not_end_goes_with_the_first_commit_behind_it(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "job-1" / "checkpoints"
+    shard(root, 100), shard(root, 110, 2)
+    waits = commit(root, 120, shard(root, 120, 1), 1)
+    clears = commit(root, 130, shard(root, 130, 1), 1, clears=True)
+
+    asyncio.run(done(waits))
+    before = sorted(path.name for path in root.glob("*.g*"))
+    asyncio.run(done(clears))
+
+    assert before == ["ckpt_step_00100.g0-1", "ckpt_step_00110.g2-1", "ckpt_step_00130.g1-1"]
+    assert [path.name for path in root.glob("*.g*")] == ["ckpt_step_00110.g2-1"]
 
 
 def test_what_cannot_be_done_is_said_by_its_code(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def again(
         log_dir=str(settings.runs_dir() / app_id / "logs"),
         roles=roles,
         copies="",
-        policy={},
+        policy={"recovery": "restart"},  # no plane watches it
         checkpoints="",
         saves=False,
         backoff=0.0,

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 LAUNCHERS: Mapping[str, str] = {  # and the module that knows its words, imported on use
     "srun": "srun",
+    "blaunch": "blaunch",
     "pals": "pals",
     "mpich": "mpich",
     "mpirun": "openmpi",
     "torchrun": "torchrun",
+    "pbs_tmrsh": "tmrsh",
     "ssh": "ssh",
 }
 
@@ -51,6 +53,12 @@ def choose_launcher(
         return "agent"
     if world.flavour == "slurm" and has("srun"):
         return "srun"
-    if world.flavour in ("pbs", "lsf", "pals") and has("mpiexec") and mpiexec:
-        return mpiexec_kind(mpiexec)
+    if world.flavour == "lsf" and not world.elsewhere and has("blaunch"):
+        return "blaunch"
+    kind = mpiexec_kind(mpiexec) if has("mpiexec") and mpiexec else ""
+    in_pbs = world.flavour == "pbs" and not world.elsewhere  # where alone its tasks can be made
+    if in_pbs and kind != "pals" and has("pbs_tmrsh"):
+        return "pbs_tmrsh"
+    if world.flavour in ("pbs", "lsf", "pals") and kind:
+        return kind
     return "ssh"

@@ -14,7 +14,10 @@ def assemble(world: World, request: Request) -> Assembled:
     argv = ["srun", f"--nodes={len(spot.hosts)}", f"--ntasks={spot.total}"]
     env = dict(request.env)
     files: tuple[tuple[Path, str], ...] = ()
-    if spot.uniform and _in_slurms_order(world, spot.hosts):
+    if world.groups > 1 and spot.uniform == 1 and spot.hosts == world.hosts:
+        parts = ",".join(map(str, range(world.groups)))  # each counts its own nodes
+        argv = ["srun", f"--het-group={parts}", "--ntasks-per-node=1"]
+    elif spot.uniform and _in_slurms_order(world, spot.hosts):
         argv += [f"--ntasks-per-node={spot.uniform}", "--distribution=block"]
         argv += [f"--nodelist={','.join(spot.hosts)}"]
     else:  # only a host file makes srun keep our order and uneven counts

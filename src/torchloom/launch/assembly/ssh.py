@@ -38,14 +38,14 @@ def script(command: tuple[str, ...], env: Mapping[str, str], cwd: str = "") -> s
 
 
 def _command(request: Request, host: str, index: int, place: int) -> Command:
-    own = _rank_variables(request.topology, index, place) if request.per_rank else {}
+    own = rank_variables(request.topology, index, place) if request.per_rank else {}
     text = script(request.command, own | dict(request.env), request.cwd)
     if host in LOOPBACK_NAMES or (request.own_host and same_host(host, request.own_host)):
         return Command(("sh",), stdin=text, host=host)
     return Command(("ssh", *OPTIONS, *request.flags, "--", host, "sh"), stdin=text, host=host)
 
 
-def _rank_variables(spot: Topology, index: int, place: int) -> dict[str, str]:
+def rank_variables(spot: Topology, index: int, place: int) -> dict[str, str]:
     """ssh tells a process nothing about its place, unlike every other launcher."""
     own = {
         "RANK": sum(spot.per_host[:index]) + place,

@@ -19,7 +19,7 @@ class Jsrun(Certain):
 
 
 class Lsf:
-    """`LSB_*`: hosts from the rank file, else from `LSB_MCPU_HOSTS`, else from `LSB_HOSTS`."""
+    """`LSB_*`: hosts from the rank file or the host file, else from the variables."""
 
     name = "lsf"
 
@@ -45,14 +45,17 @@ class Lsf:
         return f"LSB_JOBID={job} has no hosts beside it: not taken for a job"
 
     def _counts(self, env: Env) -> dict[str, int]:
-        try:
-            listed = self._read(Path(env["LSB_DJOB_RANKFILE"])).split()
-        except (KeyError, OSError):  # the variables below say the same
-            listed = []
+        listed = self._listed(env, "LSB_DJOB_RANKFILE") or self._listed(env, "LSB_DJOB_HOSTFILE")
         words = env.get("LSB_MCPU_HOSTS", "").split()
         if not listed and len(words) >= 2 and all(word.isdigit() for word in words[1::2]):
             return {host: int(slots) for host, slots in zip(words[::2], words[1::2], strict=False)}
         return dict(Counter(listed or env.get("LSB_HOSTS", "").split()))
+
+    def _listed(self, env: Env, name: str) -> list[str]:
+        try:
+            return self._read(Path(env[name])).split()
+        except (KeyError, OSError):  # the other places say the same
+            return []
 
 
 def _launch_node(counts: dict[str, int]) -> str:

@@ -57,6 +57,7 @@ class Slurm:
             job,
             gpus_per_host=_gpus(env),
             inside_step=_step(env) is not None,
+            groups=len(groups),
         )
 
 

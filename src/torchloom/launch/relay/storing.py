@@ -47,6 +47,7 @@ class Storing:
         self._threads = ThreadPoolExecutor(_THREADS, "store")
         self._turns: dict[str, asyncio.Lock] = {}
         self._under_way: dict[Wanted, asyncio.Task[None]] = {}
+        self._cleared: dict[str, int] = {}  # by root: below which generation no drafts are left
 
     @property
     def is_busy(self) -> bool:
@@ -101,10 +102,24 @@ class Storing:
         draft = Draft(wanted.step, wanted.generation, wanted.attempt)
         storage = self._storage(wanted.root)
         try:
-            return storage.commit(draft, Manifest.from_json(text))
+            place = storage.commit(draft, Manifest.from_json(text))
         except AlreadyCommitted:
             storage.discard(draft)  # nobody will ask for it again
             raise
+        if wanted.clears:
+            self._clear(storage, wanted)
+        return place
+
+    def _clear(self, storage: "Storage", wanted: Commit) -> None:
+        """Delete what members of older generations left, once: survivors have not been told to."""
+        from torchloom.checkpoint import CheckpointError
+
+        root, generation = wanted.root, wanted.generation
+        if generation > self._cleared.get(root, 0):
+            with contextlib.suppress(CheckpointError):  # the next commit tries it again
+                storage.fence(generation)  # first: a commit that comes late must not find half
+                storage.clear_drafts(generation)
+                self._cleared[root] = generation
 
     def _remove(self, wanted: Remove) -> str:
         """Remove a checkpoint; one that has taken its place since stays."""

@@ -1,0 +1,274 @@
+"""Verbs about jobs that another engine runs: by handle, or by what they are called here."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import click
+
+from torchloom import settings
+from torchloom.cli.output import echo, echo_json, printable, table
+from torchloom.cli.shapes import engine_job_shape, paint_state
+from torchloom.errors import Ambiguous, NotFound, UserError
+from torchloom.launch import catalog
+from torchloom.launch.logreader import Wait
+from torchloom.launch.record import Record
+from torchloom.runner.api import Runner, get_runner
+from torchloom.schedulers import LOCAL
+from torchloom.schedulers.batch import index
+from torchloom.schedulers.batch.logs import records, waiting
+from torchloom.schedulers.batch.scheduler import BatchScheduler
+from torchloom.specs.api import (
+    AppState,
+    AppStatus,
+    is_terminal,
+    make_app_handle,
+    parse_app_handle,
+)
+
+
+def handle_of(reference: str | None) -> str | None:
+    """Return the handle of the job of another engine that is meant; nothing when none is."""
+    if reference is None:
+        return None
+    if "://" in reference:
+        backend, _, _ = parse_app_handle(reference)
+        return None if backend in LOCAL else reference
+    found = list(index.find(reference))
+    newest = _newest_here(reference) if found else None
+    if newest is not None:
+        found = [entry for entry in found if entry.created_at > newest.created_at]
+    if len(found) > 1:
+        raise Ambiguous("job", reference, [entry.run_id for entry in found])
+    return make_app_handle(found[0].engine, found[0].session, found[0].job) if found else None
+
+
+def _newest_here(name: str) -> Record | None:
+    """Return the newest run of this name that is this machine's own, and no engine's."""
+    theirs = {entry.run_id for engine in index.engines() for entry in index.Index(engine).all()}
+    named = (record for record in catalog.records() if record.name == name)
+    return next((r for r in named if not {r.id, r.id.rpartition("-")[0]} & theirs), None)
+
+
+def steer(verb: str, words: Sequence[str]) -> int | list[str]:
+    """Run a verb where the job's plane is, if that is in another engine's job: its exit code.
+
+    Else the words to go on with here, by the name that the plane knows. The first word that is
+    neither a flag nor a value names the job.
+    """
+    place = next((i for i, w in enumerate(words) if not w.startswith("-") and "=" not in w), None)
+    if place is None or (handle := handle_of(words[place])) is None:
+        return list(words)
+    backend, _, app_id = parse_app_handle(handle)
+    scheduler = get_runner().scheduler(backend)
+    entry = scheduler.entry(app_id) if isinstance(scheduler, BatchScheduler) else None
+    if entry is None or not isinstance(scheduler, BatchScheduler):
+        raise NotFound("job", handle, (), "only one submitted from here can be steered")
+    named = [*words[:place], entry.run_id, *words[place + 1 :]]
+    if settings.is_inside() or _is_watched_here(entry.run_id):
+        return named
+    argv = scheduler.inside(app_id, [sys.executable, "-m", "torchloom", verb, *named])
+    if argv is None and verb == "resume":
+        echo(make_app_handle(backend, scheduler.session_name, scheduler.resubmit(app_id)))
+        return 0
+    if argv is None:
+        raise UserError(f"{handle} does not run: {verb} is for a job that does")
+    return subprocess.run(argv, check=False).returncode
+
+
+def _is_watched_here(run_id: str) -> bool:
+    """Tell whether ranks of a run speak to this host's own plane."""
+    from torchloom.cli import live
+
+    known = live.job(run_id)
+    return known is not None and any(rank["state"] == "up" for rank in known["ranks"])
+
+
+def show(handle: str, wait: bool, spec: bool, roles: str | None, as_json: bool) -> int:
+    """Print one job: its state and why, its replicas and their hosts."""
+    runner = get_runner()
+    status = runner.wait(handle) if wait else runner.status(handle)
+    if status is None:
+        raise NotFound("job", handle, (), f"`loom ls -s {parse_app_handle(handle)[0]}` lists some")
+    wanted = roles.split(",") if roles else None
+    if spec:
+        _show_spec(runner, handle, as_json)
+    elif as_json:
+        echo_json(_shape(runner, handle, status, wanted))
+    else:
+        _show(runner, handle, status, wanted)
+    return 1 if wait and status.state is not AppState.SUCCEEDED else 0
+
+
+def _shape(
+    runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None
+) -> dict[str, Any]:
+    entry = _entry(runner, handle)
+    shape = engine_job_shape(handle, entry.name if entry else "", status.state)
+    return {
+        **shape,
+        "run_id": entry.run_id if entry else None,
+        "reason": status.msg,
+        "restarts": status.num_restarts,
+        "error": status.structured_error_msg,
+        "folder": entry.folder if entry else None,
+        "replicas": [
+            {"role": one.role, "replica": one.id, "state": one.state.name, "node": one.hostname}
+            for role in status.roles
+            for one in role.replicas
+            if wanted is None or role.role in wanted
+        ],
+    }
+
+
+def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None) -> None:
+    shape = _shape(runner, handle, status, wanted)
+    why = f"  {printable(status.msg)}" if status.msg else ""
+    facts = [("handle", handle), ("state", paint_state(status.state.name) + why)]
+    facts += [(name, str(shape[key])) for name, key in _SHOWN.items() if shape[key] is not None]
+    for name, value in facts:
+        click.echo(f"{name:<9}{value}")
+    rows = [(r["role"], str(r["replica"]), r["state"], r["node"] or "-") for r in shape["replicas"]]
+    if rows:
+        click.echo("\n" + table(("ROLE", "REPLICA", "STATE", "HOST"), rows))
+    _show_error(status)
+
+
+_SHOWN = {"name": "name", "run": "run_id", "restarts": "restarts", "folder": "folder"}
+
+
+def _show_error(status: AppStatus) -> None:
+    from torchloom.specs.api import NONE
+    from torchloom.specs.status_text import read_error
+
+    if status.structured_error_msg not in (NONE, ""):
+        report = read_error(status.structured_error_msg)
+        click.echo(f"\nfirst error:\n{report.message if report else status.structured_error_msg}")
+
+
+def _show_spec(runner: Runner, handle: str, as_json: bool) -> None:
+    from torchloom.specs.api import app_to_dict
+
+    app = runner.describe(handle)
+    if app is None:
+        raise NotFound("job", handle)
+    if as_json:
+        echo_json(app_to_dict(app))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(app_to_dict(app), sort_keys=False).rstrip())
+
+
+def begun(handle: str, follow: bool) -> tuple[Record, Wait] | None:
+    """Return the run of a job and what tells of its end; to follow it, once it has begun.
+
+    Nothing when it has none, or several: then the engine's own reader shows what there is.
+    """
+    backend, _, app_id = parse_app_handle(handle)
+    scheduler = get_runner().scheduler(backend)
+    if not isinstance(scheduler, BatchScheduler) or (entry := scheduler.entry(app_id)) is None:
+        return None
+    found = scheduler.begun(app_id) if follow else records(entry.run_id)
+    if list(found) != [""]:
+        return None
+    return found[""], waiting(partial(scheduler.is_over, app_id))
+
+
+def run_id(handle: str) -> str:
+    """Return what a job is called here; one that is not known here is what it was called."""
+    entry = _entry(get_runner(), handle)
+    return entry.run_id if entry else handle
+
+
+def logs(
+    handle: str,
+    role: str | None,
+    replicas: Callable[[int], bool],
+    follow: bool,
+    regex: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    stream: str,
+) -> None:
+    """Print the lines of some replicas, or of all, by one reader."""
+    backend, _, app_id = parse_app_handle(handle)
+    runner = get_runner()
+    scheduler = runner.scheduler(backend)
+    if not isinstance(scheduler, BatchScheduler):
+        lines = runner.log_lines(handle, role or "", 0, regex, since, until, follow)
+    else:
+        places = _places(scheduler, app_id, role, replicas)
+        lines = scheduler.log_lines(app_id, places, follow, regex, since, until, stream)
+    for line in lines:
+        click.echo(line, nl=not line.endswith("\n"))
+
+
+def _places(
+    scheduler: BatchScheduler, app_id: str, role: str | None, replicas: Callable[[int], bool]
+) -> list[tuple[str, int]]:
+    entry = scheduler.entry(app_id)
+    if entry is None:
+        raise NotFound("job", app_id, (), "its logs are where it was submitted from")
+    if role is not None and role not in entry.replicas:
+        known = ", ".join(entry.replicas)
+        raise NotFound("role", role, entry.replicas, f"{entry.run_id} has: {known}")
+    roles = [role] if role else list(entry.replicas)
+    return [(name, i) for name in roles for i in range(entry.replicas[name]) if replicas(i)]
+
+
+def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> None:
+    """End jobs as their engine does, and say how they ended."""
+    runner = get_runner()
+    before = {handle: runner.status(handle) for handle in handles}
+    for handle, status in before.items():
+        if status is None:
+            raise NotFound("job", handle, (), f"`loom ls -s {parse_app_handle(handle)[0]}`")
+        if not is_terminal(status.state):
+            _stop(runner, handle, now)
+    ended = {h: runner.status(h) if no_wait else runner.wait(h, 1.0) for h in handles}
+    states = {h: s.state if s else AppState.UNKNOWN for h, s in ended.items()}
+    if as_json:
+        echo_json([engine_job_shape(h, _name(runner, h), state) for h, state in states.items()])
+        return
+    for handle, state in states.items():
+        found = before[handle]
+        had = "had already ended: " if found is not None and is_terminal(found.state) else ""
+        echo(f"{handle} {had}{state.name}")
+
+
+def _stop(runner: Runner, handle: str, now: bool) -> None:
+    backend, _, app_id = parse_app_handle(handle)
+    scheduler = runner.scheduler(backend)
+    if isinstance(scheduler, BatchScheduler):
+        scheduler.stop(app_id, at_once=now)
+    else:
+        runner.cancel(handle)
+
+
+def remove(handles: Sequence[str]) -> list[str]:
+    """Remove jobs that are over, with their folders."""
+    runner = get_runner()
+    for handle in handles:
+        backend, _, app_id = parse_app_handle(handle)
+        scheduler = runner.scheduler(backend)
+        if not scheduler.exists(app_id):
+            raise NotFound("job", handle, (), f"`loom ls -s {backend}` lists what there is")
+        if not isinstance(scheduler, BatchScheduler):
+            raise UserError(f"{backend} keeps no jobs that could be removed")
+        scheduler.delete(app_id)
+    return list(handles)
+
+
+def _entry(runner: Runner, handle: str) -> index.Entry | None:
+    backend, _, app_id = parse_app_handle(handle)
+    scheduler = runner.scheduler(backend)
+    return scheduler.entry(app_id) if isinstance(scheduler, BatchScheduler) else None
+
+
+def _name(runner: Runner, handle: str) -> str:
+    entry = _entry(runner, handle)
+    return entry.name if entry else ""

@@ -1,0 +1,208 @@
+"""Have the recovery rule decide about a run, and do what it says through its agents."""
+
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from torchloom.launch.crew import Crew, key_of
+from torchloom.launch.group import Group
+from torchloom.launch.later import Later
+from torchloom.launch.ledger import Ledger, Place
+from torchloom.launch.nodes import Nodes
+from torchloom.launch.replacing import Replacing
+from torchloom.launch.reports import Reports
+from torchloom.launch.request import LaunchRequest
+from torchloom.launch.saved import Saved
+from torchloom.launch.starts import Seating, Starts
+from torchloom.rules import happening, recovery
+from torchloom.rules.happening import Finish, Replace, Start, Stop, Verdict, Wait
+from torchloom.rules.lives import Point
+from torchloom.rules.replica import ReplicaKey
+
+_ENDS_WATCH = (happening.Idle, happening.Cancelled, happening.Leaving)
+
+
+class Ruling:
+    """The rule's state of one app, and what was decided but is not done yet."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        selector: selectors.BaseSelector,
+        nodes: Nodes,
+        ledger: Ledger,
+        reports: Reports,
+    ) -> None:
+        self.state = happening.initial(request.rules(), nodes.names, request.attempt)
+        self.verdict: Verdict | None = None
+        self.grace = request.grace
+        self.polite = int(signal.SIGTERM)  # what a replica is told first
+        self._request = request
+        self._nodes = nodes
+        self._ledger = ledger
+        self._reports = reports
+        self._events: deque[happening.Event] = deque()
+        self._decided: list[Start] = []
+        self._began: dict[ReplicaKey, float] = {}
+        self._why = "resumed"  # what the next start is for
+        self.later = Later()  # restarts that wait; ranks that were asked to leave and did not
+        self.crew = Crew(self._seat)
+        self.saved = Saved(request, ledger.note)
+        self.starts = Starts(request, nodes, Seating(self._seat, self._group, self._generation))
+        shared = (self.later, self.crew, nodes, self.starts, ledger, reports)
+        self.live = Replacing(request, selector, *shared, self)
+
+    # How the run is placed.
+
+    def needed(self) -> list[str]:
+        """Return the nodes of all replicas that are to run."""
+        seats = self.state.seats.items()
+        return [name for key, name in seats if key not in self.state.dropped]
+
+    def on(self, node: str) -> list[ReplicaKey]:
+        """Return the replicas whose seat is on a node."""
+        return [key for key, name in self.state.seats.items() if name == node]
+
+    def stopping(self) -> list[ReplicaKey]:
+        """Return the replicas that were told to end and have not."""
+        phases = ((key, replica.phase) for key, replica in self.state.replicas.items())
+        return [key for key, phase in phases if phase is happening.Phase.STOPPING]
+
+    def rank_at(self, place: Place) -> int:
+        """Return the number of a rank in its group; alone, its place on its node."""
+        role, index, local_rank = place
+        group = self._group(role)
+        return group.rank(index, local_rank) if index in group.members else local_rank
+
+    def _seat(self, key: ReplicaKey) -> str:
+        return self.state.seats[key]
+
+    def _group(self, role: str) -> Group:
+        return Group(self._request.role(role), self.state.members(role))
+
+    def _generation(self, attempt: int) -> int:
+        return self.live.generation(attempt)
+
+    # What happens, in the words of the rule.
+
+    def take(self, *events: happening.Event) -> None:
+        """Have the rule decide about these, one after the other, and do what it says."""
+        is_at_it = bool(self._events)
+        self._events.extend(events)
+        if any(isinstance(event, _ENDS_WATCH) for event in events):
+            self._events.extend(self.live.untold())
+        if is_at_it:
+            return  # whoever is at it takes these too
+        while self._events:
+            restarts = self.state.restarts
+            self.state, effects = recovery.step(self.state, self._events[0])
+            if self.state.restarts != restarts:
+                self._restarts(self._events[0])
+            for effect in effects:
+                self._do(effect)
+            self._order_starts()
+            self._events.popleft()
+
+    def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None:
+        """Say how far those came that are about to be failures, where somebody asks."""
+        if not keys or not self._request.saves or self.state.verdict is not None:
+            return
+        saved, step = self.saved.newest(), max(steps, default=-1)
+        for key in dict.fromkeys(keys):
+            lived = time.monotonic() - self._began.get(key, time.monotonic())
+            self.take(happening.Reached(key, Point(saved, step, lived)))
+
+    def exit_of(self, place: Place, code: int) -> happening.RankExited:
+        """Return a rank's end in the words of the rule."""
+        return happening.RankExited(key_of(place), place[2], code == 0, self.cause(place, code))
+
+    def cause(self, place: Place, code: int) -> str:
+        """Return the reason that a rank's end is."""
+        how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
+        if self._request.role(place[0]).distributed:
+            return f"{how}_rank_{self.rank_at(place)}"
+        return f"{how}_{place[0]}_{place[1]}"
+
+    # What is done about it.
+
+    def _do(self, effect: happening.Effect) -> None:
+        match effect:
+            case Start():
+                self._decided.append(effect)
+            case Stop():
+                self._stop(effect.key)
+            case Replace():
+                facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
+                self._ledger.note("node_replaced", replica=effect.key.index, **facts)
+            case Wait():
+                due = happening.Due(effect.number)
+                self.later.put(effect.number, effect.seconds, lambda: self.take(due))
+                self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
+            case Finish():
+                self.verdict = effect.verdict
+
+    def _restarts(self, event: happening.Event) -> None:
+        match event:
+            case happening.RankExited() | happening.Idle() | happening.LiveEnded():
+                self._why = event.cause
+            case happening.NodeLost():
+                self._why = f"node_lost_{event.node}"
+        error = self._reports.told(self._why)
+        restarts = self.state.restarts
+        self._ledger.restarted(restarts, self._generation(restarts), self._why, error)
+
+    def _order_starts(self) -> None:
+        """Have the replicas started that were decided on together."""
+        starts, self._decided = self._decided, []
+        again = [start for start in starts if start.attempt > 0]
+        is_ready = not again or self._go_on(again)
+        for start in starts:
+            ranks = self._request.role(start.key.role).ranks_of(start.key.index)
+            self.crew.begin(start.key, ranks, start.attempt)
+            self._began[start.key] = time.monotonic()
+            if is_ready:
+                self.starts.order(start)
+        if starts and is_ready:
+            self._reports.begin_again()
+            self.live.begin(starts[0].attempt)
+        elif starts:
+            self._not_started(starts)
+
+    def _go_on(self, starts: Sequence[Start]) -> bool:
+        """Find out what ranks go on from that are no first ones; false when nobody can tell."""
+        from torchloom.errors import LoomError
+
+        attempt = max(start.attempt for start in starts)
+        going = {start.key for start in starts}
+        others = {key for key, at in self.state.replicas.items() if at.alive} - going
+        try:
+            place = self.saved.go_on(self._generation(attempt), self._why, alone=not others)
+        except LoomError as error:
+            self._why = f"checkpoints_unavailable: {error}"
+            return False
+        self.starts.go_on(attempt, place)
+        return True
+
+    def _not_started(self, starts: Sequence[Start]) -> None:
+        """Take starts that came to nothing for failures, with the usual retries."""
+        for start in starts:
+            self._came_to_nothing(start.key, self._why)
+
+    def _came_to_nothing(self, key: ReplicaKey, why: str) -> None:
+        for place in self.crew.forget(key):
+            self._events.append(happening.RankExited(key, place[2], False, why))
+
+    def _stop(self, key: ReplicaKey) -> None:
+        """End a replica; one that was only about to start is told nothing."""
+        if self.starts.withdraw(key):
+            self._came_to_nothing(key, "not_started")
+        else:
+            self.send_stop(key)
+
+    def send_stop(self, key: ReplicaKey) -> None:
+        """Tell a replica to end, wherever ranks of it are."""
+        order = {"do": "stop", "key": [key.role, key.index], "signum": self.polite}
+        for node in self.crew.nodes_of(key):
+            self._nodes.tell(node, {**order, "grace": self.grace})

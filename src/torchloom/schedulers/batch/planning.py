@@ -1,0 +1,123 @@
+"""From an app to what a script needs of it. Pure, but for a look at this host's mounts."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchloom.errors import UserError, shorten
+from torchloom.launch.command import LaunchCommand
+from torchloom.schedulers.batch.options import count, text
+from torchloom.schedulers.ids import make_unique
+from torchloom.specs.api import NULL_RESOURCE, AppDef, CfgVal, Resource, Role, Workspace
+from torchloom.specs.dataclass import dataclass
+
+if TYPE_CHECKING:  # verbs that only look must not wait for imports
+    from torchloom.launch.checks.filesystems import Mount
+
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_WORKSPACES = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Hosts that are alike: what each of them needs, and how many there are."""
+
+    resource: Resource
+    least: int
+    most: int
+    roles: tuple[str, ...]
+
+
+def blocks(app: AppDef, cfg: Mapping[str, CfgVal]) -> list[Block]:
+    """Return the hosts an app needs: a replica each; roles that need the same are one block."""
+    found: list[Block] = []
+    for role in app.roles:
+        least = role.num_replicas if role.min_replicas is None else max(1, role.min_replicas)
+        mine = Block(_needs(role), least, role.num_replicas, (role.name,))
+        if found and _alike(found[-1].resource, mine.resource):
+            last = found.pop()
+            mine = Block(
+                last.resource,
+                last.least + mine.least,
+                last.most + mine.most,
+                (*last.roles, role.name),
+            )
+        found.append(mine)
+    spares = count(cfg, "spares")
+    if spares:
+        found[-1] = replace(found[-1], most=found[-1].most + spares)
+    return found
+
+
+def _needs(role: Role) -> Resource:
+    return role.resource if role.resource is not None else NULL_RESOURCE
+
+
+def _alike(one: Resource, other: Resource) -> bool:
+    return (one.cpu, one.gpu, one.memMB, one.devices) == (
+        other.cpu,
+        other.gpu,
+        other.memMB,
+        other.devices,
+    )
+
+
+def run_id_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> str:
+    """Return the id of the run: the one that was chosen, or a new one."""
+    chosen = text(cfg, "id")
+    if chosen and not re.fullmatch(_ID, chosen):
+        raise UserError(f"id: {shorten(chosen)!r} names no run; use letters, digits, . _ -")
+    return chosen or make_unique(app.name)
+
+
+def place_of(folder: Path, role: str) -> Path:
+    """Return where a role's workspace is shipped to."""
+    return folder / _WORKSPACES / role
+
+
+def shipped(app: AppDef, folder: Path) -> AppDef:
+    """Return the app with workspaces where they will be once they are shipped."""
+    roles = [
+        replace(role, workspace=Workspace({str(place_of(folder, role.name)): ""}))
+        if role.workspace
+        else role
+        for role in app.roles
+    ]
+    return replace(app, roles=roles)
+
+
+def notes(app: AppDef, engine: str, places: Sequence[Path]) -> tuple[str, ...]:
+    """Return what the submitter should know: what cannot be honoured, what hosts may not see."""
+    return (*_unhonoured(app, engine), *_unshared(places, _mounts()))
+
+
+def _unhonoured(app: AppDef, engine: str) -> Iterator[str]:
+    for role in app.roles:
+        if role.mounts:
+            yield f"role {role.name}: {engine} runs no containers; mounts are not made"
+        if role.resource is not None and role.resource.devices:
+            names = ", ".join(role.resource.devices)
+            yield f"role {role.name}: devices {names} are not asked for; name them natively"
+        LaunchCommand.of_role([role.entrypoint, *role.args])  # what makes no sense is refused here
+
+
+def _unshared(places: Sequence[Path], mounts: "Sequence[Mount]") -> Iterator[str]:
+    from torchloom.launch.checks.filesystems import existing, mount_of
+
+    seen = set()
+    for path in places:
+        mount = mount_of(existing(path).resolve(), mounts)
+        if mount is not None and not mount.is_network and mount.point not in seen:
+            seen.add(mount.point)
+            yield f"{path} is on {mount.kind}: all hosts must see it there"
+
+
+def _mounts() -> "tuple[Mount, ...]":
+    from torchloom.launch.checks.filesystems import parse_mounts
+
+    try:
+        return parse_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    except OSError:  # not Linux
+        return ()

@@ -1,0 +1,232 @@
+"""An engine that takes a script: submit, watch, read, end; in whose words, a subclass knows."""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from torchloom.errors import NotFound, UserError, shorten
+from torchloom.launch import catalog
+from torchloom.launch.folder import RunFolder
+from torchloom.launch.parcel import END
+from torchloom.launch.record import Record
+from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchloom.schedulers.batch import logs, status
+from torchloom.schedulers.batch.commands import Commands, EngineMissing
+from torchloom.schedulers.batch.engine import BatchEngine
+from torchloom.schedulers.batch.folder import app_of, end_of, entry_of, noted_now, write
+from torchloom.schedulers.batch.index import Entry, Index
+from torchloom.schedulers.batch.query import Query
+from torchloom.schedulers.batch.request import SCRIPT, BatchRequest
+from torchloom.schedulers.batch.script import in_folder
+from torchloom.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
+
+_LOOK = 0.25  # seconds between looks at a file that tells of the end
+
+
+class BatchScheduler(BatchEngine):
+    """One job of the engine an app. What is known of it lies in files; nothing is kept here."""
+
+    def __init__(self, backend: str, session_name: str, commands: Commands | None = None) -> None:
+        super().__init__(backend, session_name)
+        self._commands = commands or Commands(backend)
+        self._index = Index(backend)
+        self._query = Query(self._ask_all)
+
+    # Submitting.
+
+    def schedule(self, dryrun_info: AppDryRunInfo[BatchRequest]) -> str:
+        request = dryrun_info.request
+        self._ready()
+        write(request)
+        try:
+            job = self._submitted(request.argv, request.folder)
+        except BaseException:
+            shutil.rmtree(request.folder, ignore_errors=True)
+            raise
+        return self._noted(entry_of(request.parcel, request.folder, job), job)
+
+    def resubmit(self, app_id: str) -> str:
+        """Submit a job that is over again: its run goes on from its newest checkpoint."""
+        entry = self._index.get(app_id)
+        if entry is None:
+            raise NotFound("job", app_id, remedy="only one submitted from here can go on")
+        if not self.is_over(app_id):
+            raise UserError(f"{app_id} is not over: nothing to resume; `loom show` shows it")
+        (Path(entry.folder) / END).unlink(missing_ok=True)
+        folder = Path(entry.folder)
+        return self._noted(entry, self._submitted(self._submit_words(folder), folder))
+
+    def _submitted(self, words: Sequence[str], folder: Path) -> str:
+        script = (folder / SCRIPT).read_text("utf-8") if self.reads_script else None
+        return self._job_of(self._commands.run(words, script))
+
+    def _noted(self, entry: Entry, job: str) -> str:
+        self._index.add(replace(entry, job=job, **noted_now()))
+        self._query.forget()
+        return job
+
+    def _ready(self) -> None:
+        """Say where it must be run when the engine is not here, before anything is written."""
+        program = self._submit_words(Path())[0]
+        if not shutil.which(program):
+            raise EngineMissing(self.backend, program)
+
+    # What became of it.
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        entry, job = self._index.get(app_id), self._query.job(app_id)
+        if entry is None and job is None:
+            return None
+        record = catalog.record(entry.run_id) if entry else None
+        state, why = status.state_of(job, record, end_of(entry))
+        app = app_of(entry)
+        return DescribeAppResponse(
+            app_id=app_id,
+            state=state,
+            num_restarts=max(job.restarts if job else 0, record.restarts if record else 0),
+            msg=why,
+            structured_error_msg=status.error_of(state, record),
+            metadata=app.metadata if app else {},
+            roles_statuses=status.role_statuses(entry, job, record, state),
+            roles=app.roles if app else [],
+        )
+
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
+        """Return what was submitted from here and what else the engine has of this user."""
+        jobs, entries = self._query.jobs(), self._index.all()
+        known = {entry.job for entry in entries}
+        others = [job for job in jobs.values() if job.id not in known]
+        listed = [self._line(job.id, job.name, job.state) for job in others]
+        for entry in entries:
+            state, _ = status.state_of(jobs.get(entry.job), None, end_of(entry))
+            if state is AppState.UNKNOWN:
+                state, _ = status.state_of(None, catalog.record(entry.run_id), {})
+            listed.append(self._line(entry.job, entry.name, state))
+        return sorted(listed, key=lambda line: _number(line.app_id), reverse=True)
+
+    def _line(self, job: str, name: str, state: AppState) -> ListAppResponse:
+        handle = make_app_handle(self.backend, self.session_name, job)
+        return ListAppResponse(app_id=job, state=state, app_handle=handle, name=name)
+
+    def entry(self, app_id: str) -> Entry | None:
+        """Return what is known here of a job that was submitted from here."""
+        return self._index.get(app_id)
+
+    def is_over(self, app_id: str) -> bool:
+        """Tell whether nothing more will come of a job; asks the engine seldom."""
+        entry = self._index.get(app_id)
+        job = self._query.job(app_id)
+        return is_terminal(job.state) if job else bool(end_of(entry)) or entry is not None
+
+    def wait(self, app_id: str, timeout: float) -> bool:
+        """Sleep until the job is over, at most so long; it leaves word of its end in its folder.
+
+        One that was queued again has left word too: the engine is asked, seldom.
+        """
+        entry, deadline = self._index.get(app_id), time.monotonic() + timeout
+        has_ended = False
+        while time.monotonic() < deadline:
+            if end_of(entry):
+                if not has_ended:
+                    self._query.forget()
+                has_ended = True
+                if self.is_over(app_id):
+                    return True
+            time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
+        return False
+
+    def log_iter(
+        self,
+        app_id: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterator[str]:
+        """Yield a replica's lines; where it has several ranks, each behind its `[rankN]: `."""
+        stream = (streams or Stream.COMBINED).value
+        return self.log_lines(
+            app_id, [(role_name, k)], should_tail, regex, since, until, stream, False
+        )
+
+    def log_lines(
+        self,
+        app_id: str,
+        places: Sequence[tuple[str, int]] | None = None,
+        follow: bool = False,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        stream: str = "combined",
+        labelled: bool = True,
+    ) -> Iterator[str]:
+        """Yield the lines of some replicas, or of all, by one reader."""
+        entry = self._index.get(app_id)
+        if entry is None:
+            raise NotFound("job", app_id, remedy=f"only jobs submitted from {self._index.path}")
+        if places is None:
+            places = [(role, i) for role, many in entry.replicas.items() for i in range(many)]
+        over = partial(self.is_over, app_id)
+        return logs.lines(entry, places, over, follow, regex, since, until, stream, labelled)
+
+    def begun(self, app_id: str) -> dict[str, Record]:
+        """Return the run of a job, or those of its tasks, once one has begun or all is over."""
+        entry = self._index.get(app_id)
+        return logs.begun(entry.run_id, partial(self.is_over, app_id)) if entry else {}
+
+    def inside(self, app_id: str, words: Sequence[str]) -> tuple[str, ...] | None:
+        """Return what runs a command where the job's own plane is; nothing when it has none.
+
+        The command finds the variables, and the interpreter, that the job has.
+        """
+        entry = self._index.get(app_id)
+        record = catalog.record(entry.run_id) if entry else None
+        job = self._query.job(app_id)
+        if entry is None or record is None or job is None or job.state is not AppState.RUNNING:
+            return None
+        return (*self._inside_words(app_id, record.host), *in_folder(Path(entry.folder), words))
+
+    # Its end.
+
+    def stop(self, app_id: str, at_once: bool = False) -> None:
+        """Have a job end: its ranks save if they can, within their grace; or at once."""
+        job = self._query.job(app_id)
+        polite = self._polite_words(app_id)
+        is_launched = job is not None and job.state is AppState.RUNNING and self._has_run(app_id)
+        words = polite if polite and is_launched and not at_once else self._cancel_words(app_id)
+        self._commands.run(words)
+        self._query.forget()
+
+    def _has_run(self, app_id: str) -> bool:
+        """Tell whether there is a launch in the job that could be asked to end."""
+        entry = self._index.get(app_id)
+        record = catalog.record(entry.run_id) if entry else None
+        return record is not None and not record.is_over()
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.stop(app_id)
+
+    def _delete_existing(self, app_id: str) -> None:
+        entry, found = self._index.get(app_id), self.describe(app_id)
+        if entry is None:
+            raise UserError(f"{shorten(app_id)} was not submitted from here: nothing to remove")
+        if found is not None and not is_terminal(found.state) and self._query.job(app_id):
+            raise UserError(f"{app_id} is {found.state.name}; stop it first: `loom stop {app_id}`")
+        if catalog.record(entry.run_id) is not None:
+            RunFolder.named(entry.run_id).remove()
+        shutil.rmtree(entry.folder, ignore_errors=True)
+        for one in self._index.all():
+            if one.run_id == entry.run_id:  # a run that was resumed had several jobs
+                self._index.remove(one.job)
+
+
+def _number(job: str) -> tuple[int, str]:
+    digits = "".join(char for char in job.partition("_")[0] if char.isdigit())
+    return int(digits or 0), job

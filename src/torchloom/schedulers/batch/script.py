@@ -1,0 +1,78 @@
+"""Write a job's script: directives of an engine, then a few lines that find Python and the job.
+
+Whatever comes from outside is quoted; the job's own words and variables are not in the script.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.errors import UserError, shorten
+from torchloom.launch.parcel import VARIABLES
+
+ENTRY = "torchloom.cli.batch"
+LONGEST = 4000  # letters of a directive: engines read them into a fixed room
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class BadDirective(UserError):
+    """A value that no directive of an engine can carry."""
+
+    code = "bad_directive"
+
+    def __init__(self, name: str, value: str, why: str) -> None:
+        super().__init__(f"{name}: {shorten(value)!r} {why}")
+
+
+def checked(name: str, value: str) -> str:
+    """Return a value that fits into one line of a script, or say why it does not."""
+    if _CONTROL.search(value):
+        raise BadDirective(name, value, "has control characters, which a directive cannot carry")
+    if len(value.encode(errors="surrogateescape")) > LONGEST:
+        raise BadDirective(name, value, f"is longer than the {LONGEST} bytes of a directive")
+    return value
+
+
+def script(
+    directives: Iterable[str],
+    folder: Path,
+    cwd: str,
+    python: str,
+    setup: Sequence[str] = (),
+    before: Sequence[str] = (),
+) -> str:
+    """Return the whole script; `setup` are the user's own lines, `before` the engine's."""
+    place, interpreter = shlex.quote(str(folder)), shlex.quote(python)
+    lines = [
+        "#!/bin/bash",
+        *directives,
+        f"folder={place}",
+        f'. "$folder"/{VARIABLES} || {{ {_say(_NO_FOLDER)}; exit 73; }}',
+        *before,
+        f"cd -- {shlex.quote(cwd)} || {{ {_say(_NO_CWD)}; exit 73; }}",
+        *setup,
+        f"python={interpreter}",
+        f'"$python" -P -c "import torchloom" || {{ {_say(_NO_PYTHON)}; exit 127; }}',
+        f'exec "$python" -P -m {ENTRY} "$folder"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def in_folder(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return what runs words with the variables that a job's folder holds, inside that job."""
+    found = f'. "$0"/{VARIABLES}; export {settings.INSIDE_VARIABLE}=1; exec "$@"'
+    return ["/bin/sh", "-c", found, str(folder), *words]
+
+
+_NO_FOLDER = "does not see $folder: choose a job_dir on a file system that all hosts share"
+_NO_CWD = "does not see the folder it is to run in: submit from one that all hosts share"
+_NO_PYTHON = (
+    "has no usable $python: submit with one on a file system that all hosts share, name another "
+    "by -cfg python=.., load one by -cfg setup=.., or bring it there by loom env push"
+)
+
+
+def _say(sentence: str) -> str:
+    return f'echo "loom: $(uname -n) {sentence}" >&2'
