@@ -11,7 +11,7 @@ export TORCH PYTHON
 python = sh make/python.sh
 venv = .venv/bin/python
 
-.PHONY: help demo test check venv soak bench fresh clean
+.PHONY: help demo test check venv dashboard types screens soak bench fresh clean
 .NOTPARALLEL:
 
 help:
@@ -19,10 +19,13 @@ help:
 	@echo 'make venv         everything for development, in .venv/'
 	@echo 'make check        format, lint, types, import map, unit tests: under a minute'
 	@echo 'make test         all short tests; T=cli runs those in tests/cli alone'
+	@echo 'make dashboard    build the dashboard, with the Node here or one it fetches'
+	@echo 'make types        what the dashboard knows of the API, after a change of the routes'
+	@echo 'make screens      pictures of the dashboard at work, for docs/screens; T=overview that view alone'
 	@echo 'make soak         the long tests; T=launch those in tests/launch alone'
 	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples;'
 	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents,'
-	@echo '                  T=plane jobs and metrics beside mlflow'
+	@echo '                  T=plane jobs and metrics beside mlflow, T=dashboard the page in a browser'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -42,6 +45,16 @@ check: venv
 test: venv
 	@sh make/apt.sh
 	@$(venv) make/check.py test $(T)
+
+dashboard:
+	@$(python) make/dashboard.py --fetch
+
+types: venv
+	@$(venv) make/openapi.py
+
+screens: venv
+	@sh make/apt.sh
+	@$(venv) make/screens.py $(T)
 
 soak: venv
 	@sh make/apt.sh

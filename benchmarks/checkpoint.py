@@ -2,7 +2,7 @@
 
 The same training process (checkpoint_trainer.py) does all of it, by turns, beside a plain copy,
 `torch.save` and torch's distributed checkpoints. A stall is the time that the 50 steps after the
-trigger took longer than such steps take around them.
+trigger took longer than such steps take undisturbed.
 """
 
 import contextlib

@@ -18,7 +18,9 @@ def figure(lab: Lab) -> Figure:
     """Return the figure, beside torchrun in the setting that recovers."""
     lab.at_end.callback(end_zygotes, lab)
     peer = Launcher.torchrun(lab, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    ours, theirs = restart(Launcher.loom(lab), "loom"), restart(peer, "torch")
+    words = ("launch", "--policy", "restart", "-n")
+    mine = Launcher(lab, lab.ours / "loom", words, is_warm=True)
+    ours, theirs = restart(mine, "loom"), restart(peer, "torch")
     return Figure(
         "kill-to-repeated-step", f"ms to the next step of {RANKS} ranks, 400 MB", ours, theirs
     )

@@ -26,7 +26,6 @@ from torchloom.checkpoint import Draft, LocalStorage, Manifest, Shard
 from torchloom.worker.saving import Saver, load
 
 STEPS = 50
-FRESH = 3.0  # seconds for which the pace of undisturbed steps is known
 WIDTH = 512
 LAYER = 12 * WIDTH * WIDTH * 4 * 3  # bytes: the matrices of a layer, and what AdamW keeps of them
 
@@ -83,23 +82,19 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
         self.batch = torch.randn(64, 1024)
         self.steps()
-        self.quiet = (0.0, 0.0)  # how long undisturbed steps took, and when that was
 
     def stall(self, save: Callable[[], Callable[[], object]]) -> float:
-        """Return the time that the steps from a save on took longer than those around them.
+        """Return the time that the steps from a save on took longer than undisturbed ones.
 
-        Those after one save are those before the next, if that comes at once.
+        What else goes on here only ever slows steps down: of those before and those after, the
+        quicker are the undisturbed ones.
         """
-        before, when = self.quiet
-        if time.perf_counter() - when > FRESH:
-            before = self.steps()
+        before = self.steps()
         began = time.perf_counter()
         drain = save()
         disturbed = time.perf_counter() - began + self.steps()
         drain()
-        after = self.steps()
-        self.quiet = after, time.perf_counter()
-        return (disturbed - (before + after) / 2) * 1000
+        return (disturbed - min(before, self.steps())) * 1000
 
     def steps(self) -> float:
         """Train for some steps; return how long they took."""

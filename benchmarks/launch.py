@@ -25,6 +25,7 @@ RANKS, IDLE_RANKS = 4, 8
 LOOKS = 4  # at the memory of one start
 PROGRAM = Path(__file__).with_name("ddp.py")
 LIMIT = 120.0  # seconds; a launch that takes longer hangs
+LOOK = 0.02  # seconds; ranks write down their times, and who looks too often takes theirs
 LEAVE = "from torchloom.launch import warm; warm.leave_all()"
 NOT_A_USERS = ("LOOM_WARM", "LOOM_WARM_IDLE", "LOOM_JOB", "LOOM_AGENT_OF", "OMP_NUM_THREADS")
 
@@ -209,7 +210,7 @@ class Started:
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise CannotMeasure(f"{self.process.args!r} got nowhere: {self.last_words()}")
-            time.sleep(0.002)
+            time.sleep(LOOK)
 
     def end_well(self) -> None:
         """Wait for the launcher; anything but success makes a sample worthless."""

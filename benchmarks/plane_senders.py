@@ -14,7 +14,17 @@ from benchmarks.plane_told import Ranks
 
 from torchloom.bus import credentials, subjects
 from torchloom.bus.codec import decode, encode
-from torchloom.bus.messages import NO_RANK, VERSION, Batch, Greeting, Head, Hello, Stored, ToAgent
+from torchloom.bus.messages import (
+    NO_RANK,
+    VERSION,
+    Batch,
+    Greeting,
+    Head,
+    Hello,
+    Register,
+    Stored,
+    ToAgent,
+)
 from torchloom.bus.nats import NatsBus
 from torchloom.weaver.plane.credentials import Credentials
 
@@ -32,10 +42,11 @@ class Sender:
         self._stored: dict[str, int] = {}
         self._told = asyncio.Event()
 
-    async def introduce(self) -> int:
+    async def introduce(self, *ranks: Register) -> int:
         """Say hello; return how many batches may be under way."""
         await self._bus.subscribe(subjects.down(self._name), self._hear)
-        said = Hello(Head(VERSION, "", 0, NO_RANK, ""), self._name, self._name, "boot", 1, 0)
+        head = Head(VERSION, "", 0, NO_RANK, "")
+        said = Hello(head, self._name, self._name, "boot", 1, 0, (), ranks)
         answer = await self._bus.request(subjects.hello(self._name), encode(said), 10.0)
         return decode(answer, Greeting).window
 
@@ -45,7 +56,9 @@ class Sender:
             while place >= window and not self._is_stored(place - window):
                 await self._next()
             await self._bus.publish(subjects.records(self._name), data)
-        while not all(self._is_stored(place) for place in range(-RANKS, 0)):
+        while not all(
+            self._is_stored(place) for place in range(-min(RANKS, len(self._batches)), 0)
+        ):
             await self._next()
 
     def _is_stored(self, place: int) -> bool:

@@ -22,7 +22,10 @@ from benchmarks.figure import CannotMeasure, Figure, Lab, Subject
 from benchmarks.verdict import row
 
 HERE = Path(__file__).resolve().parent
-AREAS = ("cli", "launch", "control", "scale", "plane", "checkpoint", "recovery")
+AREAS = (
+    *("cli", "launch", "control", "scale", "plane", "checkpoint", "recovery", "dashboard"),
+    "schedulers",
+)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,12 +31,17 @@ def main(what: str, room: str = "") -> int:
 
 
 def lint() -> int:
-    """Run the linters; a clean one is one line, another shows what it said."""
-    return max(step(name, words) for name, words in LINT)
+    """Run the linters side by side; a clean one is one line, another shows what it said."""
+    failed = False
+    with ThreadPoolExecutor(len(LINT)) as pool:
+        for text, has_failed in pool.map(lambda tool: step(*tool), LINT):
+            print(text, flush=True)
+            failed = failed or has_failed
+    return int(failed)
 
 
-def step(name: str, words: list[str]) -> int:
-    """Run one tool and print its line."""
+def step(name: str, words: list[str]) -> tuple[str, bool]:
+    """Run one tool; return what there is to say of it, and whether it failed."""
     began = time.monotonic()
     done = subprocess.run(
         [BIN / words[0], *words[1:]],
@@ -48,10 +54,8 @@ def step(name: str, words: list[str]) -> int:
     )
     failed = done.returncode != 0
     verdict = "FAILED" if failed else "ok"
-    print(f"{name:12} {verdict:6} {time.monotonic() - began:5.1f} s", flush=True)
-    if failed:
-        print(done.stdout, flush=True)
-    return int(failed)
+    line = f"{name:12} {verdict:6} {time.monotonic() - began:5.1f} s"
+    return (f"{line}\n{done.stdout}" if failed else line), failed
 
 
 def run_pytest(marker: str, workers: int, room: str = "", examples: int = 100) -> int:
@@ -70,6 +74,7 @@ def run_pytest(marker: str, workers: int, room: str = "", examples: int = 100) -
     words += ["--dist", "worksteal"] if workers else []
     command = [sys.executable, "-m", "pytest", *words]
     env = {**os.environ, "LOOM_TEST_EXAMPLES": str(examples)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # nor need they do so with the tests themselves
     done = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, check=False)
     code = done.returncode
     if code == NO_TESTS and marker == "soak":

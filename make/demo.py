@@ -180,12 +180,12 @@ ACTS: tuple[tuple[str, str, Callable[[Stage], None]], ...] = (
     ("A job ends when one says so.", f"{LOOM} stop @", stop),
     (
         "A rank is killed with -9 while it trains: nothing that was saved is lost.",
-        f"{LOOM} run -d -n 4 --max-retries 3 {SAVING}",
+        f"{LOOM} run -d -n 4 --policy restart --max-retries 3 {SAVING}",
         recover,
     ),
     (
         "A rank is killed, and the others do not even stop: another takes its place.",
-        f"{LOOM} run -d -n 4 --policy live {SAVING}",
+        f"{LOOM} run -d -n 4 {SAVING}",
         outlive,
     ),
     (

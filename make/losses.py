@@ -18,7 +18,7 @@ VICTIM = 2
 
 def recover(stage: Stage) -> None:
     """Kill a rank with -9 behind a checkpoint; compare the weights with those of a quiet run."""
-    words = ("--max-retries", "3", SAVING, "--pace", "0.03")
+    words = ("--policy", "restart", "--max-retries", "3", SAVING, "--pace", "0.03")
     job = json.loads(stage.ask("run", "-d", "--json", "-n", str(len(RANKS)), *words) or "{}")["id"]
     run = stage.home / "runs" / job
     until(lambda: list(run.glob("checkpoints/ckpt_step_*[0-9]/manifest.json")) != [])
@@ -34,7 +34,7 @@ def recover(stage: Stage) -> None:
 def outlive(stage: Stage) -> None:
     """Kill a rank; the processes of the others go on, and so does the very step."""
     trace = stage.home / "trace"
-    words = ("--policy", "live", SAVING, "--pace", "0.03", "--trace", str(trace))
+    words = (SAVING, "--pace", "0.03", "--trace", str(trace))
     job = json.loads(stage.ask("run", "-d", "--json", "-n", str(len(RANKS)), *words) or "{}")["id"]
     run, files = stage.home / "runs" / job, [trace / f"rank-{rank}" for rank in RANKS]
     until(lambda: any(told["event"] == "watched" for told in events(run)))

@@ -34,7 +34,7 @@ def until(happened: Callable[[], bool]) -> None:
 class Stage:
     """A state folder, a plane and a zygote that are not the user's, and the commands run there."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **more: str) -> None:
         self.home = home
         self._end = time.monotonic() + LIMIT
         self._runtime = Path(tempfile.mkdtemp(prefix="loom-demo-"))  # short: it is for sockets
@@ -44,6 +44,7 @@ class Stage:
             "LOOM_HOME": str(home),
             "XDG_RUNTIME_DIR": str(self._runtime),
             "PYTHONUNBUFFERED": "1",
+            **more,
         }
 
     def loom(self, *words: str) -> str:

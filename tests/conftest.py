@@ -20,7 +20,14 @@ import hypothesis
 import pytest
 
 from .cluster import NEEDS
-from .cluster.fixtures import cluster, hosts_of_the_run, slurm_cluster, ssh_cluster
+from .cluster.fixtures import (
+    cluster,
+    hosts_of_the_run,
+    lsf_cluster,
+    pbs_cluster,
+    slurm_cluster,
+    ssh_cluster,
+)
 
 # Behind an ampersand or nohup these are ignored, and all that a test starts inherits that.
 for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -37,7 +44,14 @@ _LONGEST_BASE = 20  # letters of the temporary folder; a socket's whole name has
 _FEWEST = 10  # examples
 _LESSENED: set[tuple[object, str]] = set()  # of several items one function may be
 
-__all__ = ["cluster", "hosts_of_the_run", "slurm_cluster", "ssh_cluster"]
+__all__ = [
+    "cluster",
+    "hosts_of_the_run",
+    "lsf_cluster",
+    "pbs_cluster",
+    "slurm_cluster",
+    "ssh_cluster",
+]
 
 
 def _no_torch() -> str:
@@ -107,6 +121,22 @@ def _no_browser() -> str:
     return _absent("chromium")
 
 
+def _no_faketime() -> str:
+    from .cli.chaos.faking import library
+
+    return "" if library() else "not installed: faketime"
+
+
+def _no_dashboard() -> str:
+    from .dashboard.building import built
+
+    return built()[1]
+
+
+def _no_hatchling() -> str:
+    return "" if importlib.util.find_spec("hatchling") else "not installed: hatchling"
+
+
 def _no_ssh() -> str:
     return _absent("sshd", "ssh", "ssh-keygen")
 
@@ -128,6 +158,9 @@ def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
 PROBES: Mapping[str, Callable[[], str]] = {
     "bash": _no_bash,
     "browser": _no_browser,
+    "dashboard": _no_dashboard,
+    "hatchling": _no_hatchling,
+    "faketime": _no_faketime,
     "mount": _no_mount,
     "mpi": _no_mpi,
     "mpich": _no_mpich,

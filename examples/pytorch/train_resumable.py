@@ -1,9 +1,10 @@
-"""Train a network that loses nothing when a process dies: it goes on from its last checkpoint.
+"""Train a network that loses nothing when a process dies: another takes its place.
 
-    loom run -n 4 --max-retries 3 examples/pytorch/train_resumable.py
+    loom run -n 4 examples/pytorch/train_resumable.py
 
-Kill a rank with -9 while it trains: all ranks start again and end with the very same weights. With
-`--policy live` only the one that was killed does; the others repeat the step and go on.
+Kill a rank with -9 while it trains: a new process takes its place, the others repeat the step and
+go on. With `--policy restart --max-retries 3` all ranks start again from their last checkpoint.
+Either way they end with the very same weights.
 `loom stop` ends it with a checkpoint, `loom resume` goes on, tomorrow and with other ranks too.
 """
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 LOOPBACK = "127.0.0.1"  # where ranks of one host meet; nothing binds to all addresses
 LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1", "localhost.localdomain")
+INSIDE_VARIABLE = "LOOM_INSIDE"  # 1: a command that was sent into an engine's job
 LOCAL_HOST_NAME = "localhost"  # what TorchX puts into TORCHX_RANK0_HOST on one machine
 
 
@@ -50,6 +51,11 @@ def plane_dir() -> Path:
 def wants_plane() -> bool:
     """Tell whether runs have the plane of this user watch them; `LOOM_PLANE=0` says no."""
     return os.environ.get("LOOM_PLANE") != "0"
+
+
+def is_inside() -> bool:
+    """Tell whether this command was sent to where a job's plane is: it goes no further."""
+    return os.environ.get(INSIDE_VARIABLE) == "1"
 
 
 def torchx_home() -> Path:

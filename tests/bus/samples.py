@@ -89,7 +89,7 @@ TO_AGENT: tuple[m.Message, ...] = (
     m.Kill(HEAD, 4, 9, "hang_rank_5"),
     *TO_RANK[:-2],
     m.TakeStacks(HEAD, 4, "s1", ("9f0c",)),
-    m.Commit(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 100, 3, 1, b"x\x9c\xabV"),
+    m.Commit(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 100, 3, 1, b"x\x9c\xabV", True),
     m.Remove(HEAD, 4, "/runs/gpt-1a2b/checkpoints", 90, 2, 1),
     *TO_LAUNCH,
 )

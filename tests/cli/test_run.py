@@ -432,9 +432,11 @@ def test_another_engine_is_submitted_to_followed_and_listed(
 
     assert (text(done.stdout), done.returncode) == ("far://torchx/echo-1\n", 1)
     assert sorted(text(done.stderr).splitlines()) == [
+        *(f"  loom {verb} far://torchx/echo-1" for verb in ("logs -f", "show", "stop")),
         "[echo0]: line of 0",
         "[echo1]: line of 1",
         "loom: far://torchx/echo-1 FAILED",
+        "loom: submitted",
     ]
     assert json.loads(detached.stdout) == {
         "id": "echo-1",
@@ -447,6 +449,9 @@ def test_another_engine_is_submitted_to_followed_and_listed(
     assert [line for line in text(planned.stdout).splitlines() if line.startswith("engine")] == [
         "engine: far",
         "engine: local",
+        "engine: lsf",
+        "engine: pbs",
+        "engine: slurm",
     ]
 
 

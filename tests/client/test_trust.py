@@ -42,6 +42,7 @@ class Shown:
                 pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False  # so that closing it waits for who is being answered
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(known.chain, known.key)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ..living import until
+from ..weaver.fresh import fresh
 from ..worker.ranks import Zygote
 from .steering import PATIENCE, Job, Plane, loom
 
@@ -47,6 +48,8 @@ def plane(place: Path, database: str) -> Iterator[Plane]:
         patch.setenv("LOOM_DATABASE", database)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.chdir(place / "work")
+        if not database:
+            fresh(place / "loom" / "plane")
         loom("up")
         yield Plane()
         loom("down")

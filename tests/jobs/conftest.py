@@ -12,6 +12,7 @@ from torchloom.client import plane as door
 from ..control.conftest import living
 from ..control.steering import PATIENCE, Plane, loom
 from ..living import until
+from ..weaver.fresh import fresh
 
 SCRIPT = """
 import os, socket, time
@@ -47,6 +48,7 @@ def plane(folder: Path, slots: int, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("LOOM_WARM", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(folder / "work")
+    fresh(folder / "loom" / "plane")
     loom("up")
     yield Plane()
     loom("down")

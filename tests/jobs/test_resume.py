@@ -354,10 +354,71 @@ def test_a_job_that_is_stopped_saves_first_and_goes_on_from_there_with_fewer(
 
 
 @pytest.mark.needs("torch")
+def test_a_job_is_resized_at_one_step_and_goes_on_at_it_with_as_many_as_were_wanted(
+    train: Callable[..., str], folder: Path
+) -> None:
+    job = train(steps=200)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+
+    said = json.loads(loom("resize", job, "1", "--reason", "others need it", "--json"))
+    until(lambda: (1, said["effective_step"]) in ledger(folder), LONG)
+    alone = catalog.record(job)
+    door.ask("resize", None, job=job, workers=2, author="ann")
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+
+    first, other = said["effective_step"], min(s for life, s in ledger(folder) if life == 2)
+    assert (said["kind"], said["payload"]) == ("resize", {"release": True, "workers": 1})
+    assert alone is not None
+    assert len(alone.ranks) == 1
+    assert [step for _, step in ledger(folder)] == list(range(200)), "a step twice, or none"
+    assert [step for _, step in ledger(folder, 1)] == [*range(first), *range(other, 200)]
+    assert door.ask("job", job=job)["attempt"] == 3
+    asked = door.ask("audit", job=job)
+    assert [one["kind"] for one in asked] == ["resize", "resize"]
+
+
+@pytest.mark.needs("torch")
+def test_a_job_is_resized_by_the_next_weaver_if_this_one_dies_first(
+    train: Callable[..., str], folder: Path, plane: Plane
+) -> None:
+    job = train(steps=1_000_000)
+    until(lambda: len(ledger(folder)) > 12, LONG)
+    door.ask("resize", None, job=job, workers=1, at=600, wait=0)
+
+    plane.kill("weaver")
+    until(lambda: any(life == 1 for life, _ in ledger(folder)), LONG)
+
+    other = [step for _, step in ledger(folder, 1)]
+    steps = [step for _, step in ledger(folder)][: len(other) + 1]
+    assert len(other) >= 600, "it was not to be before that step"
+    assert other == list(range(len(other)))
+    assert steps == list(range(len(other) + 1)), "a step twice, or none"
+    assert (1, len(other)) in ledger(folder)
+    loom("stop", "--now", job)
+
+
+def test_a_job_that_could_not_go_on_with_other_ranks_keeps_those_it_has(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(workers=2, seconds=60)["id"]
+    until(lambda: len(starts()) == 2, LONG)
+
+    done = subprocess.run([LOOM, "resize", job, "1"], capture_output=True, text=True)
+    odd = subprocess.run([LOOM, "resize", job], capture_output=True, text=True)
+
+    assert (done.returncode, odd.returncode) == (2, 2)
+    assert f"{job} keeps its ranks: others could go on from nothing" in done.stderr
+    assert "write how many ranks it is to have: loom resize [JOB] N" in odd.stderr
+    assert state_of(job) == "RUNNING"
+    assert len(starts()) == 2
+    loom("stop", "--now", job)
+
+
+@pytest.mark.needs("torch")
 def test_a_killed_rank_is_a_recovery_with_its_reason_and_then_the_job_runs(
     train: Callable[..., str], folder: Path
 ) -> None:
-    job = train(steps=120)
+    job = train(steps=120, recovery={"policy": "restart"})
     until(lambda: len(ledger(folder)) > 22, LONG)
     rank = catalog.record(job).ranks[1].process  # type: ignore[union-attr]
 

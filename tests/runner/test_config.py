@@ -342,7 +342,10 @@ def test_without_names_every_engine_is_dumped() -> None:
     assert sorted(line for line in text.getvalue().splitlines() if line[:1] == "[") == [
         "[local]",
         "[local_cwd]",
+        "[lsf]",
+        "[pbs]",
         "[queues]",
+        "[slurm]",
     ]
 
 

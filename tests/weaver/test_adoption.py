@@ -14,7 +14,7 @@ from torchloom.launch.ledger import Ledger, Started, rank_records
 from torchloom.launch.poke import poke
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.rules.recovery import Verdict
+from torchloom.rules.happening import Verdict
 from torchloom.rules.response import Policy, Recovery
 from torchloom.settings import plane_dir
 from torchloom.specs.api import AppState

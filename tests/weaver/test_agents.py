@@ -251,6 +251,31 @@ def test_who_says_hello_again_is_greeted_and_its_ranks_welcomed_again(tmp_path: 
     assert rows(tmp_path, "SELECT rank FROM ranks ORDER BY rank") == [(0,), (1,), (2,)]
 
 
+def test_who_says_hello_twice_before_it_is_his_turn_is_answered_twice(tmp_path: Path) -> None:
+    answered: list[str] = []
+
+    async def hear(subject: str, data: bytes, reply: str) -> None:
+        answered.append(subject)
+
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            bus = MemoryBus(exchange)
+            said = encode(Hello(Head(VERSION, "", 0, -1, ""), "node-1", "h", "b", 1, 0))
+            for reply in ("answer.1", "answer.2"):
+                await bus.subscribe(reply, hear)
+
+            for reply in ("answer.1", "answer.2"):
+                await weaver.agents.hello(subjects.hello("node-1"), said, reply)
+
+            await until(lambda: len(answered) == 2)
+
+    asyncio.run(scenario())
+
+    assert answered == ["answer.1", "answer.2"]
+    assert rows(tmp_path, HEARTBEATS) == [("agent_up", NO_RANK)]
+
+
 def test_an_agent_that_was_lost_is_up_again_by_the_same_words(tmp_path: Path) -> None:
     async def scenario() -> None:
         exchange = Exchange()

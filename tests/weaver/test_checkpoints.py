@@ -563,6 +563,56 @@ def test_a_job_whose_launch_says_later_where_they_go_is_committed_then(tmp_path:
     asyncio.run(scenario())
 
 
+def test_a_shard_that_overtakes_its_rank_counts_once_the_rank_is_known(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange):
+            node, ranks = await launched(exchange)
+            later = [register(rank.head.rank, world=2, generation=1) for rank in ranks]
+            newcomers = [FakeRank(node, told) for told in later]
+            await node.write(newcomers[1], 100)  # neither it nor its generation is known
+            await node.act(later[0])
+            await node.write(newcomers[0], 100)
+            assert node.of(Commit) == []
+            await node.act(later[1])
+            await until(lambda: states(tmp_path) == {100: "committed"})
+
+    asyncio.run(scenario())
+
+    assert saved(tmp_path) == [(100, 1, "committed", "")]
+
+
+def test_a_commit_tells_whether_anything_of_older_generations_may_still_be_committed(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> list[tuple[int, bool]]:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            node, ranks = await launched(exchange)
+            node.is_deaf = True
+            for rank in ranks:
+                await node.write(rank, 100)
+            await until(lambda: node.of(Commit))
+            later = [await reborn(node, rank, 1) for rank in ranks]
+            await until(lambda: weaver.jobs.all()[0].generation == 1)
+            for rank in later:
+                await node.write(rank, 110)
+            await until(lambda: 110 in [asked.step for asked in node.of(Commit)])
+            node.is_deaf = False
+            for asked in node.of(Commit):
+                await node.answer(asked)
+            await until(lambda: set(states(tmp_path).values()) == {"committed"})
+            for rank in later:
+                await node.write(rank, 120)
+            await until(lambda: states(tmp_path).get(120) == "committed")
+            return [(asked.step, asked.clears) for asked in node.of(Commit)]
+
+    asked = asyncio.run(scenario())
+
+    first = dict(reversed(asked))  # they may be said again
+    assert first == {100: True, 110: False, 120: True}
+
+
 def test_a_rank_cannot_say_where_its_job_has_its_checkpoints(tmp_path: Path) -> None:
     async def scenario() -> Any:
         exchange = Exchange()

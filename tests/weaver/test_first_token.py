@@ -12,14 +12,16 @@ import pytest
 from torchloom.weaver.first_token import TokenFileUnusable, introduce, token_file
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.people import People, hash_of
-from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store import open_store
+
+from .fresh import fresh
 
 NOBODY = 65534
 
 
 @pytest.fixture
 def people(tmp_path: Path) -> Iterator[People]:
-    store = open_store(Place(tmp_path / "plane"))
+    store = open_store(fresh(tmp_path / "plane"))
     yield People(store.state, Journal(store.state))
     store.close()
 

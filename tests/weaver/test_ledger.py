@@ -10,10 +10,11 @@ from torchloom.rules.command import Ack, Command, Entry, Kind, Status
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store import open_store
 from torchloom.weaver.wire import wrapped
 
 from .fakes import crowd, rows, until
+from .fresh import fresh
 
 STATES = "SELECT kind FROM events WHERE kind LIKE 'command%' ORDER BY seq"
 COMMANDS = "SELECT id, state, effective FROM commands ORDER BY number"
@@ -26,7 +27,7 @@ def entry(name: str = "c1", number: int = 1) -> Entry:
 
 
 def ledger_at(folder: Path) -> Ledger:
-    state = open_store(Place(folder)).state
+    state = open_store(fresh(folder)).state
     return Ledger(state, Journal(state))
 
 
@@ -92,7 +93,7 @@ def test_what_ranks_did_is_stored_before_their_records_are(tmp_path: Path) -> No
 
     async def scenario() -> None:
         exchange = Exchange()
-        store, bus = open_store(Place(tmp_path)), MemoryBus(exchange)
+        store, bus = open_store(fresh(tmp_path)), MemoryBus(exchange)
         weaver = Weaver(store, bus)  # in which no time passes: nothing is stored by the way
         await weaver.start()
         agent, (first, second) = await crowd(exchange, 2)

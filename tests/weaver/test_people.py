@@ -22,10 +22,11 @@ from torchloom.weaver.people import (
     People,
     UserDisabled,
 )
-from torchloom.weaver.store import Place, Store, open_store
+from torchloom.weaver.store import Store, open_store
 from torchloom.weaver.store.rows import Link, Token, User
 
 from .fakes import rows
+from .fresh import fresh
 
 NOW = 1_000_000.0
 
@@ -120,7 +121,7 @@ def test_the_last_admin_can_be_neither_demoted_nor_disabled(
 
 
 def test_of_a_token_only_the_hash_is_kept_and_it_is_shown_once(tmp_path: Path) -> None:
-    store = open_store(Place(tmp_path))
+    store = open_store(fresh(tmp_path))
     people = people_of(store)
     people.put("alice", "viewer", None, "admin")
 

@@ -511,6 +511,62 @@ def test_without_the_policy_nobody_is_watched(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("policy", [{}, {"on_loss": "fail"}], ids=["nothing", "nan"])
+def test_a_job_that_says_nothing_of_lost_ranks_is_watched_if_it_can_be(
+    tmp_path: Path, policy: dict[str, str]
+) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent = await begun(exchange, policy=policy)
+            await agent.launch.says()
+            for member in agent.members.values():
+                await member.trains()
+            await until(lambda: JOB in weaver.regrouping.watched())
+
+            await agent.launch.kill(1)
+            await recovered(agent, weaver, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_says_nothing_and_cannot_is_not_told_of(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent = await begun(exchange, policy={})
+            await agent.launch.says()
+            for member in agent.members.values():
+                await member.trains(why="no model is wrapped")
+            await agent.members[0].finishes()  # heard after all of that
+            await until(lambda: agent.members[0].of(Release))
+
+            assert events(weaver, "not_live") == []
+            assert weaver.regrouping.watched() == frozenset()
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_that_names_another_policy_ends_the_watch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            agent = await begun(exchange, policy={})
+            await agent.launch.says()
+            for member in agent.members.values():
+                await member.trains()
+            await until(lambda: JOB in weaver.regrouping.watched())
+
+            await agent.act(job_event("job", JOB, policy={"recovery": "restart"}))
+            await agent.launch.kill(1)
+            await until(lambda: [told.is_live for told in agent.launch.of(Watch)][-1:] == [False])
+
+            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.jobs.get(JOB).generation == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_quiet_job_costs_nothing(tmp_path: Path, commits: list[int]) -> None:
     async def scenario() -> None:
         exchange = Exchange()

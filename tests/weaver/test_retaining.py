@@ -213,6 +213,30 @@ def test_what_is_due_can_be_asked_and_had_done_at_the_door(tmp_path: Path) -> No
     scene(tmp_path, act, OLD)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runs = 90d\nkeep = 7\npinned = best", {"runs": 90 * DAY, "keep": 7, "pinned": ["best"]}),
+        (
+            "logs = soon",
+            {"problem": "[retention] logs = soon: write an age such as 12h, 90d or 4w, or never"},
+        ),
+    ],
+)
+def test_what_is_in_force_can_be_asked_and_so_can_what_is_wrong_with_it(
+    tmp_path: Path, text: str, said: dict[str, Any]
+) -> None:
+    (tmp_path / ".loomconfig").write_text(f"[retention]\n{text}\n")
+    nothing = {"runs": None, "metrics": None, "logs": None, "dumps": None}
+
+    async def act(weaver: Weaver) -> None:
+        answer = await Answering(weaver).answer(asking("retention"))
+
+        assert answer == {"ok": {**nothing, "keep": 100, "pinned": [], "problem": None, **said}}
+
+    scene(tmp_path, act, OLD)
+
+
 def test_a_run_whose_end_nobody_can_read_stays_and_keeps_no_other(tmp_path: Path) -> None:
     (tmp_path / ".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\n")
 

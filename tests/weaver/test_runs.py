@@ -9,6 +9,7 @@ from torchloom.bus.messages import VERSION, Head, Metrics
 from torchloom.errors import NotFound
 from torchloom.weaver.comparing import BadComparison, compared
 from torchloom.weaver.conditions import BadCondition
+from torchloom.weaver.ordering import BadOrder
 from torchloom.weaver.runs import BadCursor, Search, diff, listed, shown
 from torchloom.weaver.store import Numbered, Store
 from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
@@ -106,7 +107,62 @@ def test_pages_follow_each_other_without_a_gap_though_runs_are_added(full: Store
     assert second["next"] is None
 
 
+@pytest.mark.parametrize(
+    ("sort", "runs"),
+    [
+        ("last:loss", ["gpt-4", "mnist-2", "mnist-1", "cnn-3"]),
+        ("-last:loss", ["cnn-3", "mnist-1", "mnist-2", "gpt-4"]),
+        ("config:lr", ["mnist-1", "cnn-3", "gpt-4", "mnist-2"]),
+        ("-config:lr", ["cnn-3", "mnist-1", "gpt-4", "mnist-2"]),
+        ("config:opt.name", ["cnn-3", "mnist-2", "gpt-4", "mnist-1"]),
+        ("-config:opt.name", ["mnist-2", "cnn-3", "gpt-4", "mnist-1"]),
+        ("created_at", ["mnist-1", "mnist-2", "cnn-3", "gpt-4"]),
+        ("duration", ["cnn-3", "mnist-2", "mnist-1", "gpt-4"]),
+        ("-project", ["cnn-3", "mnist-1", "mnist-2", "gpt-4"]),
+    ],
+)
+def test_sorted_pages_follow_each_other_and_what_a_run_does_not_have_is_last(
+    full: Store, sort: str, runs: list[str]
+) -> None:
+    full.state.put(
+        given("mnist-1", {"lr": 0.1}),
+        given("mnist-2", {"opt": {"name": "sgd"}}),
+        given("cnn-3", {"lr": 2, "opt": {"name": "adam"}}),
+    )
+    pages, cursor = [], ""
+
+    while not pages or cursor:
+        page = listed(full, Search(sort=sort), 1, cursor)
+        pages.append(page["items"])
+        cursor = page["next"] or ""
+
+    assert [one["run_id"] for items in pages for one in items] == runs
+
+
+def given(job: str, values: dict[str, Any]) -> Submission:
+    return Submission(job, int(job[-1]), spec={"hyperparameters": values})
+
+
+def test_a_list_has_what_each_run_was_given(full: Store) -> None:
+    full.state.put(given("mnist-1", {"lr": 0.1}))
+
+    items = listed(full)["items"]
+
+    assert {one["run_id"]: one["config"] for one in items} == {
+        "gpt-4": {},
+        "cnn-3": {},
+        "mnist-2": {},
+        "mnist-1": {"lr": 0.1},
+    }
+
+
 def test_what_cannot_be_understood_is_refused(full: Store) -> None:
+    for cursor in ("here", "[1]", "[[], 1, 2]", "[" * 5000, "[1, 2]"):
+        with pytest.raises(BadCursor, match="no place to read on from"):
+            listed(full, Search(sort="name"), cursor=cursor)
+    for sort in ("odd", "last:", "odd:loss", "-", "config"):
+        with pytest.raises(BadOrder, match="cannot be sorted by"):
+            listed(full, Search(sort=sort))
     with pytest.raises(BadCursor, match="no place to read on from"):
         listed(full, cursor="here")
     with pytest.raises(BadCondition):
@@ -194,5 +250,6 @@ def test_a_job_that_waits_is_found_by_the_labels_of_its_spec(full: Store) -> Non
 def test_a_run_that_goes_on_has_its_metrics_by_now(full: Store) -> None:
     run = shown(full, "gpt-4")
 
-    assert run["metrics"] == {"loss": {"last": 0.1, "best": 0.1, "best_step": 1}}
+    loss = {"last": 0.1, "min": 0.1, "max": 0.1, "best": 0.1, "best_step": 1}
+    assert run["metrics"] == {"loss": loss}
     assert (run["summary"], run["recorded"], run["commit"]) == (None, None, None)

@@ -16,6 +16,7 @@ from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import Place, open_store
 
 from .fakes import until
+from .fresh import fresh
 from .queued import World, stored
 
 SPEC = {"name": "train", "script": "train.py", "resources": {"workers": 2}}
@@ -46,7 +47,7 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def door_of(where: Path | Place, world: World | None = None) -> AsyncIterator[Door]:
-    place = where if isinstance(where, Place) else Place(where)
+    place = where if isinstance(where, Place) else fresh(where)
     store, bus, world = open_store(place), MemoryBus(Exchange()), world or World()
     weaver = Weaver(store, bus, world)
     await weaver.start()

@@ -69,8 +69,8 @@ def test_a_summary_has_what_ranks_told_and_the_weaver_saw(store: Store) -> None:
         "wall_seconds": 60.5,
         "restarts": 1,
         "metrics": {
-            "accuracy": {"last": 0.3, "best": 0.3, "best_step": 2},
-            "loss": {"last": 0.7, "best": 0.5, "best_step": 1},
+            "accuracy": {"last": 0.3, "min": 0.1, "max": 0.3, "best": 0.3, "best_step": 2},
+            "loss": {"last": 0.7, "min": 0.5, "max": 0.7, "best": 0.5, "best_step": 1},
         },
     }
 
@@ -102,7 +102,7 @@ def test_metrics_are_those_of_the_lowest_rank_that_has_them(store: Store) -> Non
         stored(store, Metrics(head, ("loss",), ((1, 10.0, value),)), rank=rank)
 
     assert metrics_of(store.records, "job-1") == {
-        "loss": {"last": 0.5, "best": 0.5, "best_step": 1}
+        "loss": {"last": 0.5, "min": 0.5, "max": 0.5, "best": 0.5, "best_step": 1}
     }
 
 
@@ -129,9 +129,9 @@ def test_the_best_is_the_first_of_the_best_and_never_what_is_no_number(store: St
     stored(store, Metrics(head, ("loss", "accuracy", "odd"), rows))
 
     assert metrics_of(store.records, "job-1") == {
-        "accuracy": {"last": "nan", "best": 0.5, "best_step": 0},
-        "loss": {"last": "nan", "best": 0.4, "best_step": 1},
-        "odd": {"last": "nan", "best": None, "best_step": None},
+        "accuracy": {"last": "nan", "min": 0.4, "max": 0.5, "best": 0.5, "best_step": 0},
+        "loss": {"last": "nan", "min": 0.4, "max": 0.5, "best": 0.4, "best_step": 1},
+        "odd": {"last": "nan", "min": None, "max": None, "best": None, "best_step": None},
     }
 
 

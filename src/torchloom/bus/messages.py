@@ -325,6 +325,7 @@ class Commit(Message, frozen=True):
     """Make a draft the checkpoint of its step: all of its shards are written.
 
     It is said again until it is answered; `manifest` is the text to be committed, zlib-compressed.
+    With `clears` nothing that older generations have written is to be committed any more.
     """
 
     epoch: int
@@ -333,6 +334,7 @@ class Commit(Message, frozen=True):
     generation: int
     attempt: int
     manifest: bytes
+    clears: bool = False
 
 
 class Committed(Message, frozen=True):

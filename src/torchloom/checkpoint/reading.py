@@ -16,6 +16,7 @@ from torchloom.checkpoint.errors import (
 )
 from torchloom.checkpoint.layout import MANIFEST, folder_name, rank_of, step_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
+from torchloom.checkpoint.storage import Told
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # not there, or not what it should be
 _BROKEN = (*_ABSENT, errno.EIO, errno.EINVAL, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO))
@@ -56,10 +57,10 @@ class LocalReader:
         compare(step, shard, got, content if check else shard.hash)
         return whole
 
-    def verify(self, step: int) -> None:
+    def verify(self, step: int, told: Told | None = None) -> None:
         """Read and hash everything of a step."""
         with self._opened(step=step) as root:
-            self._verify(root, step)
+            self._verify(root, step, told)
 
     def latest(self) -> int | None:
         """Return the newest step whose manifest can be read and whose shards have their sizes."""
@@ -111,12 +112,12 @@ class LocalReader:
                     raise Damaged(manifest.step, shard.name, "is missing")
                 compare(manifest.step, shard, size, shard.hash)
 
-    def _verify(self, root: int, step: int) -> None:
+    def _verify(self, root: int, step: int, told: Told | None = None) -> None:
         manifest = self._manifest(root, step)
         self._check_sizes(root, manifest)
         for shard in manifest.shards:
             with self._shard(root, step, shard) as descriptor:
-                size, content = stream.hash_of(self._filling(descriptor))
+                size, content = stream.hash_of(self._filling(descriptor), told)
             compare(step, shard, size, content)
 
     def _filling(self, descriptor: int) -> Callable[[memoryview], int]:

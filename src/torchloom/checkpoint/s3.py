@@ -24,7 +24,7 @@ from torchloom.checkpoint.errors import (
 from torchloom.checkpoint.layout import MANIFEST, Draft, folder_name, rank_of, step_of, writer_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
 from torchloom.checkpoint.reading import compare, mark_name
-from torchloom.checkpoint.storage import Pace, Written, sealed
+from torchloom.checkpoint.storage import Pace, Told, Written, sealed
 
 _FENCE = "fence"  # a folder with one object for each generation: the highest counts
 _PROBE = "conditions"
@@ -95,13 +95,13 @@ class S3Storage:
         compare(step, shard, got, content if check else shard.hash)
         return whole
 
-    def verify(self, step: int) -> None:
+    def verify(self, step: int, told: Told | None = None) -> None:
         """Read and hash everything of a step."""
         manifest = self.manifest(step)
         self._check_sizes(manifest)
         for shard in manifest.shards:
             with self._shard(step, shard, manifest.draft) as fill:
-                compare(step, shard, *stream.hash_of(fill))
+                compare(step, shard, *stream.hash_of(fill, told))
 
     def latest(self) -> int | None:
         """Return the newest step whose manifest can be read and whose shards have their sizes."""

@@ -9,6 +9,7 @@ from torchloom.checkpoint.layout import Draft
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
 
 Pace = Callable[[], None]
+Told = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,11 @@ class Storage(Protocol):
         """
         ...
 
-    def verify(self, step: int) -> None:
-        """Read and hash everything of a step; raises Damaged, BadManifest, NotCommitted."""
+    def verify(self, step: int, told: Told | None = None) -> None:
+        """Read and hash everything of a step; raises Damaged, BadManifest, NotCommitted.
+
+        `told` hears the bytes of each part that was read; what it raises ends the reading.
+        """
         ...
 
     def latest(self) -> int | None:

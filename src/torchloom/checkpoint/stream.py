@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from blake3 import blake3
 
 from torchloom.checkpoint.disk import Disk
-from torchloom.checkpoint.storage import Pace, Written
+from torchloom.checkpoint.storage import Pace, Told, Written
 
 CHUNK = 32 * 2**20  # between two, the interpreter is taken from whoever trains
 _READ = 2**20  # hashed while the processor's cache still has it
@@ -170,7 +170,7 @@ def memory(size: int) -> mmap.mmap:
     return pages
 
 
-def hash_of(fill: Callable[[memoryview], int]) -> tuple[int, str]:
+def hash_of(fill: Callable[[memoryview], int], told: Told | None = None) -> tuple[int, str]:
     """Return the size and the hash of all that `fill` gives, which is not kept."""
     hasher = blake3()
     size = 0
@@ -179,6 +179,8 @@ def hash_of(fill: Callable[[memoryview], int]) -> tuple[int, str]:
             with view[:got] as part:
                 hasher.update(part)
             size += got
+            if told is not None:
+                told(got)
     return size, f"blake3:{hasher.hexdigest()}"
 
 

@@ -15,7 +15,7 @@ from torchloom.errors import Ambiguous, UserError
 if TYPE_CHECKING:
     from torchloom.client.http import Client
 
-_STEERING = ("set", "undo", "pause", "resume", "stop", "checkpoint")
+_STEERING = ("set", "undo", "pause", "resume", "resize", "stop", "checkpoint")
 _ACTIVE = ("RUNNING", "PAUSED", "RECOVERING", "QUEUED")
 _LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
 _GLANCE = 5.0  # seconds for an answer to whoever looks again and again

@@ -10,6 +10,7 @@ What the plane refuses is raised as `Refused`, in its own words; `httpx` is impo
 
 import time
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -268,6 +269,7 @@ class Client:
                 timeout=self._timeout,
                 trust_env=False,  # a proxy would see the token, or would be asked for loopback
             )
+            weakref.finalize(self, self._http.close)  # of one that nobody has closed
         return self._http
 
 

@@ -8,6 +8,7 @@ from torchloom.errors import nearest, shorten
 from torchloom.specs.exceptions import InvalidRunConfigException, InvalidRunConfigValue
 from torchloom.specs.literals import cases, read_bool, read_list, read_map, read_pairs
 
+ANY = ".*"  # the end of a key that stands for all keys which begin as it does
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 
 
@@ -87,13 +88,16 @@ class runopts:
         return len(self._opts)
 
     def canonical_key(self, name: str) -> str | None:
-        """Return the declared key that this name spells: itself, or its camelCase form."""
+        """Return the declared key that this name spells: itself, its camelCase form, or one of a
+        family: where `sbatch.*` is declared, `sbatch.gres` is a key."""
+        if _family(name) in self._opts and not name.endswith(ANY):
+            return name
         return next((key for key in (name, cases.camel_to_snake(name)) if key in self._opts), None)
 
     def get(self, name: str) -> runopt | None:
-        """Return the option of this name, which may be in camelCase."""
+        """Return the option of this name, which may be in camelCase or of a family."""
         key = self.canonical_key(name)
-        return None if key is None else self._opts[key]
+        return None if key is None else self._opts.get(key) or self._opts[_family(key)]
 
     @staticmethod
     def is_type(obj: CfgVal, tp: Any) -> bool:
@@ -120,7 +124,13 @@ class runopts:
         given = {**known, **unknown}
         for key, option in self._opts.items():
             self._check(key, option, given.get(key), cfg)
-        defaults = {key: option.default for key, option in self._opts.items() if key not in given}
+        for key in known.keys() - self._opts.keys():
+            self._check(key, self._opts[_family(key)], known[key], cfg)
+        defaults = {
+            key: option.default
+            for key, option in self._opts.items()
+            if key not in given and not key.endswith(ANY)
+        }
         return {**given, **defaults}
 
     def cfg_from_str(self, cfg_str: str, *, ignore_unknown: bool = True) -> dict[str, CfgVal]:
@@ -193,7 +203,7 @@ class runopts:
             raise InvalidRunConfigValue(reason, key, cfg) from error
 
     def _as_text(self, key: str, value: Any, cfg: Mapping[str, Any]) -> CfgVal:
-        option = self._opts[key]
+        option = self.get(key) or self._opts[key]
         if option.is_type_list_of_str and isinstance(value, list):
             return [str(item) for item in value]
         if option.is_type_dict_of_str and isinstance(value, dict):
@@ -234,6 +244,11 @@ class runopts:
             if not ignore_unknown:
                 raise self._unknown(key, cfg)
             logging.getLogger(__name__).warning("ignored: %s", self._unknown_text(key))
+
+
+def _family(name: str) -> str:
+    """Return the key that all options of a family are declared by."""
+    return name.partition(".")[0] + ANY
 
 
 def _is_generic(tp: Any, origin: type, args: tuple[type, ...]) -> bool:

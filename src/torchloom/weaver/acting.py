@@ -11,6 +11,7 @@ from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
+from torchloom.weaver.foresight import foreseen
 from torchloom.weaver.jobs import is_over, is_released
 from torchloom.weaver.knobs import checked
 from torchloom.weaver.naming import job_named
@@ -70,6 +71,10 @@ class Acting:
         """Return the job that is meant, which must not have ended."""
         return self._living(asked)
 
+    def author(self, asked: Question) -> str:
+        """Return who asks."""
+        return asked.text("author") or settings.user_name()
+
     async def command(
         self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any]
     ) -> dict[str, Any]:
@@ -86,7 +91,7 @@ class Acting:
             return await self._command(asked, job, Kind.KNOB, payload)
         words, span = asked.text("guard"), asked.count("span", SPAN, _LONGEST_SPAN)
         await self._check_guard(job, words, span)
-        asked = asked.named(self._name(asked, job))
+        asked = asked.named(self.name(asked, job))
         self._weaver.guards.add(job.id, asked.text("id"), words, span)
         return await self._command(asked, job, Kind.KNOB, payload)
 
@@ -125,19 +130,26 @@ class Acting:
 
     async def device_event(self, asked: Question) -> dict[str, Any]:
         """Take in what somebody says of a device; only `new` makes one known that is not."""
-        device, said = asked.needed("device"), asked.needed("state")
-        try:
-            state = DeviceState(said)
-        except ValueError:
-            known = ", ".join(DeviceState)
-            raise BadQuestion(f"a device is {known}, not {said!r}") from None
+        device, state = asked.needed("device"), _state(asked.needed("state"))
         if not asked.flag("new"):
             device = self._device(device)
-        source = asked.text("source") or self._author(asked)
+        source = asked.text("source") or self.author(asked)
         self._weaver.responses.device(device, state, source, asked.text("reason"))
         found = self._weaver.devices.get(device)
         assert found is not None
         return shapes.device_shape(found, self._weaver.devices.processes(device))
+
+    async def device_outlook(self, asked: Question) -> dict[str, Any]:
+        """What would become of jobs if devices were as somebody is about to say; nothing is."""
+        state = _state(asked.needed("state"))
+        names = sorted(self._device(name) for name in asked.texts("devices") or ())
+        found = [self._weaver.devices.get(name) for name in names]
+        effects = {name: self._weaver.responses.outlook(name, state) for name in names}
+        users = {name: self._weaver.devices.map.processes_on(name) for name in names}
+        return {
+            "devices": [shapes.device_shape(one, []) for one in found if one is not None],
+            "jobs": foreseen(effects, users),
+        }
 
     def _device(self, name: str) -> str:
         """Return the device that is meant, by its uuid or the beginning of it."""
@@ -174,10 +186,10 @@ class Acting:
         self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         command = Command(
-            self._name(asked, job),
+            self.name(asked, job),
             kind,
             payload or {},
-            self._author(asked),
+            self.author(asked),
             asked.text("reason"),
             asked.number("at"),
         )
@@ -185,7 +197,7 @@ class Acting:
         entry = await self._weaver.commands.ask(job.id, command, patience)
         return self._answer(asked, job, entry)
 
-    def _name(self, asked: Question, job: Job) -> str:
+    def name(self, asked: Question, job: Job) -> str:
         """Return the id of a command: the one that was given, if it can be, or a new one."""
         name = asked.text("id")
         if not name:
@@ -205,5 +217,10 @@ class Acting:
         guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
         return shapes.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
 
-    def _author(self, asked: Question) -> str:
-        return asked.text("author") or settings.user_name()
+
+def _state(said: str) -> DeviceState:
+    try:
+        return DeviceState(said)
+    except ValueError:
+        known = ", ".join(DeviceState)
+        raise BadQuestion(f"a device is {known}, not {said!r}") from None

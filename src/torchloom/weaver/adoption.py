@@ -22,8 +22,10 @@ from torchloom.weaver.jobs import (
     LEFT,
     POLICY,
     RELEASING,
+    RESIZING,
     WORLD_SIZE,
     Jobs,
+    is_launched,
     is_over,
     is_released,
 )
@@ -63,9 +65,12 @@ class Adoption:
                 self.look_at(record.id)
 
     def look_again(self) -> None:
-        """Find out the jobs whose launch process is gone without a word."""
+        """Find out the jobs whose launch process is gone without a word, or speaks elsewhere.
+
+        One on another host of this state folder reaches its own host alone with its word.
+        """
         for job in self._jobs.active():
-            if job.scheduler == ENGINE and job.state != JobState.QUEUED:
+            if is_launched(job) and job.scheduler in ("", ENGINE) and job.state != JobState.QUEUED:
                 self.look_at(job.id)
 
     def look_at(self, app_id: str) -> None:
@@ -107,7 +112,8 @@ class Adoption:
         if kind == "restart":
             cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
             self._jobs.turn(record.id, JobState.RECOVERING, cause)
-            self._jobs.told(_told(record, {RELEASING: False}))  # that is not asked again
+            again = {RELEASING: False, RESIZING: None}  # that is not asked again
+            self._jobs.told(_told(record, again))
         elif kind == "started" and not _are_newcomers(facts):
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")
         elif kind == "exit":

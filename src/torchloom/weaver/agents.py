@@ -61,6 +61,23 @@ class Presence:
         except Garbled:
             return ()
 
+    @property
+    def beat_at(self) -> float | None:
+        """When its last beat was sent; nothing where none came, or it cannot be read."""
+        try:
+            return decode(self.beat, Beat).sent
+        except Garbled:
+            return None
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """Somebody who waits to be taken in: what was said last, and all who wait for an answer."""
+
+    said: Hello | Register
+    words: int
+    replies: tuple[str, ...]
+
 
 class Agents:
     """Take in hellos, beats and acts; only what changed is stored."""
@@ -92,11 +109,12 @@ class Agents:
         self._beats: Reader[Beat] = Reader(Beat, dropped)
         self._acts: Reader[messages.Message] = Reader(messages.FromRank | Talk, dropped)
         self._nudged: dict[str, float] = {}
-        self._waiting: dict[tuple[str, str], tuple[Hello | Register, str, int]] = {}
+        self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
         self.on_node: Callable[[Hello], None] = lambda said: None
         self.on_gone: Callable[[str], None] = lambda agent: None
+        self.on_rank: Callable[[Rank], None] = lambda rank: None
         self.on_talk: Callable[[str, Talk], None] = lambda agent, said: None
         self.on_launch: Callable[[str, Register], None] = lambda agent, said: None
         self.present: dict[str, Presence] = {}
@@ -175,10 +193,12 @@ class Agents:
     def _later(self, agent: str, said: Hello | Register, reply: str = "", words: int = 0) -> None:
         """Take somebody in soon: many that come at once are stored together.
 
-        Who says the same again before it is his turn, because that takes long, is heard once.
+        Who says the same again before it is his turn is heard once, and answered as often as asked.
         """
         whose = "" if isinstance(said, Hello) else f"{said.head.job}/{said.head.incarnation}"
-        self._waiting[agent, whose] = (said, reply, words)
+        before = self._waiting.get((agent, whose))
+        replies = (*(before.replies if before else ()), reply)
+        self._waiting[agent, whose] = _Arrival(said, words, replies)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._take_in_soon(), name="arrivals")
             self._working.add_done_callback(self.on_task)
@@ -196,13 +216,15 @@ class Agents:
             return
         with self._state.together():
             rows: list[Rank] = []
-            for (agent, _), (said, reply, words) in group:
-                ranks = self._greet(said, reply, words) if isinstance(said, Hello) else (said,)
+            for (agent, _), came in group:
+                said = came.said
+                ranks = self._greet(said, came) if isinstance(said, Hello) else (said,)
                 rows += (row for row in (self._rank(agent, each) for each in ranks) if row)
             self._devices.use(*(row for row in rows if row.state == "up"))
         self._welcome(rows)
         for row in rows:
             self._commands.registered(row)
+            self.on_rank(row)
 
     def _welcome(self, rows: list[Rank]) -> None:
         later = {row.job for row in rows if row.generation}  # before the first nothing was
@@ -232,7 +254,7 @@ class Agents:
             self._commands.registered(row)
         return True
 
-    def _greet(self, said: Hello, reply: str, words: int) -> tuple[Register, ...]:
+    def _greet(self, said: Hello, came: _Arrival) -> tuple[Register, ...]:
         """Take an agent in and return the ranks that it speaks for."""
         if said.epoch > self._state.epoch:
             _log.error("agent %s obeys epoch %d, a later one", said.agent, said.epoch)
@@ -240,12 +262,13 @@ class Agents:
             return ()
         agent = self._roster.greet(said)
         there = self.present.setdefault(agent.id, Presence(agent.id))
-        there.hello = words
+        there.hello = came.words
         self._speaking[subjects.beat(agent.id)] = there
         self._watching.heard(agent.id)
         self._devices.seen(agent.host, said.devices)
         self.on_node(said)
-        self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
+        for reply in came.replies:
+            self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
         return said.ranks
 
     def _rank(self, agent: str, said: Register) -> Rank | None:

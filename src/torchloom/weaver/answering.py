@@ -11,6 +11,7 @@ from torchloom.weaver.asking import Asking
 from torchloom.weaver.browsing import Browsing
 from torchloom.weaver.inspecting import Inspecting
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.resizing import PERIOD, Resizing
 from torchloom.weaver.resuming import Resuming
 from torchloom.weaver.saved import SavedDoor
 from torchloom.weaver.service import Weaver
@@ -19,19 +20,21 @@ from torchloom.weaver.submitting import Submitting
 
 VERSION = 1
 _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
-_CHANGING = ("set", "undo", "stop", "checkpoint", "device_event")
+_CHANGING = ("set", "undo", "stop", "checkpoint", "device_event", "device_outlook")
 _GOING_ON = ("pause", "resume")
 _PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
 _QUEUE = ("submit", "cancel", "queue", "cluster", "quota", "quotas")
-_SAVED = ("checkpoints", "checkpoint_remove")
+_SAVED = ("checkpoints", "checkpoint_remove", "checkpoint_verified")
 _AT_THE_DOOR = (  # whoever is let in there is known
     *_PEOPLE,
     "submit",
     "cancel",
     "quota",
     "retain",
+    "retention",
     "remove",
     "checkpoint_remove",
+    "checkpoint_verified",
 )
 _RUNS = ("experiments", "experiment", "compare", "curves")
 _log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ class Answering:
         self.looking = Asking(weaver)
         changing = Acting(weaver)
         resuming = Resuming(weaver, changing)
+        resizing = Resizing(weaver, changing, resuming)
+        weaver.every(PERIOD, resizing.look)
         admitting = Admitting(weaver.people)
         browsing = Browsing(weaver)
         submitting = Submitting(weaver, self.looking)
@@ -55,10 +60,12 @@ class Answering:
             **{name: getattr(self.looking, name) for name in _LOOKING},
             **{name: getattr(changing, name) for name in _CHANGING},
             **{name: getattr(resuming, name) for name in _GOING_ON},
+            "resize": resizing.resize,
             **{name: getattr(browsing, name) for name in _RUNS},
             "stacks": Inspecting(weaver).stacks,
             **{name: getattr(saved, name) for name in _SAVED},
             "retain": weaver.retaining.answer,
+            "retention": weaver.retaining.rules,
             "remove": weaver.retaining.remove,
             **{name: getattr(admitting, name) for name in _PEOPLE},
             **{name: getattr(submitting, name) for name in _QUEUE},

@@ -7,7 +7,7 @@ from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
 from torchloom.weaver.events import events_since
 from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over, is_released
-from torchloom.weaver.knobs import in_force, knobs_of
+from torchloom.weaver.knobs import in_force, knobs_of, valued
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.service import Weaver
@@ -66,7 +66,7 @@ class Asking:
         changes = self._weaver.ledger.schedule(job.id)
         values = in_force(changes, job.generation, self._step(job.id))
         found = knobs_of(self._weaver.roster.ranks(job.id))
-        return [{**knob, "value": values.get(name, knob["value"])} for name, knob in found.items()]
+        return [valued(knob, values) for knob in found.values()]
 
     async def metrics(self, asked: Question) -> dict[str, Any]:
         """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchloom.bus.messages import Committed, Event, Head
 from torchloom.rules.committing import Collected, Phase, Shard, shard_of
+from torchloom.weaver.early import Early
 from torchloom.weaver.errands import Errands, Said
 from torchloom.weaver.jobs import Jobs, is_over
 from torchloom.weaver.ledger import Ledger
@@ -54,6 +55,7 @@ class Checkpoints:
         self._thinning = thinning
         self._dropped = dropped
         self._refused: set[tuple[str, int, int]] = set()
+        self._early = Early(dropped)
         errands.on_done = self._done
         errands.on_later = self._later
 
@@ -61,15 +63,22 @@ class Checkpoints:
         """Take in what a rank says through its agent, be its job over or not."""
         if said.kind not in _MINE:
             return
-        job = self._jobs.find(said.head.job)
-        if job is None:
-            return
-        if said.head.generation < job.generation:
+        job, whose = self._jobs.find(said.head.job), self._life(said.head)
+        if job is not None and said.head.generation < job.generation:
             self._refuse(job, agent, said)
-        elif said.head.generation > job.generation or not self._is_life(agent, said.head):
+        elif job is None or whose is None or said.head.generation > job.generation:
+            self._early.keep(agent, said)
+        elif (whose.job, whose.rank, whose.agent) != (job.id, said.head.rank, agent):
             self._dropped["unknown_rank"] += 1
-        else:
+        elif whose.generation <= said.head.generation:  # one that lives on may say so later
             self._take(job, said)
+
+    def known(self, rank: Rank) -> None:
+        """Take in what a rank has told before it was known, or in a generation that was not."""
+        if early := self._early.take(rank.incarnation):
+            for agent, said in early:
+                self.told(agent, said)
+            self._shelf.settle()
 
     def tick(self) -> None:
         """Let time pass: what cannot become whole fails, what is not answered is said again."""
@@ -246,20 +255,29 @@ class Checkpoints:
         why = str(facts.get("why") or "it cannot be read")
         for row in self._shelf.committed(job.id):
             if row.step == facts.get("step"):
-                damaged = replace(row, state=str(Phase.DAMAGED), reason=why)
-                about = {**whose(row), "place": row.place, "name": str(facts.get("name") or "")}
-                self._shelf.put(damaged, "checkpoint_damaged", rank=rank, reason=why, facts=about)
+                self._spoil(row, str(facts.get("name") or ""), why, rank=rank)
 
-    def _is_life(self, agent: str, head: Head) -> bool:
-        """Tell whether this is the word of a rank's present life, through its own agent."""
+    def verified(self, row: Checkpoint, author: str, name: str, why: str) -> Checkpoint:
+        """Take in that somebody had all of it read; why is what is wrong with one of its files."""
+        if why:
+            return self._spoil(row, name, f"{name}: {why}", author=author)
+        facts = {**whose(row), "place": row.place}
+        self._shelf.note(row, "checkpoint_verified", author=author, facts=facts)
+        return row
+
+    def _spoil(self, row: Checkpoint, name: str, why: str, **words: Any) -> Checkpoint:
+        damaged = replace(row, state=str(Phase.DAMAGED), reason=why)
+        about = {**whose(row), "place": row.place, "name": name}
+        self._shelf.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
+        return damaged
+
+    def _life(self, head: Head) -> Rank | None:
+        """Return the rank whose present life says this."""
         row = self._roster.of_life(head.incarnation)
         if row is None:  # its job may have ended before this weaver began
             found = self._state.find(Rank, job=head.job, rank=head.rank)
             row = next((each for each in found if each.incarnation == head.incarnation), None)
-        whose = (head.job, head.rank, agent)
-        if row is None or (row.job, row.rank, row.agent) != whose:
-            return False
-        return row.generation <= head.generation  # one that lives on may not have said so yet
+        return row
 
     def _mark(self, job: Job, name: str, facts: Mapping[str, Any]) -> None:
         if job.facts.get(name) != facts:

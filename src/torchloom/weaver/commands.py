@@ -21,7 +21,7 @@ from torchloom.weaver.sending import Sender, head_of
 from torchloom.weaver.store.rows import Rank
 from torchloom.weaver.wire import offer_of, outcome_of, prepare, wire_id
 
-_STOPS = (rules.Kind.STOP, rules.Kind.STOP_AT)
+_STOPS = (rules.Kind.STOP, rules.Kind.STOP_AT, rules.Kind.RESIZE)
 Said = messages.Ready | messages.Refused | messages.Decided | messages.Applied
 
 

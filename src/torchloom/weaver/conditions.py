@@ -18,7 +18,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
 }
 _LONGEST = 500  # letters of a condition
-_WORDS = re.compile(r"\s*(?:(last|best):)?([^<>=!]+?)\s*(<=|>=|!=|==|<|>|=)\s*(\S+)\s*")
+_WORDS = re.compile(r"\s*(?:(last|best|min|max):)?([^<>=!]+?)\s*(<=|>=|!=|==|<|>|=)\s*(\S+)\s*")
 
 
 class BadCondition(UserError):

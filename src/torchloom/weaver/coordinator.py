@@ -11,7 +11,7 @@ from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver import queueing
 from torchloom.weaver.devices import Devices
-from torchloom.weaver.jobs import LEFT, RELEASING, WORLD_SIZE, Jobs, is_released
+from torchloom.weaver.jobs import LEFT, RELEASING, RESIZING, WORLD_SIZE, Jobs, is_released
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Launcher
 from torchloom.weaver.rooms import GATHERING, Rooms
@@ -111,6 +111,7 @@ class Coordinator:
                 STARTED: False,
                 CANCEL: None,
                 RELEASING: False,
+                RESIZING: None,
                 LEFT: again.left,
                 FROM_STEP: again.step,
                 WORLD_SIZE: spec.resources.workers,

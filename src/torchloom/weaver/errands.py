@@ -129,7 +129,13 @@ class Errands:
         if row.state == Phase.REMOVING:
             return Remove(head, self._epoch, row.root, *row.key)
         manifest = zlib.compress(row.manifest.encode())
-        return Commit(head, self._epoch, row.root, *row.key, manifest)
+        return Commit(head, self._epoch, row.root, *row.key, manifest, self._is_first_left(row))
+
+    def _is_first_left(self, row: Checkpoint) -> bool:
+        """Tell whether no older generation of the job has a commit that is not answered."""
+        others = (one for one in self._shelf.open() if one.job == row.job)
+        waiting = (one for one in others if one.state == Phase.COMMITTING)
+        return all(one.generation >= row.generation for one in waiting)
 
 
 def _name(row: Checkpoint) -> tuple[str, Key, str]:

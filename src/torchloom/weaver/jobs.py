@@ -19,6 +19,7 @@ DEADLINE = "deadline"  # when its allocation ends, in unix seconds
 POLICY = "policy"  # what it wants when something fails
 LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
 RELEASING = "releasing"  # it is to be paused, and not over, when its ranks have ended
+RESIZING = "resizing"  # how it is to go on then, if it is to
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")

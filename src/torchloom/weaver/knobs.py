@@ -24,13 +24,25 @@ class NoKnobs(UserError):
 
 
 def knobs_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
-    """Return the knobs of a job, each with the ranks that have it."""
+    """Return the knobs of a job, each with the ranks that have it, and with the values of these
+    where they differ."""
     found: dict[str, dict[str, Any]] = {}
     for rank in ranks:
         for knob in rank.knobs:
-            known = found.setdefault(knob["name"], {**knob, "ranks": []})
+            known = found.setdefault(knob["name"], {**knob, "ranks": [], "values": []})
             known["ranks"].append(rank.rank)
+            known["values"].append(knob["value"])
+    for knob in found.values():
+        if all(value == knob["value"] for value in knob["values"]):
+            del knob["values"]
     return dict(sorted(found.items()))
+
+
+def valued(knob: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a knob with the value that a change gave to it on all ranks, if one did."""
+    if knob["name"] not in values:
+        return knob
+    return {**{key: knob[key] for key in knob if key != "values"}, "value": values[knob["name"]]}
 
 
 def in_force(changes: Iterable[Entry], generation: int, step: int | None) -> dict[str, Any]:

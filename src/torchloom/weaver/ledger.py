@@ -74,7 +74,7 @@ class Ledger:
         """Return the commands of a job as the rules know them, in order."""
         self.settle()
         book = self._book(job)
-        return [_entry(row, book.said(row.id)) for row in book.commands.values()]
+        return [entry_of(row, book.said(row.id)) for row in book.commands.values()]
 
     def audit(self, job: str) -> list[rows.Command]:
         """Return the audit log of a job."""
@@ -180,7 +180,8 @@ def _acks(entry: Entry, now: float) -> list[rows.CommandAck]:
     ]
 
 
-def _entry(row: rows.Command, acks: Iterable[rows.CommandAck]) -> Entry:
+def entry_of(row: rows.Command, acks: Iterable[rows.CommandAck]) -> Entry:
+    """Return a command and what ranks said to it, as the rules know them."""
     said = {
         ack.rank: Ack(ack.step or 0, ack.before, ack.after)
         for ack in acks

@@ -70,6 +70,10 @@ class Responses:
             self._note(effects)
         self._act(effects)
 
+    def outlook(self, uuid: str, state: DeviceState) -> tuple[response.Effect, ...]:
+        """Return what would be done if a device were so; nothing is."""
+        return self._effects(response.DeviceReported(uuid, state, ""))
+
     def told(self, rank: Rank, event: Event) -> None:
         """Take in what a living rank tells of itself."""
         process = ProcessId(rank.job, rank.role, rank.rank)
@@ -103,8 +107,9 @@ class Responses:
         self._act(effects)
 
     def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
-        policies = {job.id: policy_of(job.facts) for job in self._jobs.active()}
-        return response.step(response.State(self._devices.map, policies, self.live()), said)[1]
+        live = self.live()
+        policies = {job.id: policy_of(job.facts, job.id in live) for job in self._jobs.active()}
+        return response.step(response.State(self._devices.map, policies, live), said)[1]
 
     def _note(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
@@ -163,10 +168,14 @@ class Responses:
         return self._roster.find(name.job, name.role, name.rank)
 
 
-def policy_of(facts: Any) -> Policy:
-    """Return what a job wants when something fails, as its launch process told it."""
+def policy_of(facts: Any, can_live: bool = False) -> Policy:
+    """Return what a job wants when something fails, as its launch process told it.
+
+    One that says nothing of lost ranks wants what its program can: to be recovered live, or else
+    to be started again.
+    """
     wishes = facts.get("policy") if isinstance(facts, dict) else None
-    policy = Policy()
+    policy = Policy(Recovery.LIVE if can_live else Recovery.RESTART)
     if not isinstance(wishes, dict):
         return policy
     if wishes.get("recovery") in list(Recovery):

@@ -9,10 +9,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from torchloom import settings
 from torchloom.launch import catalog
 from torchloom.launch.lifetimes import NotResumable
-from torchloom.launch.record import Record
 from torchloom.rules.command import Kind
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.job import JobState
@@ -20,7 +18,7 @@ from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver import shapes
 from torchloom.weaver.acting import Acting
 from torchloom.weaver.coordinator import Again
-from torchloom.weaver.jobs import RELEASING, is_over, is_released
+from torchloom.weaver.jobs import RELEASING, RESIZING, is_over, is_released
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
@@ -45,7 +43,7 @@ class Resuming:
         if not asked.flag("release"):
             return await self._acting.pause(asked)
         job = self._acting.living(asked)
-        self._weaver.jobs.mark(job.id, {RELEASING: True})
+        self._weaver.jobs.mark(job.id, {RELEASING: True, RESIZING: None})
         try:
             answer = await self._acting.command(asked, job, Kind.STOP, {"release": True})
         except BaseException:
@@ -62,29 +60,27 @@ class Resuming:
             if job.state == JobState.PAUSED:
                 return await self._acting.resume(asked)
             raise NotResumable(_not_now(job))
-        ranks = asked.number("workers")
-        if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
-            raise BadQuestion(f"workers must be 1 to {_MOST_RANKS}, not {ranks}")
+        ranks = wanted_ranks(asked)
+        step = asked.number("from_step")
+        after = await self.go_on(job, self._acting.author(asked), asked.text("reason"), ranks, step)
+        return self._answer(asked, job, after)
+
+    async def go_on(
+        self, job: Job, author: str, why: str, ranks: int | None = None, step: int | None = None
+    ) -> Job:
+        """Have a job that has no ranks go on as a new attempt, with so many if that is said."""
         await self._commits(job.id)
         before = await self._weaver.aside(catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
         if not is_over(job) and not is_released(job):
             raise NotResumable(_not_now(job))  # somebody was faster
-        after = await self._again(asked, job, before, ranks)
-        return self._answer(asked, job, after)
-
-    async def _again(
-        self, asked: Question, job: Job, before: Record | None, ranks: int | None
-    ) -> Job:
         coordinator = self._weaver.coordinator
         submission = coordinator.submission(job.id)
-        author, why = self._author(asked), asked.text("reason")
-        step = asked.number("from_step")
         if submission is None:
             await coordinator.relaunch(job, author, why, ranks, step)
         else:
             left = before.restarts if before is not None else -1
-            spec = submission.spec if ranks is None else _with_workers(submission.spec, ranks)
+            spec = submission.spec if ranks is None else with_workers(submission.spec, ranks)
             coordinator.resume(job, Again(spec, author, why, left, step))
         return self._weaver.jobs.get(job.id) or job
 
@@ -117,7 +113,7 @@ class Resuming:
             "kind": "resume",
             "payload": {"attempt": after.attempt},
             "at": None,
-            "author": self._author(asked),
+            "author": self._acting.author(asked),
             "reason": asked.text("reason"),
             "asked_at": now,
             "state": "applied",
@@ -131,8 +127,13 @@ class Resuming:
             "guard": None,
         }
 
-    def _author(self, asked: Question) -> str:
-        return asked.text("author") or settings.user_name()
+
+def wanted_ranks(asked: Question) -> int | None:
+    """Return how many ranks a job is to have, if that is said."""
+    ranks = asked.number("workers")
+    if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
+        raise BadQuestion(f"workers must be 1 to {_MOST_RANKS}, not {ranks}")
+    return ranks
 
 
 def _not_now(job: Job) -> str:
@@ -143,7 +144,7 @@ def _not_now(job: Job) -> str:
     return f"{job.id} is {job.state}: nothing to resume; {remedy}"
 
 
-def _with_workers(spec: Any, workers: int) -> dict[str, Any]:
+def with_workers(spec: Any, workers: int) -> dict[str, Any]:
     """Return a job with another number of workers, if it can have that."""
     changed = {**spec, "resources": {**(spec.get("resources") or {}), "workers": workers}}
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from torchloom import settings
 from torchloom.errors import LoomError, UserError
 from torchloom.launch import clearing
-from torchloom.rules.retention import Due, Known, Limits, due
+from torchloom.rules.retention import AGES, Due, Known, Limits, due
 from torchloom.weaver import recording
 from torchloom.weaver.jobs import Jobs, is_over
 from torchloom.weaver.journal import Journal
@@ -87,6 +87,16 @@ class Retaining:
         if asked.flag("dry"):
             return [_shape(one, False, "would go") for one in await self.find()]
         return [_shape(one, *told) for one, told in await self.carry_out()]
+
+    async def rules(self, asked: Question) -> dict[str, Any]:
+        """What goes after how many seconds, as the config file says; a mistake in it in words."""
+        try:
+            limits, problem = await asyncio.to_thread(self._limits), None
+        except LoomError as error:
+            limits, problem = Limits(), str(error)
+        ages = {name: limits.ages.get(name) for name in AGES}
+        pinned = sorted(limits.pinned)
+        return {**ages, "keep": limits.keep, "pinned": pinned, "problem": problem}
 
     async def remove(self, asked: Question) -> dict[str, Any]:
         """Forget a job that is over, with all that was stored of it, on somebody's word."""

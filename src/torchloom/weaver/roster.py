@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -57,7 +57,7 @@ class Roster:
         found = list(self._of_job.get(job, {}).values())
         if not found and self._jobs.get(job):  # it ended before this weaver began
             found = self._state.find(Rank, job=job)
-        return sorted(found, key=lambda row: (row.role, row.rank))
+        return sorted(_present(found), key=lambda row: (row.role, row.rank))
 
     def is_whole(self, rank: Rank) -> bool:
         """Tell whether all ranks of a rank's membership are up and one of them has boundaries."""
@@ -201,6 +201,18 @@ class Roster:
 
 def _key(row: Rank) -> Key:
     return row.job, row.role, row.rank
+
+
+def _present(rows: Sequence[Rank]) -> Iterator[Rank]:
+    """Yield the ranks that a job has; not those that a larger attempt before had beyond them."""
+    newest: dict[str, Rank] = {}
+    for row in rows:
+        if row.attempt >= newest.get(row.role, row).attempt:
+            newest[row.role] = row
+    for row in rows:
+        last = newest[row.role]
+        if row.attempt == last.attempt or row.rank < last.world_size:
+            yield row
 
 
 def _lives_on(row: Rank, known: Rank) -> Rank:

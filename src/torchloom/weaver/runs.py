@@ -1,9 +1,9 @@
 """Runs as a reader of the database sees them: a list to search, and one run whole."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.launch.folder import RunFolder
@@ -11,6 +11,7 @@ from torchloom.specs.job import JobState
 from torchloom.weaver import recording
 from torchloom.weaver.conditions import Condition, condition
 from torchloom.weaver.jobs import WORLD_SIZE
+from torchloom.weaver.ordering import CONFIG, order_of
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store import RecordStore, StateStore
 from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
@@ -19,6 +20,8 @@ from torchloom.weaver.surroundings.origin import spec_shown
 from torchloom.weaver.timeline import config_of, timeline_of
 
 Place = tuple[float, str]  # when a job was made, and its id
+R = TypeVar("R", Rank, Command)
+_AT_ONCE = 1000  # jobs that a database is asked for in one question
 _LABELS = ("project", "group")
 _FILES = {recording.FILE: "record", recording.PATCH: "diff"}
 
@@ -53,25 +56,82 @@ class Search:
     where: tuple[str, ...] = ()
     since: float | None = None
     until: float | None = None
+    sort: str = ""  # such as -last:loss; without it the newest come first
 
 
 def listed(
     store: Reads, search: Search | None = None, limit: int = 100, cursor: str = ""
 ) -> dict[str, Any]:
-    """Return a page of runs, newest first, and where the next begins."""
-    asked = search or Search()
-    conditions = [condition(words) for words in asked.where]
+    """Return a page of runs with what each was given, and where the next begins."""
+    asked, most = search or Search(), max(1, limit)
+    if asked.sort:
+        return _sorted(store, asked, most, cursor)
     items: list[dict[str, Any]] = []
     last: Place | None = None
-    for job, run in _newest(store.state, _place(cursor)):
-        brief = brief_of(store, job, run)
-        if not _is_wanted(job, brief, asked, conditions):
-            continue
-        if last is not None and len(items) == max(1, limit):
-            return {"items": items, "next": f"{last[0]!r}:{last[1]}"}
+    for job, brief in _wanted(store, asked, _place(cursor)):
+        if last is not None and len(items) == most:
+            return {"items": _given(store, items), "next": f"{last[0]!r}:{last[1]}"}
         items.append(brief)
         last = (job.created_at, job.id)
-    return {"items": items, "next": None}
+    return {"items": _given(store, items), "next": None}
+
+
+def _sorted(store: Reads, asked: Search, most: int, cursor: str) -> dict[str, Any]:
+    order = order_of(asked.sort)
+    try:
+        behind = order.place(cursor)
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise BadCursor(f"{shorten(cursor)!r} is no place to read on from") from None
+    found = [brief for _, brief in _wanted(store, asked, None)]
+    if order.needs_config:
+        found = _given(store, found)
+    keys = [(order.key(brief), brief) for brief in found]
+    rest = sorted(
+        (one for one in keys if behind is None or one[0] > behind), key=lambda one: one[0]
+    )
+    items = [brief for _, brief in rest[:most]]
+    following = order.cursor(items[-1]) if len(rest) > most else None
+    return {"items": _given(store, items), "next": following}
+
+
+def _wanted(
+    store: Reads, asked: Search, before: Place | None
+) -> Iterator[tuple[Job, dict[str, Any]]]:
+    conditions = [condition(words) for words in asked.where]
+    for job, run in _newest(store.state, before):
+        brief = brief_of(store, job, run)
+        if _is_wanted(job, brief, asked, conditions):
+            yield job, brief
+
+
+def _given(store: Reads, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return runs with their config, those that have one already as they are."""
+    jobs = [item["job_id"] for item in items if CONFIG not in item]
+    found = configs(store.state, jobs)
+    return [item if CONFIG in item else {**item, CONFIG: found[item["job_id"]]} for item in items]
+
+
+def configs(state: StateStore, jobs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what runs were given, read for many at once."""
+    found: dict[str, dict[str, Any]] = {}
+    for start in range(0, len(jobs), _AT_ONCE):
+        some = list(jobs[start : start + _AT_ONCE])
+        ranks, commands = (
+            _by_job(state.find(Rank, job=some)),
+            _by_job(state.find(Command, job=some)),
+        )
+        specs = {row.job: row.spec for row in state.find(Submission, job=some)}
+        for job in some:
+            given = specs.get(job, {}).get("hyperparameters") or {}
+            found[job] = config_of(ranks.get(job, ()), commands.get(job, ()), given)
+    return found
+
+
+def _by_job(rows: Iterable[R]) -> dict[str, list[R]]:
+    found: dict[str, list[R]] = {}
+    for row in rows:
+        found.setdefault(row.job, []).append(row)
+    return found
 
 
 def shown(store: Reads, run_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Answers at the door about checkpoints: which there are, and that one is to go."""
+"""Answers at the door about checkpoints: which there are, that one is to go, how one is."""
 
 from typing import Any
 
@@ -54,6 +54,17 @@ class SavedDoor:
             row = self._weaver.thinning.remove(row, author, asked.text("reason"))
         patience = asked.seconds("wait", _PATIENCE, _MOST)
         return shapes.checkpoint_shape(await self._weaver.shelf.gone(row, patience))
+
+    async def checkpoint_verified(self, asked: Question) -> dict[str, Any]:
+        """Take in that all of a checkpoint was read: it is whole, or this file of it is not."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        key = tuple(asked.number(name) for name in ("step", "generation", "attempt"))
+        row = next((row for row in self._weaver.shelf.committed(job.id) if row.key == key), None)
+        if row is None:
+            raise NotFound("committed checkpoint", "-".join(map(str, key)))
+        author = asked.text("author") or settings.user_name()
+        said = self._weaver.checkpoints.verified(row, author, asked.text("name"), asked.text("why"))
+        return shapes.checkpoint_shape(said)
 
     def _meant(self, job: Job, asked: Question) -> Checkpoint:
         step = asked.number("step")

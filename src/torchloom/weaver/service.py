@@ -159,6 +159,7 @@ class Weaver:
         self.ingest.on_metrics = self.guards.saw
         self.ingest.on_stored = self.experiments.stored
         self.jobs.on_change = self.experiments.changed
+        self.agents.on_rank = self.checkpoints.known
         self.agents.on_node = self.coordinator.rooms.node
         self.agents.on_gone = self.coordinator.rooms.gone
         self.hangs.progress = self.agents.progress

@@ -40,6 +40,7 @@ class Submitting:
     def __init__(self, weaver: Weaver, looking: Asking) -> None:
         self._jobs = weaver.jobs
         self._roster = weaver.roster
+        self._agents = weaver.agents
         self._coordinator = weaver.coordinator
         self._turns = weaver.coordinator.turns
         self._looking = looking
@@ -100,7 +101,9 @@ class Submitting:
             }
             for name, (offer, free) in self._coordinator.rooms.all().items()
         ]
-        return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))]}
+        present = self._agents.present
+        heard = {name: shapes.when(there.beat_at) for name, there in present.items()}
+        return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
 
     async def quota(self, asked: Question) -> dict[str, Any]:
         """Say how many workers an owner may have at once; null takes the limit away."""

@@ -48,7 +48,7 @@ def is_due(job: Job) -> bool:
 
 
 def metrics_of(records: RecordStore, job: str) -> dict[str, dict[str, Any]]:
-    """Return the last and the best value of each metric, by the lowest rank that has it."""
+    """Return the last, least, greatest and best of each metric, by the lowest rank that has it."""
     extremes = {(one.name, one.rank, one.role): one for one in curves.best(records, job)}
     found: dict[str, dict[str, Any]] = {}
     for last in sorted(curves.last(records, job), key=lambda one: (one.name, one.rank, one.role)):
@@ -59,11 +59,12 @@ def metrics_of(records: RecordStore, job: str) -> dict[str, dict[str, Any]]:
 
 
 def _metric(last: Point, extreme: curves.Best | None) -> dict[str, Any]:
-    best = None
-    if extreme is not None:
-        best = extreme.low if lower_is_better(last.name) else extreme.high
+    low, high = (extreme.low, extreme.high) if extreme is not None else (None, None)
+    best = low if lower_is_better(last.name) else high
     return {
         "last": plain(last.value),
+        "min": plain(low.value) if low else None,
+        "max": plain(high.value) if high else None,
         "best": plain(best.value) if best else None,
         "best_step": best.step if best else None,
     }

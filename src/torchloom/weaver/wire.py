@@ -15,6 +15,7 @@ _KINDS: dict[Kind, messages.Kind] = {
     Kind.RESUME: "resume",
     Kind.STOP: "stop",
     Kind.STOP_AT: "stop",
+    Kind.RESIZE: "stop",  # its ranks end; others come
     Kind.CHECKPOINT: "checkpoint",
 }
 KINDS = frozenset(_KINDS)  # what ranks can be asked for

@@ -142,6 +142,24 @@ def test_a_repository_without_a_commit_is_told_as_one(tmp_path: Path, env: dict[
     assert found.facts["note"] == "the repository has no commit yet"
 
 
+def test_a_change_of_the_same_length_in_the_same_second_is_seen(
+    repository: Path, env: dict[str, str]
+) -> None:
+    note, index = repository / "data" / "note", repository / ".git" / "index"
+    ask(repository, "config", "core.trustctime", "false")
+    second = int(time.time()) - 100
+    os.utime(note, (second, second))
+    ask(repository, "update-index", "--refresh")
+    os.utime(index, (second, second))
+    note.write_text("two\n")
+    os.utime(note, (second, second))
+
+    found = source_of([repository], env)
+
+    assert found is not None
+    assert b"+two\n" in found.patch
+
+
 def test_nothing_that_a_repository_names_is_executed(
     repository: Path, env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchloom.bus.address import AUTHORITY_VARIABLE, DEFAULT_PORT
+from torchloom.bus.address import ADDRESS_VARIABLE, AUTHORITY_VARIABLE, DEFAULT_PORT
+from torchloom.client import served
 from torchloom.errors import Failure
 from torchloom.settings import LOOPBACK
 from torchloom.weaver.plane import discovery, nats_server
 from torchloom.weaver.plane.credentials import WEAVER, Credentials
 from torchloom.weaver.plane.discovery import Address, Verdict
+from torchloom.weaver.plane.parts import AGENT
 from torchloom.weaver.plane.wishes import Wishes
 
 
@@ -37,6 +39,8 @@ def find(wishes: Wishes, keys: Credentials, env: Mapping[str, str]) -> Broker:
     """Return the server to use; what answers and is not ours is left alone."""
     if wishes.host:
         return _at(wishes.host, keys)
+    if wishes.only == AGENT:
+        return _of_another(keys)
     address = discovery.named(env)
     authority = Path(env[AUTHORITY_VARIABLE]) if env.get(AUTHORITY_VARIABLE) else None
     verdict = discovery.whose(address, keys, authority)
@@ -51,6 +55,19 @@ def find(wishes: Wishes, keys: Credentials, env: Mapping[str, str]) -> Broker:
         return Broker(free, embedded=True)
     note = f"the NATS at {address.url} is left alone ({verdict.value}); ours is at {free.url}"
     return Broker(free, embedded=True, note=note)
+
+
+def _of_another(keys: Credentials) -> Broker:
+    """Return the server of the plane that serves this state folder from another host."""
+    told = served.found()
+    if told is None:
+        raise Failure("no plane of this LOOM_HOME serves other hosts; `loom up --host ADDR` does")
+    address = discovery.named({ADDRESS_VARIABLE: str(told["nats"])})
+    authority = Path(told["authority"]) if told.get("authority") else None
+    verdict = discovery.whose(address, keys, authority)
+    if verdict is not Verdict.OURS:
+        raise NoBroker(address, verdict, f"is the plane on {told.get('host')} up?")
+    return Broker(address, embedded=False, authority=authority)
 
 
 def _where_chosen(address: Address) -> Broker:

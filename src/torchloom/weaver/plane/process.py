@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchloom import settings
-from torchloom.client import calls, places
+from torchloom.client import calls, places, served
 from torchloom.client import plane as client
 from torchloom.errors import Failure, LoomError, UserError, shorten
 from torchloom.launch.frames import Message
@@ -91,6 +91,7 @@ class Plane:
             self._supervisor.end()
             for path in (*(self._folder / name for name in _OURS), places.card()):
                 path.unlink(missing_ok=True)
+            served.withdraw(socket.gethostname(), os.getpid())
             self._answer_all(complaint(problem or Failure("the plane was told to leave")))
             control.close()
         return problem.exit_code if problem else 0
@@ -161,12 +162,21 @@ class Plane:
             self._was_up = True
             if not self._pinned or self._frontage.is_settled():
                 self._ready = True
+                self._announce()
                 self._answer_all({"ok": "up"})
         elif child.ends >= _MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
             if not self._was_up:
                 raise NotUp(child)
             self._ready = True  # as ready as it was before more was wanted of it
             self._answer_all(complaint(NotUp(child)))
+
+    def _announce(self) -> None:
+        """Tell hosts that share this state folder how a plane for them is reached."""
+        if self._broker.certificate is None:
+            return
+        told = {name: self.status()[name] for name in ("nats", "url", "host", "pid")}
+        with contextlib.suppress(OSError):  # they do without
+            served.announce({**told, "authority": str(self._broker.authority)})
 
     def _look_whether_idle(self) -> None:
         now = time.monotonic()

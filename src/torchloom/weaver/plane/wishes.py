@@ -7,9 +7,9 @@ from typing import Any
 from torchloom.errors import UserError, shorten
 from torchloom.settings import LOOPBACK
 from torchloom.weaver.plane.credentials import WEAVER
-from torchloom.weaver.plane.parts import NAMES, NATS
+from torchloom.weaver.plane.parts import AGENT, NAMES, NATS
 
-_ALONE = (NATS, WEAVER)  # what can be had without the rest
+_ALONE = (NATS, WEAVER, AGENT)  # what can be had without the rest
 
 
 @dataclass(frozen=True, slots=True)

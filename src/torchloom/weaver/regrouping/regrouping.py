@@ -148,6 +148,9 @@ class Regrouping:
             return
         self._lives[job.id] = said
         one = self._present(job.id, said.attempt)
+        if one is not None and not (one.is_over or one.is_regrouping or _wants_live(job)):
+            self.close(job.id)  # a rank has said so since
+            one = None
         if one is not None:
             self._carrying.answered(one)
         if one is not None and not one.is_over:
@@ -192,7 +195,7 @@ class Regrouping:
         generation = said.head.generation
         match said:
             case words.Training() if said.why:
-                if _wants_live(self._jobs.get(rank.job)):
+                if _wants_live(self._jobs.get(rank.job), is_said=True):
                     self._telling.cannot(rank, said.why)
                 self.close(rank.job)
             case words.Training():
@@ -239,7 +242,8 @@ def _has_loss(said: words.Lives) -> bool:
     return any(life.code is not None for life in newest(said.lives).values())
 
 
-def _wants_live(job: Job | None) -> bool:
+def _wants_live(job: Job | None, is_said: bool = False) -> bool:
+    """Tell whether a job is to be recovered live: it said so, or nothing, unless it had to."""
     if job is None or is_over(job):
         return False
-    return policy_of(job.facts).recovery is Recovery.LIVE
+    return policy_of(job.facts, can_live=not is_said).recovery is Recovery.LIVE

@@ -78,7 +78,8 @@ class Repository:
         index = self.folder / self.line("rev-parse", "--git-path", "index")
         with tempfile.TemporaryDirectory(prefix="loom-git-") as folder:
             with contextlib.suppress(OSError):  # nothing was ever added
-                shutil.copyfile(index, Path(folder, "index"))
+                # With its time: git looks again at what was changed in the second it is from.
+                shutil.copy2(index, Path(folder, "index"))
             self._env["GIT_INDEX_FILE"] = str(Path(folder, "index"))
             yield
         del self._env["GIT_INDEX_FILE"]

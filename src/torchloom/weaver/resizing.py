@@ -1,0 +1,167 @@
+"""Answer at the door about another number of ranks: all save and end, and so many go on from there.
+
+What is wanted is stored with the job before anything is done: whichever weaver sees the job without
+ranks goes on with it.
+"""
+
+import asyncio
+import functools
+import time
+from typing import Any
+
+from torchloom.errors import Failure, LoomError, UserError
+from torchloom.launch.folder import RunFolder
+from torchloom.launch.lifetimes import resized
+from torchloom.rules import placement
+from torchloom.rules.command import Kind, Status
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import queueing
+from torchloom.weaver.acting import Acting
+from torchloom.weaver.jobs import (
+    RELEASING,
+    RESIZING,
+    WORLD_SIZE,
+    is_launched,
+    is_over,
+    is_released,
+)
+from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.resuming import Resuming, wanted_ranks, with_workers
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import Job
+from torchloom.weaver.submissions import Unschedulable
+from torchloom.weaver.thinning import SAVING
+
+PERIOD = 0.1  # seconds between two looks for jobs that are to go on
+_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait until one does
+_LOOK = 0.02
+_NOTHING_SAVED = "others could go on from nothing; `run.track` says what it is to save"
+_NOT_OURS = "nobody of ours has launched them, nor could launch others"
+
+
+class NotResizable(UserError):
+    """The job cannot have another number of ranks."""
+
+    code = "not_resizable"
+
+    def __init__(self, job: Job, why: str) -> None:
+        super().__init__(f"{job.id} keeps its ranks: {why}")
+
+
+def check_ranks(job: Job, now: int | None, ranks: int) -> None:
+    """Refuse another number of ranks for a job that has so many now."""
+    if not is_resizable(job):
+        raise NotResizable(job, _NOT_OURS if not is_launched(job) else _NOTHING_SAVED)
+    if ranks == now:
+        raise NotResizable(job, f"they are {ranks} already")
+
+
+def is_resizable(job: Job) -> bool:
+    """Tell whether others could take the place of a job's ranks: it saves, and is ours to start."""
+    return is_launched(job) and SAVING in job.facts
+
+
+class Resizing:
+    """Jobs that are to go on with more ranks, or with fewer."""
+
+    def __init__(self, weaver: Weaver, acting: Acting, resuming: Resuming) -> None:
+        self._weaver = weaver
+        self._acting = acting
+        self._resuming = resuming
+        self._wanted: set[str] | None = None  # jobs to look at; nobody has looked yet
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}
+
+    async def resize(self, asked: Question) -> dict[str, Any]:
+        """Have all ranks save at one step and end, and so many others go on at it."""
+        ranks, job = wanted_ranks(asked), self._acting.living(asked)
+        if ranks is None:
+            raise BadQuestion("workers is missing: how many ranks it is to have")
+        await self._check(job, ranks)
+        asked = asked.named(self._acting.name(asked, job))
+        wish = {
+            "command": asked.text("id"),
+            "workers": ranks,
+            "author": self._acting.author(asked),
+            "reason": asked.text("reason"),
+        }
+        self._refused.pop(job.id, None)
+        self._weaver.jobs.mark(job.id, {RELEASING: True, RESIZING: wish})
+        self._names().add(job.id)
+        payload = {"release": True, "workers": ranks}
+        try:
+            answer = await self._acting.command(asked, job, Kind.RESIZE, payload)
+        except BaseException:
+            self._let_go(job.id)
+            raise
+        await self._gone_on(asked, job)
+        after = self._weaver.jobs.get(job.id)
+        return {**answer, "before": self._ranks(job), "after": after.state if after else None}
+
+    def look(self) -> None:
+        """Have every job go on that has no ranks now and was to have others."""
+        for name in tuple(self._names() - self._tasks.keys()):
+            job = self._weaver.jobs.get(name)
+            if job is None or is_over(job) or not job.facts.get(RESIZING):
+                self._names().discard(name)
+            elif self._is_void(job):
+                self._let_go(name)
+            elif is_released(job):
+                task = asyncio.create_task(self._go_on(job), name=f"resize {name}")
+                self._tasks[name] = task
+                task.add_done_callback(functools.partial(self._done, name))
+
+    def _names(self) -> set[str]:
+        """Return the jobs that are to be resized; first of all those of the weaver before."""
+        if self._wanted is None:
+            active = self._weaver.jobs.active()
+            self._wanted = {job.id for job in active if job.facts.get(RESIZING)}
+        return self._wanted
+
+    def _is_void(self, job: Job) -> bool:
+        """Tell whether the ranks will not end for it: they could not, or somebody was before it."""
+        audit = self._weaver.commands.state(job.id).audit
+        mine = (one for one in audit if one.id == job.facts[RESIZING]["command"])
+        return any(one.status.is_final and one.status is not Status.APPLIED for one in mine)
+
+    def _let_go(self, job: str) -> None:
+        self._weaver.jobs.mark(job, {RELEASING: False, RESIZING: None})
+
+    async def _go_on(self, job: Job) -> None:
+        wish = job.facts[RESIZING]
+        try:
+            await self._resuming.go_on(job, wish["author"], wish["reason"], wish["workers"])
+        except LoomError as error:  # it stays paused: nothing is lost
+            self._refused[job.id] = str(error)
+            self._weaver.journal.note("resize_refused", job.id, reason=str(error), facts=wish)
+        self._weaver.jobs.mark(job.id, {RESIZING: None})
+
+    def _done(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[job]
+        if not task.cancelled() and (error := task.exception()):
+            self._weaver.fail(error)
+
+    async def _check(self, job: Job, ranks: int) -> None:
+        """Refuse what could not go on before anything of it ends."""
+        check_ranks(job, self._ranks(job), ranks)
+        submission = self._weaver.coordinator.submission(job.id)
+        if submission is None:
+            resized(await self._weaver.aside(RunFolder.named(job.id).request), ranks)
+            return
+        spec = job_from_dict(with_workers(submission.spec, ranks))
+        nodes = self._weaver.coordinator.turns.queue.nodes
+        if lacking := placement.shortage(queueing.need_of(spec.resources), nodes):
+            raise Unschedulable(lacking)
+
+    async def _gone_on(self, asked: Question, job: Job) -> None:
+        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+        while time.monotonic() < deadline:
+            known = self._weaver.jobs.get(job.id)
+            if known is None or is_over(known) or not known.facts.get(RESIZING):
+                break
+            await asyncio.sleep(_LOOK)
+        if why := self._refused.pop(job.id, ""):
+            raise Failure(f"{job.id} has saved and waits: {why}; `loom resume {job.id}` goes on")
+
+    def _ranks(self, job: Job) -> int | None:
+        return len(self._weaver.roster.ranks(job.id)) or job.facts.get(WORLD_SIZE)
