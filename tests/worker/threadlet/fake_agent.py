@@ -51,6 +51,8 @@ class FakeAgent:
         self.lines: dict[int, socket.socket] = {}
         self.heads: dict[int, Head] = {}
         self.connections = 0
+        self._open = 0  # connections that may still have something to read
+        self._counting = threading.Lock()
         self.changes = changes
         self._numbers = itertools.count()
         self._speaking = threading.Lock()
@@ -75,6 +77,10 @@ class FakeAgent:
         """Return the messages of a kind once there are so many."""
         until(lambda: len(self.of(kind, **which)) >= count)
         return self.of(kind, **which)
+
+    def wait_for_silence(self) -> None:
+        """Come back when all that was sent on connections that have ended is heard."""
+        until(lambda: self._open == 0)
 
     def wait_for_boundaries(self, world: int, knob: str = "") -> None:
         """Come back when all ranks have a step boundary, and this knob."""
@@ -162,14 +168,22 @@ class FakeAgent:
             while True:
                 line, _ = self._listener.accept()
                 self.connections += 1
+                self._count(1)
                 threading.Thread(target=self._listen, args=(line,), daemon=True).start()
 
     def _listen(self, line: socket.socket) -> None:
         frames = Frames()
-        with contextlib.suppress(OSError):
-            while data := line.recv(1 << 16):
-                for whole in frames.feed(data):
-                    self._hear(line, decode(whole, FromRank))
+        try:
+            with contextlib.suppress(OSError):
+                while data := line.recv(1 << 16):
+                    for whole in frames.feed(data):
+                        self._hear(line, decode(whole, FromRank))
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self._counting:
+            self._open += more
 
     def _hear(self, line: socket.socket, message: Message) -> None:
         rank = message.head.rank
