@@ -28,6 +28,7 @@ from .cluster.fixtures import (
     slurm_cluster,
     ssh_cluster,
 )
+from .failing import pytest_runtest_logreport
 
 # Behind an ampersand or nohup these are ignored, and all that a test starts inherits that.
 for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -49,6 +50,7 @@ __all__ = [
     "hosts_of_the_run",
     "lsf_cluster",
     "pbs_cluster",
+    "pytest_runtest_logreport",
     "slurm_cluster",
     "ssh_cluster",
 ]

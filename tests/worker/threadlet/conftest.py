@@ -47,7 +47,7 @@ class Ranks:
         return self.printed(self.start(script, world, attach, **more))
 
     def printed(self, running: "Future[list[tuple[int, str]]]") -> list[str]:
-        """Return what each rank printed, once all have ended well and their agent heard them out."""
+        """Return what each rank printed, once all ended well and were heard out."""
         ended = running.result(timeout=60)
         assert [code for code, _ in ended] == [0] * len(ended), ended
         self.agent.wait_for_silence()

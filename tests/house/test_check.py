@@ -1,0 +1,73 @@
+"""`make test` runs the few tests that failed beside others once more, alone, and names them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STEADY = "def test_steady():\n    pass\n"
+UNSTEADY = """
+from pathlib import Path
+
+def test_unsteady():
+    mark = Path(__file__).with_suffix(".tried")
+    was_tried = mark.exists()
+    mark.touch()
+    assert was_tried
+"""
+BROKEN = (
+    "import pytest\n@pytest.mark.parametrize('n', range({}))\ndef test_broken(n):\n    assert 0\n"
+)
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """Lay out a checkout with the runner, the list of failures, and no tests yet."""
+    (tmp_path / "make").mkdir()
+    (tmp_path / "tests" / "room").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    shutil.copy(ROOT / "make" / "check.py", tmp_path / "make")
+    shutil.copy(ROOT / "tests" / "failing.py", tmp_path / "tests")
+    (tmp_path / "tests" / "__init__.py").touch()
+    hook = "from .failing import pytest_runtest_logreport\n"
+    (tmp_path / "tests" / "conftest.py").write_text(hook)
+    marks = "[tool.pytest.ini_options]\nmarkers = ['soak: long']\n"
+    (tmp_path / "pyproject.toml").write_text(marks)
+    return tmp_path
+
+
+def run(house: Path, **tests: str) -> tuple[int, list[str]]:
+    """Run these tests as `make test T=room` does; return the exit code and what was printed."""
+    for name, text in tests.items():
+        (house / "tests" / "room" / f"test_{name}.py").write_text(text)
+    words = [sys.executable, str(house / "make" / "check.py"), "test", "room"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_fails_once_is_named_and_what_fails_twice_has_failed(house: Path) -> None:
+    code, printed = run(house, steady=STEADY, unsteady=UNSTEADY, broken=BROKEN.format(1))
+
+    assert code == 1
+    assert "FAILED twice tests/room/test_broken.py::test_broken[0]" in printed
+    assert "UNSTEADY     tests/room/test_unsteady.py::test_unsteady" in printed
+    assert not any("test_steady" in line for line in printed)
+
+
+def test_what_passes_alone_does_not_fail_the_run_and_is_named(house: Path) -> None:
+    code, printed = run(house, steady=STEADY, unsteady=UNSTEADY)
+
+    assert code == 0
+    assert "UNSTEADY     tests/room/test_unsteady.py::test_unsteady" in printed
+
+
+def test_many_that_fail_are_not_tried_again(house: Path) -> None:
+    code, printed = run(house, unsteady=UNSTEADY, broken=BROKEN.format(5))
+
+    assert code == 1
+    assert not any(line.startswith(("UNSTEADY", "FAILED twice")) for line in printed)
