@@ -14,6 +14,7 @@ from torchloom.launch.ledger import Ledger, Started, rank_records
 from torchloom.launch.poke import poke
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.rules.command import Command, Kind
 from torchloom.rules.happening import Verdict
 from torchloom.rules.response import Policy, Recovery
 from torchloom.settings import plane_dir
@@ -315,7 +316,8 @@ def test_a_run_that_was_to_be_released_is_paused_when_it_has_ended_well(tmp_path
         async with weaver_at(tmp_path, Exchange()) as weaver:
             adopting = adoption(weaver)
             adopting.look_at_all()
-            weaver.jobs.mark("job-1", {"releasing": True})
+            weaver.commands.order("job-1", Command("c1", Kind.STOP, {"release": True}, "ann"))
+            weaver.jobs.mark("job-1", {"releasing": "c1"})
             ledger.finished(Verdict(AppState.SUCCEEDED, ""), None, 0)
 
             adopting.look_at("job-1")
@@ -327,6 +329,25 @@ def test_a_run_that_was_to_be_released_is_paused_when_it_has_ended_well(tmp_path
     asyncio.run(scenario())
 
     assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "RUNNING", "resumed", 2)]
+
+
+def test_a_release_that_was_asked_for_and_never_stored_leaves_a_run_its_own_end(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        ledger = launched()
+        start(ledger)
+        async with weaver_at(tmp_path, Exchange()) as weaver:
+            adopting = adoption(weaver)
+            adopting.look_at_all()
+            weaver.jobs.mark("job-1", {"releasing": "c1"})  # and died before it gave the command
+            ledger.finished(Verdict(AppState.SUCCEEDED, ""), None, 0)
+
+            adopting.look_at("job-1")
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, JOB) == [("job-1", "train", "ann", "COMPLETED", "ranks_ended", 1)]
 
 
 def test_the_first_error_is_among_what_the_plane_knows_of_a_job(tmp_path: Path) -> None:

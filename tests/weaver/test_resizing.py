@@ -19,21 +19,19 @@ from torchloom.weaver.resizing import Resizing
         (Status.APPLIED, False),
         (Status.REFUSED, True),
         (Status.ABORTED, True),
+        (None, True),  # the weaver before came no further than the wish
     ],
 )
-def test_a_wish_goes_with_its_command(status: Status, is_void: bool) -> None:
+def test_a_wish_goes_with_its_command(status: Status | None, is_void: bool) -> None:
     wish = {"command": "c2", "workers": 1, "author": "ann", "reason": ""}
     job = SimpleNamespace(id="j", state="RUNNING", reason="", facts={RESIZING: wish})
-    audit = [
-        SimpleNamespace(id="c1", status=Status.REFUSED),
-        SimpleNamespace(id="c2", status=status),
-    ]
     weaver: Any = MagicMock()
     weaver.jobs.active.return_value, weaver.jobs.get.return_value = [job], job
-    weaver.commands.state.return_value.audit = audit
+    weaver.jobs.mark.side_effect = lambda _, facts: job.facts.update(facts)
+    weaver.commands.status.side_effect = lambda job, command: {"c2": status}[command]
     resizing = Resizing(weaver, MagicMock(), MagicMock())
 
     resizing.look()
 
-    let_go = [("j", {RELEASING: False, RESIZING: None})] if is_void else []
+    let_go = [("j", {RELEASING: None, RESIZING: None})] if is_void else []
     assert [call.args for call in weaver.jobs.mark.call_args_list] == let_go

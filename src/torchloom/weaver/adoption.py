@@ -100,7 +100,8 @@ class Adoption:
     def _end(self, record: Record) -> None:
         """Take in the end of a run; one that was to be released is paused, if it went well."""
         job = self._jobs.get(record.id)
-        is_left = job is not None and bool(job.facts.get(RELEASING))
+        command = str(job.facts.get(RELEASING) or "") if job is not None else ""
+        is_left = command != "" and self._reports.may_have_acted(record.id, command)
         if is_left and record.state is AppState.SUCCEEDED:
             self._reports.job_released(record.id, record.restarts)
         else:
@@ -112,7 +113,7 @@ class Adoption:
         if kind == "restart":
             cause = _last_cause(self._roster, record.id, str(facts.get("reason") or "restart"))
             self._jobs.turn(record.id, JobState.RECOVERING, cause)
-            again = {RELEASING: False, RESIZING: None}  # that is not asked again
+            again = {RELEASING: None, RESIZING: None}  # that is not asked again
             self._jobs.told(_told(record, again))
         elif kind == "started" and not _are_newcomers(facts):
             self._jobs.turn(record.id, JobState.RUNNING, "ranks_started")

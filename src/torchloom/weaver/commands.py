@@ -54,6 +54,11 @@ class Commands:
         """Return how the commands of a job stand."""
         return self._state(job)
 
+    def status(self, job: str, command: str) -> rules.Status | None:
+        """Return how a command of a job stands; none that nobody has heard of."""
+        found = (one.status for one in self._state(job).audit if one.id == command)
+        return next(found, None)
+
     async def ask(self, job: str, command: rules.Command, patience: float) -> rules.Entry:
         """Have a command done; return its row when it has ended, or as it is when time is up."""
         done: asyncio.Future[rules.Entry] = asyncio.get_running_loop().create_future()

@@ -110,7 +110,7 @@ class Coordinator:
             facts = {
                 STARTED: False,
                 CANCEL: None,
-                RELEASING: False,
+                RELEASING: None,
                 RESIZING: None,
                 LEFT: again.left,
                 FROM_STEP: again.step,

@@ -18,7 +18,7 @@ WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
 DEADLINE = "deadline"  # when its allocation ends, in unix seconds
 POLICY = "policy"  # what it wants when something fails
 LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
-RELEASING = "releasing"  # it is to be paused, and not over, when its ranks have ended
+RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
 _GIVEN = "policy_given"  # whether whoever launched it has said so
@@ -136,7 +136,7 @@ class Jobs:
     def release(self, job: str, left: int, step: int | None) -> None:
         """Note that a job has saved its state and ended its ranks: what it was given is free."""
         known = self._jobs[job]
-        facts = {**known.facts, LEFT: left, RELEASING: False}
+        facts = {**known.facts, LEFT: left, RELEASING: None}
         known = replace(known, facts=facts, step=known.step if step is None else step)
         with self._state.together():
             self._jobs[job] = known

@@ -14,6 +14,7 @@ from torchloom.bus.messages import (
     Ready,
     Refused,
 )
+from torchloom.rules.command import Status
 from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.job import JobState
 from torchloom.weaver.commands import Commands
@@ -110,6 +111,11 @@ class Reports:
             self._roster.gone(rank, RELEASED)
         self._devices.forget(*ranks)
         self._commands.job_ended(job, "the job was released")
+
+    def may_have_acted(self, job: str, command: str) -> bool:
+        """Tell whether ranks may have ended by a command: not one that came to nothing."""
+        status = self._commands.status(job, command)
+        return status is not None and (status is Status.APPLIED or not status.is_final)
 
     def rank_gone(self, rank: Rank, reason: str, state: str = "gone") -> None:
         """Note the end of a rank's life."""

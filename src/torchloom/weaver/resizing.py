@@ -86,7 +86,7 @@ class Resizing:
             "reason": asked.text("reason"),
         }
         self._refused.pop(job.id, None)
-        self._weaver.jobs.mark(job.id, {RELEASING: True, RESIZING: wish})
+        self._weaver.jobs.mark(job.id, {RELEASING: wish["command"], RESIZING: wish})
         self._names().add(job.id)
         payload = {"release": True, "workers": ranks}
         try:
@@ -114,18 +114,23 @@ class Resizing:
     def _names(self) -> set[str]:
         """Return the jobs that are to be resized; first of all those of the weaver before."""
         if self._wanted is None:
-            active = self._weaver.jobs.active()
-            self._wanted = {job.id for job in active if job.facts.get(RESIZING)}
+            jobs = [job for job in self._weaver.jobs.active() if job.facts.get(RESIZING)]
+            self._wanted = {job.id for job in jobs}
+            for job in jobs:
+                if self._status(job) is None:  # that weaver came no further than the wish
+                    self._let_go(job.id)
         return self._wanted
 
     def _is_void(self, job: Job) -> bool:
         """Tell whether the ranks will not end for it: they could not, or somebody was before it."""
-        audit = self._weaver.commands.state(job.id).audit
-        mine = (one for one in audit if one.id == job.facts[RESIZING]["command"])
-        return any(one.status.is_final and one.status is not Status.APPLIED for one in mine)
+        status = self._status(job)
+        return status is not None and status.is_final and status is not Status.APPLIED
+
+    def _status(self, job: Job) -> Status | None:
+        return self._weaver.commands.status(job.id, job.facts[RESIZING]["command"])
 
     def _let_go(self, job: str) -> None:
-        self._weaver.jobs.mark(job, {RELEASING: False, RESIZING: None})
+        self._weaver.jobs.mark(job, {RELEASING: None, RESIZING: None})
 
     async def _go_on(self, job: Job) -> None:
         wish = job.facts[RESIZING]

@@ -43,11 +43,12 @@ class Resuming:
         if not asked.flag("release"):
             return await self._acting.pause(asked)
         job = self._acting.living(asked)
-        self._weaver.jobs.mark(job.id, {RELEASING: True, RESIZING: None})
+        asked = asked.named(self._acting.name(asked, job))
+        self._weaver.jobs.mark(job.id, {RELEASING: asked.text("id"), RESIZING: None})
         try:
             answer = await self._acting.command(asked, job, Kind.STOP, {"release": True})
         except BaseException:
-            self._weaver.jobs.mark(job.id, {RELEASING: False})
+            self._weaver.jobs.mark(job.id, {RELEASING: None})
             raise
         await self._until(asked, lambda: not self._is_leaving(job.id))
         after = self._weaver.jobs.get(job.id)
