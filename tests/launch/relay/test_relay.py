@@ -92,13 +92,13 @@ class Caller:
 class Stage:
     """An agent, and those it stands between."""
 
-    def __init__(self, folder: Path, limit: int = 1 << 20) -> None:
+    def __init__(self, folder: Path, limit: int = 1 << 20, beat: float = 1.0) -> None:
         self.exchange = Exchange()
         self.database = Database()
         self.address = folder / "run" / "agent.sock"
         me = Identity("here", "host", "boot", os.getpid(), DEVICES)
         bus = MemoryBus(self.exchange, subjects.inbox("here"))
-        self.relay = Relay(me, bus, self.address, folder / "spool", limit, unanswered=0.2)
+        self.relay = Relay(me, bus, self.address, folder / "spool", limit, 0.2, beat=beat)
         self.dropped = self.relay.dropped
         self.weaver_bus = MemoryBus(self.exchange)
         self.weaver = FakeWeaver(self.weaver_bus, self.database)
@@ -126,9 +126,9 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def stage(
-    folder: Path, limit: int = 1 << 20, with_weaver: bool = True
+    folder: Path, limit: int = 1 << 20, with_weaver: bool = True, beat: float = 1.0
 ) -> AsyncIterator[Stage]:
-    one = Stage(folder, limit)
+    one = Stage(folder, limit, beat)
     if with_weaver:
         await one.weaver.start()
     running = asyncio.create_task(one.relay.run())
@@ -375,6 +375,24 @@ def test_a_beat_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
             (progress,) = one.weaver.beats[-1].progress
             assert (progress.head, progress.step, progress.step_seconds) == (LIFE, 41, 0.003)
             assert progress.moved > 0
+
+    live(story)
+
+
+def test_how_far_a_rank_came_is_told_when_it_hangs_up_not_with_the_next_beat(
+    tmp_path: Path,
+) -> None:
+    page = Page.open(tmp_path / "page")
+
+    async def story() -> None:
+        async with stage(tmp_path, beat=3600.0) as one:
+            caller = await one.call(msgspec.structs.replace(said_by(), page=str(tmp_path / "page")))
+            await come_true(lambda: caller.told(Welcome))
+            page.boundary(step=41, applied=41, lasted_ns=3_000_000, now_ns=0)
+            caller.hang_up()
+            await come_true(lambda: any(beat.progress for beat in one.weaver.beats))
+
+            assert [progress.step for progress in one.weaver.beats[-1].progress] == [41]
 
     live(story)
 

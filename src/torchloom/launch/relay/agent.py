@@ -32,7 +32,7 @@ from torchloom.launch.relay.ranks import Ranks
 from torchloom.launch.relay.server import Server
 from torchloom.launch.relay.stacks import StackTaker
 from torchloom.launch.relay.storing import Storing
-from torchloom.launch.relay.uplink import UNANSWERED, Identity, Uplink
+from torchloom.launch.relay.uplink import BEAT, UNANSWERED, Identity, Uplink
 
 _TURN = 1.0
 _MOMENT = 0.01
@@ -50,6 +50,7 @@ class Relay:
         limit: int = LIMIT,
         unanswered: float = UNANSWERED,
         gpus: Gpus | None = None,
+        beat: float = BEAT,
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._me = me
@@ -58,7 +59,7 @@ class Relay:
         self._ranks = Ranks()
         self._spool = Spool(spool, me.agent, limit)
         self._uplink = Uplink(
-            me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered
+            me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered, beat
         )
         self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
         self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)

@@ -39,6 +39,7 @@ class Up(Protocol):
 
     greeted: bool
 
+    def hurry(self) -> None: ...
     def act(self, data: bytes) -> None: ...
     def more(self, urgent: bool) -> None: ...
 
@@ -89,6 +90,7 @@ class Intake:
         if (timer := self._owed.pop(line, None)) is not None:
             timer.cancel()
         self._ranks.hung_up(line)
+        self._up.hurry()
 
     def _register(self, line: Line, message: Register, data: bytes) -> None:
         head = message.head

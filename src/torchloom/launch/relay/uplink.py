@@ -37,7 +37,8 @@ from torchloom.bus.regrouping import Regrouping, ToLaunch
 from torchloom.bus.spool import Spool
 from torchloom.launch.relay.ranks import Ranks
 
-_BEAT = 1.0
+BEAT = 1.0  # seconds from one to the next, if nothing happens
+_SOONEST = 0.05  # seconds between two beats, at least
 _HELLO = 2.0  # seconds a weaver has to answer
 _AGAIN = 0.5  # seconds between two hellos
 _LATEST = 8.0  # seconds between two tries, at most
@@ -87,6 +88,7 @@ class Uplink:
         dropped: Counter[str],
         on_down: Callable[[Message], None],
         unanswered: float = UNANSWERED,
+        period: float = BEAT,
     ) -> None:
         self.epoch = 0
         self.greeted = False
@@ -100,6 +102,8 @@ class Uplink:
         self._window = 1
         self._held = False  # whether records wait for an answer to others
         self._unanswered = unanswered
+        self._period = period
+        self._has_news = asyncio.Event()  # for a beat before its time
         self._acts: deque[bytes] = deque(maxlen=_MOST_ACTS)
         self._wants = _Wants()
         self._acting = asyncio.Event()
@@ -116,6 +120,10 @@ class Uplink:
             self._dropped["act"] += 1
         self._acts.append(data)
         self._acting.set()
+
+    def hurry(self) -> None:
+        """A rank has hung up: how far all had come is told before somebody hears of its end."""
+        self._has_news.set()
 
     def more(self, urgent: bool) -> None:
         """There are records to be sent; urgent ones do not wait for others."""
@@ -193,8 +201,11 @@ class Uplink:
 
     async def _beat(self) -> None:
         while True:
+            self._has_news.clear()
             await self.beat()
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(_SOONEST)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_news.wait(), self._period - _SOONEST)
 
     async def beat(self) -> None:
         """Say once that the agent lives, and how far its ranks are."""
