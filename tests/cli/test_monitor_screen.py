@@ -18,7 +18,7 @@ from torchloom.cli.monitor.line import Line
 from torchloom.cli.monitor.news import Done
 from torchloom.cli.monitor.prompt import Said
 from torchloom.cli.monitor.sheet import Sheet
-from torchloom.cli.monitor.windows import Reading
+from torchloom.cli.monitor.windows import Devices, Reading
 from torchloom.client import places
 from torchloom.client.plane import ask
 from torchloom.launch import sockets
@@ -204,6 +204,18 @@ def test_the_prompt_can_choose_another_job_and_leave(plane: Plane) -> None:
         await pilot.press("colon", *"quit", "enter")
         await until(lambda: not app.is_running, pilot)
 
+    watch(act)
+
+
+def test_news_that_come_before_the_window_of_devices_is_made_are_in_it(plane: Plane) -> None:
+    async def act(app: Monitor, pilot: Pilot[None]) -> None:
+        window = Devices()
+        window.show(ask("devices")["devices"])
+        await app.push_screen(window)
+
+        assert [row.key for row in window.query_one(Sheet).rows] == ["node1/cpu/0", "node1/cpu/1"]
+
+    plane.job("train-1")
     watch(act)
 
 

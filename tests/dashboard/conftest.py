@@ -11,6 +11,7 @@ from ..control.conftest import living
 from ..control.steering import Plane, loom
 from ..jobs.http import Door, door_of_admin
 from ..living import until
+from ..warmth import borrow, hearth
 from .building import built
 from .showing import PATIENCE, points
 from .views import VIEWS
@@ -18,33 +19,34 @@ from .views import VIEWS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
 
+__all__ = ["hearth"]
+
 WORLD = 2
 SCRIPT = Path(__file__).with_name("scripts") / "learn.py"
-VARIABLES = (("HOME", "home"), ("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run"))
+VARIABLES = (("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("shown")
-    for name in ("home", "loom", "run", "work"):
+    for name in ("loom", "run", "work"):
         (made / name).mkdir(mode=0o700)
     return made
 
 
 @pytest.fixture(scope="module")
-def plane(folder: Path) -> Iterator[Plane]:
+def plane(folder: Path, hearth: Path) -> Iterator[Plane]:
     """Give a module its plane, which serves what was built; nothing of it is left behind."""
     dist, why = built()
     assert dist is not None, why
     with pytest.MonkeyPatch.context() as patch:
+        borrow(hearth, folder / "run", patch)
         for variable, name in VARIABLES:
             patch.setenv(variable, str(folder / name))
         for variable in ("LOOM_PLANE", "LOOM_JOB", "LOOM_AGENT_OF", "LOOMCONFIG", "TORCHXCONFIG"):
             patch.delenv(variable, raising=False)
         patch.setenv("LOOM_DASHBOARD", str(dist))
         patch.setenv("LOOM_DEVICES", "cpu:4")
-        patch.setenv("LOOM_WARM", "0")
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.chdir(folder / "work")
         loom("up")
         yield Plane()

@@ -12,7 +12,10 @@ from torchloom.client import plane as door
 from ..control.conftest import living
 from ..control.steering import PATIENCE, Plane, loom
 from ..living import until
+from ..warmth import borrow, hearth
 from ..weaver.fresh import fresh
+
+__all__ = ["hearth"]
 
 SCRIPT = """
 import os, socket, time
@@ -38,15 +41,16 @@ def slots() -> int:
 
 
 @pytest.fixture
-def plane(folder: Path, slots: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plane]:
+def plane(
+    folder: Path, slots: int, hearth: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Plane]:
     """Give the test a plane; nothing of it is left behind."""
-    for variable, name in (("HOME", "home"), ("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run")):
+    borrow(hearth, folder / "run", monkeypatch)
+    for variable, name in (("LOOM_HOME", "loom"), ("XDG_RUNTIME_DIR", "run")):
         monkeypatch.setenv(variable, str(folder / name))
     for variable in ("LOOM_PLANE", "LOOM_JOB", "LOOM_AGENT_OF", "LOOMCONFIG", "TORCHXCONFIG"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("LOOM_DEVICES", f"cpu:{slots}")
-    monkeypatch.setenv("LOOM_WARM", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(folder / "work")
     fresh(folder / "loom" / "plane")
     loom("up")

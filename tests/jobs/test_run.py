@@ -1,6 +1,7 @@
 """`loom run job.yaml`: through the queue, followed to the end, listed and stopped before."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -57,6 +58,18 @@ def test_a_job_is_followed_through_the_queue_to_its_end(
     found = door.ask("job", job=name)
     assert (found["state"], found["spec"]["script"]) == ("COMPLETED", "greet.py")
     assert "SUCCEEDED" in done.stderr
+
+
+def test_a_job_of_the_queue_writes_files_with_the_umask_of_who_started_the_plane(
+    plane: Plane, job: Callable[..., str]
+) -> None:
+    Path("mask.py").write_text("open('made', 'w').close()")
+
+    run(job(script="mask.py"))
+
+    mask = os.umask(0)
+    os.umask(mask)
+    assert Path("made").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def test_a_job_that_waits_is_listed_with_its_reason_shown_and_stopped(

@@ -53,6 +53,10 @@ class Devices(ModalScreen[str]):
         Binding("x", "say('drain')", "drain"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: Sequence[Any] | None = None  # nobody has told of any yet
+
     def compose(self) -> ComposeResult:
         sheet = Sheet(view.DEVICES, "devices")
         sheet.empty = "asking .."
@@ -62,12 +66,18 @@ class Devices(ModalScreen[str]):
 
     def on_mount(self) -> None:
         self.query_one(Sheet).focus()
+        self._fill()
 
     def show(self, devices: Sequence[Any]) -> None:
-        """Bring the table up to date."""
-        sheet = self.query_one(Sheet)
-        sheet.empty = "no devices yet: no agent or rank has told of one"
-        sheet.fill(view.device_rows(devices))
+        """Bring the table up to date; there may be none yet: news can come before it is made."""
+        self._devices = devices
+        self._fill()
+
+    def _fill(self) -> None:
+        for sheet in self.query(Sheet):
+            if self._devices is not None:
+                sheet.empty = "no devices yet: no agent or rank has told of one"
+                sheet.fill(view.device_rows(self._devices))
 
     def action_say(self, word: str) -> None:
         if key := self.query_one(Sheet).key:

@@ -69,12 +69,11 @@ def _takes_calls() -> bool:
 
 
 def _stand_apart() -> None:
-    """Be nobody's foreground process, and write nothing that others may read."""
+    """Be nobody's foreground process; the umask stays the user's, for it is that of jobs, too."""
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     reset_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    os.umask(0o077)
     os.chdir(os.sep)
 
 
