@@ -13,11 +13,11 @@ from ..living import until
 from .struck import LIMIT, LONG, SCRIPT, Book, all_is_well, planned, read, same_books, slowness
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
-WORLD, STEPS, PACE, LINK = 2, 500, 0.08, "eth0"
+WORLD, STEPS, PACE, LINK = 2, 250, 0.08, "eth0"
 CUT = {"kind": "cut-link", "link": LINK, "lasts": 0.8}
 SLOW = {"kind": "slow-link", "link": LINK, "lasts": 1.0}
 KILL = {"kind": "kill", "rank": 0}
-FAULTS = [CUT, SLOW, KILL, CUT, SLOW, KILL]
+FAULTS = [CUT, SLOW, KILL]
 
 
 class OverHosts:

@@ -16,14 +16,12 @@ from .conftest import Quiet, Start
 from .struck import all_is_well, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
-WORLD, STEPS, PACE = 2, 400, 0.08
+WORLD, STEPS, PACE = 2, 300, 0.08
 FAULTS = [
     {"kind": "kill-postgres", "lasts": 0.5},
     {"kind": "kill", "rank": 1},
-    {"kind": "kill-postgres", "lasts": 0.5},
-    {"kind": "kill-weaver"},
-    {"kind": "kill", "rank": 1},
     {"kind": "kill-postgres", "lasts": 1.0},
+    {"kind": "kill-weaver"},
 ]
 
 

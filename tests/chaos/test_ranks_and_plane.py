@@ -9,8 +9,8 @@ from .mounts import tmpfs
 from .struck import all_is_well, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
-WORLD, STEPS, PACE = 4, 700, 0.08
-KINDS = [  # whoever is hit next was left alone for a while
+WORLD, STEPS, PACE = 4, 450, 0.08
+FAULTS = [  # whoever is hit next was left alone for a while
     {"kind": "kill", "rank": 1},
     {"kind": "kill-weaver"},
     {"kind": "kill", "rank": 0},
@@ -22,10 +22,9 @@ KINDS = [  # whoever is hit next was left alone for a while
     {"kind": "kill", "rank": 2},
     {"kind": "kill-agent"},
 ]
-FAULTS = [*KINDS, *KINDS, *KINDS]
 
 
-def test_thirty_faults_of_seven_kinds_are_recovered_from(start: Start, undisturbed: Quiet) -> None:
+def test_ten_faults_of_seven_kinds_are_recovered_from(start: Start, undisturbed: Quiet) -> None:
     calm = undisturbed(WORLD, STEPS)
     job = start(WORLD, STEPS, pace=PACE).ready()
 
@@ -43,11 +42,11 @@ def test_thirty_faults_of_seven_kinds_are_recovered_from(start: Start, undisturb
 def test_a_full_disk_costs_a_checkpoint_and_nothing_else(
     start: Start, undisturbed: Quiet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = [{"kind": "disk-full", "lasts": 1.0}, {"kind": "kill", "rank": 1}] * 2
-    calm = undisturbed(2, 250)
+    faults = [{"kind": "disk-full", "lasts": 1.0}, {"kind": "kill", "rank": 1}]
+    calm = undisturbed(2, 150)
     with tmpfs(tmp_path / "small", "16m") as folder:
         monkeypatch.setenv("LOOM_CHECKPOINTS", str(folder))
-        job = start(2, 250, pace=PACE).ready()
+        job = start(2, 150, pace=PACE).ready()
 
         report = job.strike(faults, 2.0, calm.ledger)
         job.ends()

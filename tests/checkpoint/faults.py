@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import torchloom.checkpoint
 from torchloom.checkpoint.disk import Disk
 
@@ -18,6 +20,13 @@ ROOM = Path(torchloom.checkpoint.__file__).parent
 ERRNOS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
 LOCAL_FAULTS = ("kill", "ENOSPC", "EIO", "torn", "short", "cut", "cut_data", "cut_top")
 _OF_WRITES = ("torn", "short")
+
+# Dies at every call, and every other fault at every site that a scenario calls from; or at every
+# call, from whichever site it comes the second time.
+FORMS = pytest.mark.parametrize(
+    "is_long",
+    [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
+)
 
 
 def call_sites(modules: tuple[str, ...], names: tuple[str, ...], calls: type) -> dict[str, range]:

@@ -16,7 +16,6 @@ from ..control.steering import Plane
 from ..living import until
 
 pytestmark = pytest.mark.process
-JOBS, KILLS = 24, 8
 LONG = 300.0  # seconds, for loaded machines
 
 
@@ -38,20 +37,31 @@ class Submitter(threading.Thread):
                     self.acknowledged[key] = (said["id"], workers)
 
 
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        pytest.param(12, 4, id="short"),
+        pytest.param(120, 40, id="long", marks=pytest.mark.soak),
+    ],
+)
 def test_no_job_is_lost_and_none_starts_twice_however_often_the_weaver_is_killed(
-    plane: Plane, submit: Callable[..., dict[str, Any]], starts: Callable[[], list[tuple[str, int]]]
+    plane: Plane,
+    submit: Callable[..., dict[str, Any]],
+    starts: Callable[[], list[tuple[str, int]]],
+    count: int,
+    kills: int,
 ) -> None:
     chance = random.Random()
-    submitter = Submitter(submit, JOBS)
+    submitter = Submitter(submit, count)
     submitter.start()
 
-    for _ in range(KILLS):
+    for _ in range(kills):
         time.sleep(chance.uniform(0.0, 1.5))  # any instant will do
         plane.back("weaver", plane.kill("weaver"))
     submitter.join(LONG)
 
     jobs = dict(submitter.acknowledged.values())
-    assert len(jobs) == JOBS
+    assert len(jobs) == count
     until(lambda: states(plane) == dict.fromkeys(jobs, "COMPLETED"), LONG)
     expected = Counter((job, rank) for job, workers in jobs.items() for rank in range(workers))
     assert Counter(starts()) == expected

@@ -14,7 +14,13 @@ from torchloom.weaver.store import Place, open_store
 from .queued import Crash, Fate, Plane, World, given_twice, stored
 
 pytestmark = pytest.mark.process  # it takes a while
-SEEDS = 200
+SEEDS = pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(50), id="short"),
+        pytest.param(range(400), id="long", marks=pytest.mark.soak),
+    ],
+)
 JOBS = 6
 CPUS = {"node1": 3, "node2": 2}
 
@@ -90,11 +96,12 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@SEEDS
 def test_a_crash_between_any_two_steps_loses_no_job_and_starts_none_twice(
-    empty: Path, memory: Path
+    empty: Path, memory: Path, seeds: range
 ) -> None:
     lives = 0
-    for seed in range(SEEDS):
+    for seed in seeds:
         folder = memory / str(seed)
         shutil.copytree(empty, folder)
 
@@ -108,7 +115,7 @@ def test_a_crash_between_any_two_steps_loses_no_job_and_starts_none_twice(
         assert stored(folder, "SELECT * FROM placements") == [], f"seed {seed}"
         lives += story.lives
         shutil.rmtree(folder)
-    assert lives > 3 * SEEDS  # nearly all of them did die
+    assert lives > 3 * len(seeds)  # nearly all of them did die
 
 
 class Again(Story):
@@ -125,11 +132,12 @@ class Again(Story):
             await super()._something_happens(plane)
 
 
+@SEEDS
 def test_a_crash_between_any_two_steps_of_a_resume_starts_each_attempt_exactly_once(
-    empty: Path, memory: Path
+    empty: Path, memory: Path, seeds: range
 ) -> None:
     attempts = 0
-    for seed in range(SEEDS // 2):
+    for seed in seeds:
         folder = memory / str(seed)
         shutil.copytree(empty, folder)
 
@@ -143,4 +151,4 @@ def test_a_crash_between_any_two_steps_of_a_resume_starts_each_attempt_exactly_o
         assert stored(folder, "SELECT * FROM placements") == [], f"seed {seed}"
         attempts += sum(wanted.values()) - len(wanted)
         shutil.rmtree(folder)
-    assert attempts > SEEDS // 2  # many did go on
+    assert attempts > len(seeds)  # many did go on
