@@ -26,10 +26,10 @@ def main(what: str, room: str = "") -> int:
     if what == "check":
         return lint() | run_pytest("not process and not soak", workers=2, examples=25)
     if what == "test" and room:
-        return run_pytest("not soak", workers=3, room=room)
-    if what == "test":
-        return lint() | run_pytest("not soak", workers=3)  # for two cores: many tests wait
-    return run_pytest("soak", workers=0, room=room)
+        return run_pytest("not soak", workers=3, room=room, examples=50)
+    if what == "test":  # three for two cores: many tests wait
+        return lint() | run_pytest("not soak", workers=3, examples=50)
+    return run_pytest("soak", workers=0, room=room, examples=1000)
 
 
 def lint() -> int:
@@ -60,10 +60,10 @@ def step(name: str, words: list[str]) -> tuple[str, bool]:
     return (f"{line}\n{done.stdout}" if failed else line), failed
 
 
-def run_pytest(marker: str, workers: int, room: str = "", examples: int = 100) -> int:
+def run_pytest(marker: str, workers: int, room: str = "", *, examples: int) -> int:
     """Run the tests that carry (or lack) these marks, of one room or of all.
 
-    Those that try many examples try so many percent of them.
+    Those that try many examples try so many percent of them; the long form of them is more.
     """
     target = ROOT / "tests" / room
     if not target.exists():

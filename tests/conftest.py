@@ -3,7 +3,7 @@
 `@pytest.mark.needs("mount")` asks for a probe below. `LOOM_TEST_REQUIRE=mount,torch` names what
 this machine must have, `CI=true` means all of it: a test whose need is missing then fails instead
 of being skipped. `LOOM_TEST_EXAMPLES=25` has tests that try many examples try so many percent of
-them, as `make check` does.
+them, as `make check` does; with more than 100 they are long forms, which `make soak` runs.
 """
 
 import functools
@@ -43,7 +43,7 @@ os.environ.setdefault("LOOM_PLANE", "0")
 _LONGEST_BASE = 20  # letters of the temporary folder; a socket's whole name has 107
 
 _FEWEST = 10  # examples
-_LESSENED: set[tuple[object, str]] = set()  # of several items one function may be
+_SHARED: set[tuple[object, str]] = set()  # of several items one function may be
 
 __all__ = [
     "cluster",
@@ -197,25 +197,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share = int(os.environ.get("LOOM_TEST_EXAMPLES", "100"))
     for item in items:
         _mark_hosts(item)
-        if share < 100:
-            _try_fewer(item, share)
+        if share != 100:
+            _try_so_many(item, share)
     asked = {mark.args[0] for item in items for mark in item.iter_markers("needs")}
     if unknown := asked - PROBES.keys():
         raise pytest.UsageError(f"needs without a probe in tests/conftest.py: {sorted(unknown)}")
 
 
-def _try_fewer(item: pytest.Item, share: int) -> None:
-    """Have a property, or a machine of states, try fewer examples than it does by itself."""
+def _try_so_many(item: pytest.Item, share: int) -> None:
+    """Have a property, or a machine of states, try a share of the examples it does by itself."""
     for holder, name in (
         (getattr(item, "obj", None), "_hypothesis_internal_use_settings"),
         (getattr(item, "cls", None), "settings"),
     ):
         own = getattr(holder, name, None)
-        if isinstance(own, hypothesis.settings) and (holder, name) not in _LESSENED:
-            _LESSENED.add((holder, name))
-            fewer = max(_FEWEST, own.max_examples * share // 100)
-            few = hypothesis.settings(own, max_examples=min(own.max_examples, fewer))
-            setattr(holder, name, few)
+        if not isinstance(own, hypothesis.settings):
+            continue
+        if share > 100:
+            item.add_marker(pytest.mark.soak)
+        if (holder, name) not in _SHARED:
+            _SHARED.add((holder, name))
+            fewest = min(own.max_examples, _FEWEST)
+            count = max(fewest, own.max_examples * share // 100)
+            setattr(holder, name, hypothesis.settings(own, max_examples=count))
 
 
 def pytest_collection_finish() -> None:

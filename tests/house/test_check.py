@@ -1,5 +1,6 @@
 """`make test` runs the few tests that failed beside others once more, alone, and names them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,8 @@ def run(house: Path, **tests: str) -> tuple[int, list[str]]:
     for name, text in tests.items():
         (house / "tests" / "room" / f"test_{name}.py").write_text(text)
     words = [sys.executable, str(house / "make" / "check.py"), "test", "room"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout.splitlines()
 
 

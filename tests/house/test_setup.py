@@ -130,7 +130,8 @@ def test_a_missing_need_skips_unless_it_is_required(
     text = text.replace('find_spec("torch")', 'find_spec("no_such_torch")')
     tests = tmp_path / "tests"
     shutil.copytree(ROOT / "tests/cluster", tests / "cluster")
-    shutil.copy(ROOT / "tests/living.py", tests)
+    for name in ("living.py", "failing.py"):
+        shutil.copy(ROOT / "tests" / name, tests)
     (tests / "conftest.py").write_text(text)
     options = "addopts = --import-mode=importlib\nmarkers = needs(what): x\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")

@@ -11,8 +11,9 @@ import pytest
 from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Metrics
 from torchloom.errors import UserError
-from torchloom.weaver.acting import Acting, NothingToUndo
+from torchloom.weaver.acting import Acting
 from torchloom.weaver.question import Question
+from torchloom.weaver.refusals import NothingToUndo
 from torchloom.weaver.service import Weaver
 
 from .fakes import FakeAgent, FakeRank, crowd, rows, until, weaver_at

@@ -11,8 +11,8 @@ from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Prepare
 from torchloom.errors import UserError
 from torchloom.weaver import main
+from torchloom.weaver.jobs import SAVING
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.thinning import SAVING
 
 from .fakes import rows, until, weaver_at
 from .test_checkpoints import ask, launched, states

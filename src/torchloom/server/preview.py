@@ -16,10 +16,9 @@ from torchloom.rules.command import Entry
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.specs.job import JobState
-from torchloom.weaver.acting import JobOver, JobReleased, NothingToUndo
 from torchloom.weaver.jobs import WORLD_SIZE, is_over, is_released
 from torchloom.weaver.knobs import BadValue, checked
-from torchloom.weaver.resizing import check_ranks
+from torchloom.weaver.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
 from torchloom.weaver.store.rows import Job, Rank
 
 _AHEAD = 0.01  # seconds that ranks look ahead for a step that none has begun

@@ -5,60 +5,30 @@ import uuid
 from typing import Any
 
 from torchloom import settings
-from torchloom.errors import Ambiguous, Failure, NotFound, UserError, shorten
+from torchloom.errors import Ambiguous, NotFound, shorten
 from torchloom.rules.command import Command, Entry, Kind, Status
 from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
 from torchloom.weaver.foresight import foreseen
-from torchloom.weaver.jobs import is_over, is_released
+from torchloom.weaver.jobs import SAVING, is_over, is_released
 from torchloom.weaver.knobs import checked
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.refusals import (
+    CommandAborted,
+    CommandRefused,
+    JobOver,
+    JobReleased,
+    NothingToUndo,
+)
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Job
-from torchloom.weaver.thinning import SAVING
 from torchloom.weaver.wire import ID, wrapped
 
 SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
-
-
-class JobOver(UserError):
-    """The job has ended: nothing of it can be changed any more."""
-
-    code = "job_over"
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` goes on")
-
-
-class JobReleased(UserError):
-    """The job is paused and has no ranks that could be told anything."""
-
-    code = "job_released"
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} was released; `loom resume {job.id}` goes on with it")
-
-
-class CommandRefused(UserError):
-    """A rank, or the rules, did not agree."""
-
-    code = "refused"
-
-
-class NothingToUndo(UserError):
-    """No change can be taken back, or not this one."""
-
-    code = "nothing_to_undo"
-
-
-class CommandAborted(Failure):
-    """The ranks did not come to an agreement."""
-
-    code = "aborted"
 
 
 class Acting:

@@ -17,14 +17,14 @@ from torchloom.bus.messages import Committed, Event, Head
 from torchloom.rules.committing import Collected, Phase, Shard, shard_of
 from torchloom.weaver.early import Early
 from torchloom.weaver.errands import Errands, Said
-from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.jobs import SAVING, Jobs, is_over
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.manifests import manifest_of
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.shelf import Shelf
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Checkpoint, Job, Rank
-from torchloom.weaver.thinning import RESTORED, SAVING, Thinning, whose
+from torchloom.weaver.thinning import RESTORED, Thinning, whose
 
 ROOT = "checkpoints"  # among a job's facts: where its checkpoints are; its launch says so
 _PATIENCE = 60.0  # seconds after a job's end in which what its ranks wrote may still come in

@@ -18,6 +18,7 @@ WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
 DEADLINE = "deadline"  # when its allocation ends, in unix seconds
 POLICY = "policy"  # what it wants when something fails
 LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
+SAVING = "saving"  # what its rank 0 said of when to save and what to keep
 RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows

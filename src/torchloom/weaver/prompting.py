@@ -9,11 +9,11 @@ from torchloom.rules.command import Command, Kind
 from torchloom.rules.committing import is_due
 from torchloom.specs.job import JobState
 from torchloom.weaver.commands import Commands
-from torchloom.weaver.jobs import DEADLINE, Jobs
+from torchloom.weaver.jobs import DEADLINE, SAVING, Jobs
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.shelf import Shelf
 from torchloom.weaver.store.rows import Job, Rank
-from torchloom.weaver.thinning import LOOM, SAVING
+from torchloom.weaver.thinning import LOOM
 
 MARGIN = 120.0  # seconds before that in which it is saved once more
 MOMENT = 5.0  # seconds in which the wants of any number of ranks are one

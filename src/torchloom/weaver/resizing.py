@@ -9,7 +9,7 @@ import functools
 import time
 from typing import Any
 
-from torchloom.errors import Failure, LoomError, UserError
+from torchloom.errors import Failure, LoomError
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.lifetimes import resized
 from torchloom.rules import placement
@@ -21,44 +21,19 @@ from torchloom.weaver.jobs import (
     RELEASING,
     RESIZING,
     WORLD_SIZE,
-    is_launched,
     is_over,
     is_released,
 )
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.refusals import check_ranks
 from torchloom.weaver.resuming import Resuming, wanted_ranks, with_workers
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Job
 from torchloom.weaver.submissions import Unschedulable
-from torchloom.weaver.thinning import SAVING
 
 PERIOD = 0.1  # seconds between two looks for jobs that are to go on
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait until one does
 _LOOK = 0.02
-_NOTHING_SAVED = "others could go on from nothing; `run.track` says what it is to save"
-_NOT_OURS = "nobody of ours has launched them, nor could launch others"
-
-
-class NotResizable(UserError):
-    """The job cannot have another number of ranks."""
-
-    code = "not_resizable"
-
-    def __init__(self, job: Job, why: str) -> None:
-        super().__init__(f"{job.id} keeps its ranks: {why}")
-
-
-def check_ranks(job: Job, now: int | None, ranks: int) -> None:
-    """Refuse another number of ranks for a job that has so many now."""
-    if not is_resizable(job):
-        raise NotResizable(job, _NOT_OURS if not is_launched(job) else _NOTHING_SAVED)
-    if ranks == now:
-        raise NotResizable(job, f"they are {ranks} already")
-
-
-def is_resizable(job: Job) -> bool:
-    """Tell whether others could take the place of a job's ranks: it saves, and is ours to start."""
-    return is_launched(job) and SAVING in job.facts
 
 
 class Resizing:

@@ -11,11 +11,11 @@ from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver import queueing, shapes
-from torchloom.weaver.acting import JobOver
 from torchloom.weaver.asking import Asking
 from torchloom.weaver.jobs import is_over
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.refusals import JobOver
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.submissions import Wanted
 

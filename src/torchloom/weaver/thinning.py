@@ -6,11 +6,10 @@ from typing import Any
 from torchloom.rules.committing import Phase
 from torchloom.rules.keeping import Saved, excess, wishes_of
 from torchloom.weaver.errands import Errands, Said
-from torchloom.weaver.jobs import Jobs, is_over
+from torchloom.weaver.jobs import SAVING, Jobs, is_over
 from torchloom.weaver.shelf import Shelf
 from torchloom.weaver.store.rows import Checkpoint, Job
 
-SAVING = "saving"  # among a job's facts: what its rank 0 said of when to save and what to keep
 RESTORED = "restored"  # which step the present generation went on from
 LOOM = "loom"  # the author of what nobody asked for
 

@@ -10,7 +10,7 @@ from torchloom.server.topics.boards import Boards
 from torchloom.server.topics.rows import JobRows
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.job import JobState
-from torchloom.weaver.resizing import is_resizable
+from torchloom.weaver.refusals import is_resizable
 from torchloom.weaver.store import curves
 
 INTERVAL = 0.5  # seconds between two looks

@@ -1,0 +1,66 @@
+"""What a job is not told, or does not do, and why: for those who act and those who only foresee."""
+
+from torchloom.errors import Failure, UserError
+from torchloom.weaver.jobs import SAVING, is_launched
+from torchloom.weaver.store.rows import Job
+
+_NOTHING_SAVED = "others could go on from nothing; `run.track` says what it is to save"
+_NOT_OURS = "nobody of ours has launched them, nor could launch others"
+
+
+class JobOver(UserError):
+    """The job has ended: nothing of it can be changed any more."""
+
+    code = "job_over"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` goes on")
+
+
+class JobReleased(UserError):
+    """The job is paused and has no ranks that could be told anything."""
+
+    code = "job_released"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} was released; `loom resume {job.id}` goes on with it")
+
+
+class CommandRefused(UserError):
+    """A rank, or the rules, did not agree."""
+
+    code = "refused"
+
+
+class NothingToUndo(UserError):
+    """No change can be taken back, or not this one."""
+
+    code = "nothing_to_undo"
+
+
+class CommandAborted(Failure):
+    """The ranks did not come to an agreement."""
+
+    code = "aborted"
+
+
+class NotResizable(UserError):
+    """The job cannot have another number of ranks."""
+
+    code = "not_resizable"
+
+    def __init__(self, job: Job, why: str) -> None:
+        super().__init__(f"{job.id} keeps its ranks: {why}")
+
+
+def check_ranks(job: Job, now: int | None, ranks: int) -> None:
+    """Refuse another number of ranks for a job that has so many now."""
+    if not is_resizable(job):
+        raise NotResizable(job, _NOT_OURS if not is_launched(job) else _NOTHING_SAVED)
+    if ranks == now:
+        raise NotResizable(job, f"they are {ranks} already")
+
+
+def is_resizable(job: Job) -> bool:
+    """Tell whether others could take the place of a job's ranks: it saves, and is ours to start."""
+    return is_launched(job) and SAVING in job.facts
