@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import tempfile
 import time
@@ -227,25 +226,31 @@ def goodput(lab: Lab, plane: Callable[[], planes.Plane]) -> Figure:
     words = f"{SHARED_STORE}=1 torchrun --standalone --nproc_per_node {RANKS} {TRAINED.name}"
     return Figure(
         "goodput",
-        f"% of {EVERY:.0f} s in steps that count, one kill in each",
+        f"% of the steps of {EVERY:.0f} s that are done with a kill in them",
         series("loom launch", mine),
         replace(series(words, theirs, "torchrun"), version=version(lab, "torch")),
     )
 
 
 def windows(started: Started) -> list[float]:
-    """Kill a rank every 15 s; return how much of each such time was not lost."""
+    """Kill a rank every 15 s; return which share of an undisturbed time's steps was still done.
+
+    Before each time with a kill is one without, for a step takes now more, now less.
+    """
     time.sleep(3.0)
-    steps = newest(started, 0, 20_000)
-    gaps = [b.time_ns - a.time_ns for a, b in itertools.pairwise(steps)]
-    usual, found = statistics.median(gaps), list[float]()
+    found = list[float]()
     for number in range(WINDOWS):
-        began, before = time.time_ns(), reached(started)
+        quiet = done_in(started, EVERY)
         kill(started, number % RANKS)
-        time.sleep(EVERY - (time.time_ns() - began) / 1e9)
-        done = reached(started) - before
-        found.append(100 * done * usual / (time.time_ns() - began))
+        found.append(100 * done_in(started, EVERY) / quiet)
     return found
+
+
+def done_in(started: Started, seconds: float) -> int:
+    """Return how many steps all ranks do in this time; those that are repeated count once."""
+    before = reached(started)
+    time.sleep(seconds)
+    return reached(started) - before
 
 
 def reached(started: Started) -> int:
