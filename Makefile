@@ -11,7 +11,7 @@ export TORCH PYTHON
 python = sh make/python.sh
 venv = .venv/bin/python
 
-.PHONY: help demo test check venv dashboard types screens soak bench fresh clean
+.PHONY: help demo test check venv dashboard types screens soak bench figures fresh clean
 .NOTPARALLEL:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make bench        measure beside torchx and torchrun; T=launch that area alone, N=30 samples;'
 	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents,'
 	@echo '                  T=plane jobs and metrics beside mlflow, T=dashboard the page in a browser'
+	@echo "make figures      README's table of figures, after a bench"
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -67,6 +68,9 @@ bench: venv
 	  $(venv) -m benchmarks.run $$area $(if $(N),-n $(N)) --peers .build/peers \
 	    --out docs/evidence/bench-$$area.json || missed=1; \
 	done; test -z "$$missed"
+
+figures:
+	@$(python) make/figures.py
 
 fresh:
 	@$(python) make/fresh.py

@@ -65,5 +65,9 @@ def test_a_warm_rank_that_is_stopped_as_it_starts_ends(tmp_path: Path) -> None:
             keeper.send({"do": "start", "id": number, **order}, [null.fileno()] * 3)
             keeper.send({"do": "signal", "id": number, "signum": int(signal.SIGTERM)})
 
-    assert codes_of(keeper, selector, heard) == [-signal.SIGTERM] * RANKS
-    assert process.wait(30) == 0
+    codes = codes_of(keeper, selector, heard)
+    code = process.wait(30)
+    keeper.close()
+    selector.close()
+
+    assert (codes, code) == ([-signal.SIGTERM] * RANKS, 0)
