@@ -12,6 +12,7 @@ from torchloom.launch.identity import ProcessId
 from torchloom.launch.logfiles import LogFiles
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.request import LaunchRequest
+from torchloom.schedulers.batch import logs
 from torchloom.schedulers.batch.index import Entry, Index
 from torchloom.schedulers.batch.query import Answer, EngineJob
 from torchloom.schedulers.batch.status import FORGOTTEN, state_of
@@ -65,8 +66,10 @@ def scheduler(home: Path, tmp_path: Path, *jobs: EngineJob, replicas: int = 2) -
 
 
 def keep(kept: Record, home: Path) -> None:
-    request = LaunchRequest("app-x", "app", "torchx", "/", str(home / "logs"), ())
-    RunFolder.create(request, {}, replace(kept, log_dir=str(home / "logs"))).publish()
+    """Write down a run; its logs are in a folder of the home, beside those of an array's tasks."""
+    place = str(home / kept.id.replace("app-x", "logs"))
+    request = LaunchRequest(kept.id, "app", "torchx", "/", place, ())
+    RunFolder.create(request, {}, replace(kept, log_dir=place)).publish()
 
 
 @pytest.mark.parametrize(
@@ -138,15 +141,40 @@ def test_lines_of_a_hundred_replicas_are_read_once_each(home: Path, tmp_path: Pa
     engine = scheduler(home, tmp_path, replicas=100)
     keep(record(AppState.SUCCEEDED, ranks=100), home)
     for rank in range(100):
-        logs = LogFiles(home / "logs" / f"a/{rank}/0")
-        logs.write("stdout", f"line of {rank}\n".encode() * 2)
-        logs.write("stderr", b"other\n")
-        logs.close()
+        files = LogFiles(home / "logs" / f"a/{rank}/0")
+        files.write("stdout", f"line of {rank}\n".encode() * 2)
+        files.write("stderr", b"other\n")
+        files.close()
 
     lines = list(engine.log_lines("7", stream="stdout"))
 
     expected = [f"[rank{rank}]: line of {rank}\n" for rank in range(100) for _ in range(2)]
     assert sorted(lines) == sorted(expected)
+
+
+def test_tasks_of_an_array_that_begin_later_are_followed_too(home: Path, tmp_path: Path) -> None:
+    scheduler(home, tmp_path, replicas=1)
+    entry = Index("slurm").get("7")
+    assert entry is not None
+
+    def begin(task: int) -> None:
+        keep(replace(record(AppState.RUNNING, ranks=1), id=f"app-x-{task}"), home)
+        files = LogFiles(home / f"logs-{task}" / "a/0/0")
+        files.write("stdout", f"line of task {task}\n".encode())
+        files.close()
+
+    looks = iter([False, True])
+
+    def is_over() -> bool:
+        over = next(looks, True)
+        if over:
+            begin(1)
+        return over
+
+    begin(0)
+    lines = list(logs.lines(entry, [("a", 0)], is_over, follow=True, stream="stdout"))
+
+    assert lines == ["[task0 rank0]: line of task 0\n", "[task1 rank0]: line of task 1\n"]
 
 
 def test_a_run_that_was_resumed_is_removed_with_all_of_its_jobs(home: Path, tmp_path: Path) -> None:

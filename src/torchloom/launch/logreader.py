@@ -92,7 +92,10 @@ def ending(wait: Wait, until: datetime | None) -> Wait:
 
 
 def chunks(tails: Sequence[Tail], wait: Wait | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield (which tail, bytes): what there is and, with `wait`, what comes until it says over."""
+    """Yield (which tail, bytes): what there is and, with `wait`, what comes until it says over.
+
+    Whoever waits may add tails meanwhile: they are read from then on.
+    """
     over, pause = wait is None, _SOON
     while True:
         idle = True
@@ -117,15 +120,14 @@ def lines(
 ) -> Iterator[str]:
     """Yield whole lines with their newline, each behind its tail's prefix."""
     wanted = re.compile(regex) if regex else None
-    prefixes = prefixes or [""] * len(tails)
-    partial = [b""] * len(tails)
+    partial: dict[int, bytes] = {}
     for which, data in chunks(tails, wait):
-        *whole, partial[which] = (partial[which] + data).split(b"\n")
+        *whole, partial[which] = (partial.get(which, b"") + data).split(b"\n")
         for raw in whole:
             text = raw.decode(errors="replace")
             if wanted is None or wanted.search(text):
-                yield f"{prefixes[which]}{text}\n"
-    for which, raw in enumerate(partial):
+                yield f"{prefixes[which] if prefixes else ''}{text}\n"
+    for which, raw in sorted(partial.items()):
         text = raw.decode(errors="replace")
         if text and (wanted is None or wanted.search(text)):
-            yield f"{prefixes[which]}{text}"
+            yield f"{prefixes[which] if prefixes else ''}{text}"

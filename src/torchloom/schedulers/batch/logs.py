@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from torchloom.schedulers.batch.index import Entry
 from torchloom.schedulers.batch.request import OUTPUT
 
 _LOOK = 0.25  # seconds between looks for a run that has not begun
+_TASKS = 1.0  # seconds between looks for tasks of an array that have begun meanwhile
 
 IsOver = Callable[[], bool]
 
@@ -36,24 +37,59 @@ def lines(
     """
     for role, index in places:
         _check(entry, role, index)
-    found = begun(entry.run_id, is_over) if follow else records(entry.run_id)
-    ranks = [
-        (task, record, rank)
-        for task, record in found.items()
-        for rank in record.ranks
-        if (rank.role, rank.replica) in places
-    ]
-    if not ranks:
+    open_ones = _Open(entry.run_id, places, stream, Span(since, until))
+    open_ones.add(begun(entry.run_id, is_over) if follow else records(entry.run_id))
+    if not open_ones.tails:
         yield from _output(entry, regex, since)
         return
-    tails = [Tail(run.log_path(rank), stream, Span(since, until)) for _, run, rank in ranks]
-    labels = [f"[{f'task{task} ' if task else ''}rank{rank.rank}]: " for task, _, rank in ranks]
-    wait = logreader.ending(waiting(is_over), until) if follow else None
-    named = labels if labelled or len(ranks) > 1 else None
-    yield from logreader.lines(tails, named, regex, wait)
+    wait = logreader.ending(open_ones.growing(is_over), until) if follow else None
+    named = labelled or len(open_ones.tails) > 1 or open_ones.is_array
+    yield from logreader.lines(open_ones.tails, open_ones.labels if named else None, regex, wait)
 
 
-def records(run_id: str) -> dict[str, Record]:
+class _Open:
+    """The logs of a job's ranks; those of an array's tasks join as the tasks begin."""
+
+    def __init__(
+        self, run_id: str, places: Sequence[tuple[str, int]], stream: str, span: Span
+    ) -> None:
+        self.tails: list[Tail] = []
+        self.labels: list[str] = []
+        self._run_id = run_id
+        self._places = places
+        self._stream = stream
+        self._span = span
+        self._tasks: set[str] = set()
+        self._looked_at = time.monotonic()
+
+    @property
+    def is_array(self) -> bool:
+        return bool(self._tasks - {""})
+
+    def add(self, found: Mapping[str, Record]) -> None:
+        """Open the logs of tasks, or of the one run there is."""
+        for task, record in found.items():
+            self._tasks.add(task)
+            for rank in record.ranks:
+                if (rank.role, rank.replica) in self._places:
+                    self.tails.append(Tail(record.log_path(rank), self._stream, self._span))
+                    self.labels.append(f"[{f'task{task} ' if task else ''}rank{rank.rank}]: ")
+
+    def growing(self, is_over: IsOver) -> Wait:
+        """Return what a reader sleeps with; meanwhile tasks that have begun are found."""
+        sleep = waiting(is_over)
+
+        def wait(pause: float) -> bool:
+            over = sleep(pause)
+            if self.is_array and (over or time.monotonic() - self._looked_at > _TASKS):
+                self._looked_at = time.monotonic()
+                self.add(records(self._run_id, self._tasks))
+            return over
+
+        return wait
+
+
+def records(run_id: str, but: Collection[str] = ()) -> dict[str, Record]:
     """Return the run of a job, or those of an array's tasks by their numbers; none have begun yet.
 
     Only those with ranks count: before, there is nothing to read.
@@ -62,7 +98,7 @@ def records(run_id: str) -> dict[str, Record]:
         return {"": one} if one.ranks else {}
     tasks = re.compile(re.escape(run_id) + r"-([0-9]+)")
     names = [name for folder in all_folders() if (name := tasks.fullmatch(folder.app_id))]
-    found = {name[1]: catalog.record(name[0]) for name in names}
+    found = {name[1]: catalog.record(name[0]) for name in names if name[1] not in but}
     known = {task: record for task, record in found.items() if record and record.ranks}
     return dict(sorted(known.items(), key=lambda pair: int(pair[0])))
 
