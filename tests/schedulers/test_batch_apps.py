@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from torchloom.cli.elsewhere import EngineSubmission
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.logfiles import LogFiles
@@ -17,7 +20,7 @@ from torchloom.schedulers.batch.index import Entry, Index
 from torchloom.schedulers.batch.query import Answer, EngineJob
 from torchloom.schedulers.batch.status import FORGOTTEN, state_of
 from torchloom.schedulers.slurm_scheduler import SlurmScheduler
-from torchloom.specs.api import AppState
+from torchloom.specs.api import AppState, AppStatus
 
 RUNNING = EngineJob("7", AppState.RUNNING, hosts=("n1", "n2"))
 
@@ -175,6 +178,38 @@ def test_tasks_of_an_array_that_begin_later_are_followed_too(home: Path, tmp_pat
     lines = list(logs.lines(entry, [("a", 0)], is_over, follow=True, stream="stdout"))
 
     assert lines == ["[task0 rank0]: line of task 0\n", "[task1 rank0]: line of task 1\n"]
+
+
+@pytest.mark.parametrize(
+    ("state", "codes", "expected"),
+    [
+        (AppState.SUCCEEDED, (0, 0), 0),
+        (AppState.FAILED, (None, 7), 7),
+        (AppState.FAILED, (-9, None), 137),
+        (AppState.FAILED, (None, None), 1),  # the engine ended it before any rank did
+    ],
+)
+def test_who_follows_a_job_ends_with_its_first_bad_ranks_code(
+    home: Path,
+    tmp_path: Path,
+    state: AppState,
+    codes: tuple[int | None, int | None],
+    expected: int,
+) -> None:
+    engine = scheduler(home, tmp_path, EngineJob("7", state))
+    kept = record(state)
+    ranks = tuple(replace(r, exit_code=c) for r, c in zip(kept.ranks, codes, strict=True))
+    keep(replace(kept, ranks=ranks), home)
+    runner: Any = SimpleNamespace(
+        schedule=lambda info: "slurm://torchx/7",
+        scheduler=lambda backend: engine,
+        wait=lambda handle: AppStatus(state),
+    )
+    info: Any = SimpleNamespace(request=None)
+    submission = EngineSubmission(runner, info)
+    submission.submit()
+
+    assert submission.wait() == expected
 
 
 def test_a_run_that_was_resumed_is_removed_with_all_of_its_jobs(home: Path, tmp_path: Path) -> None:

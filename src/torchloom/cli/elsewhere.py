@@ -8,6 +8,7 @@ import click
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.shapes import engine_job_shape
 from torchloom.runner.api import Runner
+from torchloom.schedulers.batch.logs import records
 from torchloom.schedulers.batch.scheduler import BatchScheduler
 from torchloom.specs.api import NONE, AppDryRunInfo, AppState, parse_app_handle
 
@@ -40,7 +41,7 @@ class EngineSubmission:
         echo_json(engine_job_shape(self._handle, name, state))
 
     def follow(self) -> int:
-        """Submit the job, show its logs, and return 0 when it succeeded."""
+        """Submit the job, show its logs, and return what it ended with."""
         self.submit()
         return self.show_logs()
 
@@ -70,13 +71,23 @@ class EngineSubmission:
         return code
 
     def wait(self) -> int:
-        """Wait for the end; return 0 when the job succeeded."""
+        """Wait for the end; return 0 when the job succeeded, else its first bad rank's code."""
         status = self._runner.wait(self._handle)
         succeeded = status is not None and status.state is AppState.SUCCEEDED
         if not succeeded:
             why = f" ({status.msg})" if status and status.msg not in ("", NONE) else ""
             say(f"{self._handle} {status.state.name if status else 'is gone'}{why}")
-        return 0 if succeeded else 1
+        return 0 if succeeded else self._code()
+
+    def _code(self) -> int:
+        """Return what the ranks ended with, as far as the run itself tells."""
+        from torchloom.cli.submission import exit_code
+
+        backend, _, app_id = parse_app_handle(self._handle)
+        scheduler = self._runner.scheduler(backend)
+        entry = scheduler.entry(app_id) if isinstance(scheduler, BatchScheduler) else None
+        found = records(entry.run_id).values() if entry else ()
+        return next((code for record in found if (code := exit_code(record))), 1)
 
     def _print(self, role: str, index: int) -> None:
         for line in self._runner.log_lines(self._handle, role, index, should_tail=True):
