@@ -212,8 +212,9 @@ def test_news_that_come_before_the_window_of_devices_is_made_are_in_it(plane: Pl
         window = Devices()
         window.show(ask("devices")["devices"])
         await app.push_screen(window)
+        await until(lambda: [row.key for row in window.query_one(Sheet).rows] == known, pilot)
 
-        assert [row.key for row in window.query_one(Sheet).rows] == ["node1/cpu/0", "node1/cpu/1"]
+    known = ["node1/cpu/0", "node1/cpu/1"]
 
     plane.job("train-1")
     watch(act)

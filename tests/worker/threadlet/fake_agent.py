@@ -148,9 +148,15 @@ class FakeAgent:
         return self.wait(Applied, world, command=command)
 
     def refusal(self, kind: Kind, payload: dict[str, Any]) -> str:
-        """Return why rank 0 does not do it."""
-        command = self.prepare(range(1), kind, payload)
-        return self.wait(Refused, command=command)[0].why
+        """Return why rank 0 does not do it; a promise that it gives before it knows is let go."""
+        while True:
+            command = self.prepare(range(1), kind, payload)
+            self._answered(command)
+            if refused := self.of(Refused, command=command):
+                return refused[0].why
+
+    def _answered(self, command: str) -> None:
+        until(lambda: self.of(Refused, command=command) or self.of(Ready, command=command))
 
     # How it lives.
 
