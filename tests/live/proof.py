@@ -110,6 +110,10 @@ class Proof:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.words()}") from None
 
+    def _again(self) -> int:
+        """Return how often they may meet once more: a peer's end is felt before it is known."""
+        return sum(":recovery:" in hit for hit in self.hits)
+
     def _hold(self, expected: Sequence[ledgers.Chain], least: int) -> None:
         ranks, deaths = self.ranks(), self.deaths()
         assert [number for number in range(len(self.hits)) if not self.was_hit(number)] == []
@@ -117,5 +121,5 @@ class Proof:
         ledgers.same_steps(ranks, expected)
         ledgers.each_sample_once(ranks, expected, SAMPLES, EPOCHS)
         ledgers.survivors_survived(ranks, deaths)
-        ledgers.generations_grew(ranks, min(least, deaths.total()), deaths.total())
+        ledgers.generations_grew(ranks, min(least, deaths.total()), deaths.total() + self._again())
         ledgers.nothing_lost(ranks)
