@@ -1,7 +1,9 @@
 """Jobs on a real Slurm of four hosts, submitted from a fifth."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -235,7 +237,9 @@ def test_a_time_limit_is_come_before(jobs: SlurmJobs) -> None:
 def test_a_job_that_may_shrink_outlives_a_node(jobs: SlurmJobs) -> None:
     words = ("dist.loom", "-j", "1:2x1", "--max_retries", "2", "--script", str(TRAINING))
 
-    handle = jobs.submit("-cfg", "policy=shrink,nomem=true", *words, env=jobs.plane)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a component's python
+    env = {**jobs.plane, "PATH": path}
+    handle = jobs.submit("-cfg", "policy=shrink,nomem=true", *words, env=env)
     until(lambda: jobs.trains((1, 1)))
     jobs.cluster.cut("n2")
     jobs.cluster.kill_host("n2")
