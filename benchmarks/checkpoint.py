@@ -15,7 +15,8 @@ from pathlib import Path
 from benchmarks import checkpoint_restart
 from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, asked, once
 
-SAMPLES = 20
+SAMPLES = 40
+FEW = 20  # of what differs by more than its noise
 SIZE = 400 * 10**6  # bytes of state
 PROGRAM = Path(__file__).with_name("checkpoint_trainer.py")
 COMMANDS = {
@@ -37,15 +38,15 @@ def figures(lab: Lab) -> list[Figure]:
     def trainer() -> "subprocess.Popen[str]":
         return lab.at_end.enter_context(training(lab))
 
-    def subject(what: str, name: str = "torch") -> Subject:
+    def subject(what: str, name: str = "torch", most: int = FEW) -> Subject:
         number = version("torch") if name == "torch" else ""
         ended = f"the trainer ended at {what!r}"
-        return Subject(COMMANDS[what], lambda: asked(trainer(), what, ended), name, number)
+        return Subject(COMMANDS[what], lambda: asked(trainer(), what, ended), name, number, most)
 
-    ours = subject("loom", "loom")
+    ours = subject("loom", "loom", SAMPLES)
     stall = "ms that 50 steps took longer, 400 MB"
     return [
-        Figure("stall-copy", stall, ours, subject("copy")),
+        Figure("stall-copy", stall, ours, subject("copy", most=SAMPLES)),
         Figure("stall-dcp", stall, ours, subject("dcp-save")),
         Figure("stall-async", stall, ours, subject("dcp-async")),
         Figure("stall-torch-save", stall, ours, subject("torch-save")),
@@ -71,7 +72,7 @@ def disk(lab: Lab) -> Subject:
             raise CannotMeasure(f"dd ended with code {code}")
         return (time.perf_counter() - began) * 1000
 
-    return Subject(" ".join(words), sample, "dd")
+    return Subject(" ".join(words), sample, "dd", most=FEW)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,26 @@ told["argv"] = sys.argv[1:]
 with open(f"told-{{sys.argv[1]}}-{{os.environ['RANK']}}", "w") as file:
     json.dump(told, file)
 """
+HUGE = """
+import torch
+before, kept = 0, []
+for count in (0, 64):
+    kept.append(torch.ones(count << 18))  # 4 bytes each
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+    before, grown = kilobytes, kilobytes - before
+open("huge", "w").write(str(grown / 1024))
+"""
 FOREVER = "import os, time; open(f\"up{os.environ['RANK']}\", 'w').close(); time.sleep(600)\n"
+
+
+def has_huge_pages() -> bool:
+    """Tell whether who asks for huge pages gets them."""
+    try:
+        chosen = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return False
+    return "[never]" not in chosen
 
 
 def told(who: str, rank: int) -> dict[str, Any]:
@@ -43,6 +62,22 @@ def test_ranks_find_what_they_find_under_torchrun(script: Any, loom: Any) -> Non
     assert (ours.returncode, theirs.returncode) == (0, 0), (ours.stderr, theirs.stderr)
     for rank in (0, 1):
         assert told("x", rank) == {**told("y", rank), "argv": ["x", "--lr", "1"]}
+
+
+@pytest.mark.process
+@pytest.mark.needs("torch")
+@pytest.mark.skipif(not has_huge_pages(), reason="this kernel gives nobody huge pages")
+@pytest.mark.parametrize(("said", "least", "most"), [("", 32, 64), ("0", 0, 2)])
+def test_large_tensors_lie_in_huge_pages_unless_the_user_says_no(
+    said: str, least: int, most: int, script: Any, loom: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if said:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
+
+    done = loom("launch", "-n", "1", script(HUGE))
+
+    assert done.returncode == 0, done.stderr
+    assert least <= float(Path("huge").read_text()) <= most
 
 
 @pytest.mark.process

@@ -118,6 +118,7 @@ def test_alone_without_an_accelerator_the_environment_has_no_ranks(loom: Any, sc
         "LOOM_ROLE",
         "PET_LOG_DIR",
         "PYTHONUNBUFFERED",
+        "THP_MEM_ALLOC_ENABLE",
         "TORCHELASTIC_ERROR_FILE",
         "TORCHX_JOB_ID",
         "TORCHX_RANK0_HOST",

@@ -49,6 +49,7 @@ def test_a_rank_of_two_times_four_finds_all_of_torchruns_variables() -> None:
         "HOME": "/root",
         "PATH": "/bin",
         "PYTHONUNBUFFERED": "1",
+        "THP_MEM_ALLOC_ENABLE": "1",
         "RANK": "6",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "2",
@@ -120,6 +121,7 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
         "HOME": "/root",
         "PATH": "/bin",
         "PYTHONUNBUFFERED": "1",
+        "THP_MEM_ALLOC_ENABLE": "1",
         "TORCHELASTIC_ERROR_FILE": "/logs/t/error.json",
         "PET_LOG_DIR": "/logs/t/torchelastic",
         "TORCHX_RANK0_HOST": "localhost",
@@ -133,7 +135,10 @@ def test_a_replica_outside_a_group_is_told_nothing_of_ranks() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED", "RES_OPTIONS"],
+    [
+        *("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "PYTHONUNBUFFERED", "RES_OPTIONS"),
+        "THP_MEM_ALLOC_ENABLE",
+    ],
 )
 def test_what_the_shell_has_set_stays(name: str) -> None:
     assert environment(role(), inherited={**SHELL, name: "7"})[name] == "7"

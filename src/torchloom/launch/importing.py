@@ -27,6 +27,7 @@ _NAMES = (
     "ROCM_HOME",
     "CC",
     "CXX",
+    "THP_MEM_ALLOC_ENABLE",  # read at torch's first allocation
 )
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _CREDENTIALS = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Umask")

@@ -65,7 +65,11 @@ def variables(world: World, env: Mapping[str, str]) -> dict[str, str]:
         "MASTER_PORT": int(port) + attempt,  # every attempt meets at a place of its own
         "TORCHELASTIC_RESTART_COUNT": attempt,
     }
-    defaults = {"PYTHONUNBUFFERED": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "RES_OPTIONS": "timeout:1 attempts:1",
+        "THP_MEM_ALLOC_ENABLE": "1",
+    }
     if world.world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"
     unset = {name: value for name, value in defaults.items() if name not in env}

@@ -71,7 +71,9 @@ def test_a_module_beside_the_script_comes_before_an_installed_one(
     assert outcome == Outcome(0, "True ['train.py', 'x']\n", "")
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONPATH", "TORCH_LOGS", "LANG"])
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "PYTHONPATH", "TORCH_LOGS", "LANG", "THP_MEM_ALLOC_ENABLE"]
+)
 def test_a_rank_with_another_import_time_variable_is_not_forked(plain: Ranks, name: str) -> None:
     words = (sys.executable, "-c", "import os, sys; print('torch' in sys.modules, os.environ[ARG])")
     words = (*words[:2], words[2].replace("ARG", repr(name)))
