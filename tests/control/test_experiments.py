@@ -18,17 +18,11 @@ from torchloom.client import plane as door
 
 from ..cli.test_json import problems
 from ..living import until
+from ..repositories import committed, git
 from .steering import LOOM, PATIENCE, SCRIPTS, Job, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2
-
-
-def git(folder: Path, *words: str) -> bytes:
-    """Ask git, with nothing of ours between."""
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True)
-    return done.stdout
 
 
 @pytest.fixture
@@ -36,11 +30,9 @@ def source(tmp_path: Path) -> Path:
     """Return a program in a real repository, changed since its commit."""
     folder = tmp_path / "project"
     folder.mkdir()
-    git(folder, "init", "-q", "-b", "work")
     path = folder / "experiment.py"
     path.write_text((SCRIPTS / "experiment.py").read_text())
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "first")
+    committed(folder)
     path.write_text(path.read_text() + "print('changed')\n")
     (folder / "notes.txt").write_text("mine\n")
     return path

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from ..cluster import Cluster
 from ..living import until
+from ..repositories import committed, git
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "json"
 SCHEMA = json.loads((SCHEMAS / "show-engine.schema.json").read_text())
@@ -59,6 +60,16 @@ class Jobs:
         path = Path(name).absolute()
         path.write_text(REPORT + text)
         return path
+
+    def repository(self) -> tuple[str, bytes]:
+        """Have the current folder be a repository, and what is in it be changed since its commit.
+
+        Return that commit and the difference, as git itself tells them.
+        """
+        commit, here = committed(Path()), Path()
+        for path in here.glob("*.py"):
+            path.write_text(path.read_text() + "\n# changed")
+        return commit, git(here, "diff", "HEAD")
 
     @property
     def reports(self) -> Path:
@@ -118,6 +129,12 @@ class Jobs:
 
     def output(self, handle: str) -> str:
         return (Path(self.shown(handle)["folder"]) / "out.log").read_text()
+
+    def is_from(self, shown: Mapping[str, Any], commit: str, diff: bytes) -> None:
+        """Check where a job was submitted from, as it is shown and as its folder keeps it."""
+        assert (shown["cwd"], shown["commit"], shown["is_changed"]) == (os.getcwd(), commit, True)
+        kept = Path(shown["folder"], "diff.patch")
+        assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (diff, 0o600)
 
     def whole(self, handle: str, follower: "subprocess.Popen[str]") -> None:
         """Check four ranks on two hosts: who was where, what reached them, what was followed."""

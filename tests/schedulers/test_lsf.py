@@ -21,6 +21,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: LsfJobs) -> None
     train = jobs.script("print('out', os.environ['RANK'])\nprint('bad', file=sys.stderr)\n" + HOLD)
     odd = [word for name, value in ODD.items() for word in ("-e", f"{name}={value}")]
     words = (*odd, "-e", "API_KEY", "-cfg", "lsf_queue=gpu,description=it's so", train)
+    source = jobs.repository()
     secret = {"API_KEY": SECRET}
 
     handle = jobs.submit("-n", "4", "--ppn", "2", *words, "a b", "$(touch pwned)", "", env=secret)
@@ -34,6 +35,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: LsfJobs) -> None
 
     assert ended["state"] == "SUCCEEDED", jobs.output(handle)
     jobs.whole(handle, follower)
+    jobs.is_from(ended, *source)
     assert (stored["queue"], stored["vendor"]["description"]) == ("gpu", "it's so")
     assert len([line for line in seen if "blaunch" in line]) >= 1
     assert len([line for line in seen if "train.py" in line]) >= 4

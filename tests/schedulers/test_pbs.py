@@ -20,6 +20,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: PbsJobs) -> None
     train = jobs.script("print('out', os.environ['RANK'])\nprint('bad', file=sys.stderr)\n" + HOLD)
     odd = [word for name, value in ODD.items() for word in ("-e", f"{name}={value}")]
     words = (*odd, "-e", "API_KEY", "-cfg", "queue=gpu,account=it's so,walltime=1:00:00", train)
+    source = jobs.repository()
 
     handle = jobs.submit(
         "-n", "4", "--ppn", "2", *words, "a b", "$(touch pwned)", "", env={"API_KEY": SECRET}
@@ -34,6 +35,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: PbsJobs) -> None
 
     assert ended["state"] == "SUCCEEDED", jobs.output(handle)
     jobs.whole(handle, follower)
+    jobs.is_from(ended, *source)
     assert len([line for line in seen if "train.py" in line]) >= 4
     assert (record["Account_Name"], record["queue"]) == ("it's so", "gpu")
     assert [x for x in (*seen, str(record), jobs.output(handle)) if SECRET in x] == []

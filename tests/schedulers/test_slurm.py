@@ -25,6 +25,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: SlurmJobs) -> No
     train = jobs.script("print('out', os.environ['RANK'])\nprint('bad', file=sys.stderr)\n" + HOLD)
     odd = [word for name, value in ODD.items() for word in ("-e", f"{name}={value}")]
     words = (*odd, "-e", "API_KEY", "-cfg", "partition=test,comment=it's so", train)
+    source = jobs.repository()
 
     handle = jobs.submit("-n", "4", "--ppn", "2", *words, "a b", "$(touch pwned)", "", env=_SECRET)
     until(lambda: len(jobs.told()) == 4)
@@ -37,6 +38,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: SlurmJobs) -> No
 
     assert ended["state"] == "SUCCEEDED", jobs.output(handle)
     jobs.whole(handle, follower)
+    jobs.is_from(ended, *source)
     assert len([line for line in seen if "train.py" in line]) >= 4
     assert [line for line in (*seen, record, jobs.output(handle)) if SECRET in line] == []
     assert running["state"] == "RUNNING"
@@ -182,7 +184,8 @@ _TO_NATS = ["ss", "-Htn", "state", "established", "dport", "=", ":4222"]
 def test_a_job_out_of_reach_of_any_plane_brings_its_own_and_is_steered_there(
     jobs: SlurmJobs,
 ) -> None:
-    handle = jobs.submit("-n", "2", jobs.script(STEPS), env=jobs.plane)
+    script, (commit, diff) = jobs.script(STEPS), jobs.repository()
+    handle = jobs.submit("-n", "2", script, env=jobs.plane)
     until(lambda: len(list(jobs.folder.glob("heat-*"))) == 2)
     until(lambda: "0-1" in jobs.loom("set", handle, env=jobs.plane).stdout)  # both have told it
 
@@ -198,6 +201,10 @@ def test_a_job_out_of_reach_of_any_plane_brings_its_own_and_is_steered_there(
         assert next(int(step) for step, heat in rows if heat == "0.5") == at
     assert len(planes) == 1
     assert stopped == f"{handle} CANCELLED\n"
+    run = jobs.home / "runs" / jobs.shown(handle)["run_id"]
+    record = json.loads((run / "experiment.json").read_bytes())
+    assert (record["cwd"], record["git"]["commit"], record["notes"]) == (os.getcwd(), commit, [])
+    assert (run / "diff.patch").read_bytes() == diff
 
 
 STEPS = """

@@ -63,7 +63,8 @@ def _run(parcel: Parcel, folder: Path) -> int:
     again = _settled(run_id, parcel, folder, job)
     cfg = {**parcel.cfg, "id": run_id, "cwd": parcel.cwd, "resume": again}
     info = scheduler.submit_dryrun(app, cfg)
-    info.request = replace(info.request, launch=spread(info.request.launch, world, app))
+    launch_request = replace(spread(info.request.launch, world, app), submitted=str(folder))
+    info.request = replace(info.request, launch=launch_request)
     for note in info.request.launch.notes:
         say(note)
     (folder / END).unlink(missing_ok=True)

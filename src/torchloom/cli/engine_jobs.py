@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,6 +29,7 @@ from torchloom.specs.api import (
     make_app_handle,
     parse_app_handle,
 )
+from torchloom.workspace import submitted
 
 
 def handle_of(reference: str | None) -> str | None:
@@ -107,6 +109,7 @@ def _shape(
     runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None
 ) -> dict[str, Any]:
     entry = _entry(runner, handle)
+    source = submitted.kept(Path(entry.folder)) if entry else None
     shape = engine_job_shape(handle, entry.name if entry else "", status.state)
     return {
         **shape,
@@ -115,6 +118,9 @@ def _shape(
         "restarts": status.num_restarts,
         "error": status.structured_error_msg,
         "folder": entry.folder if entry else None,
+        "cwd": source.cwd if source else None,
+        "commit": source.commit if source else None,
+        "is_changed": source.is_changed if source else None,
         "replicas": [
             {"role": one.role, "replica": one.id, "state": one.state.name, "node": one.hostname}
             for role in status.roles
@@ -129,6 +135,8 @@ def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | No
     why = f"  {printable(status.msg)}" if status.msg else ""
     facts = [("handle", handle), ("state", paint_state(status.state.name) + why)]
     facts += [(name, str(shape[key])) for name, key in _SHOWN.items() if shape[key] is not None]
+    if shape["commit"]:
+        facts.append(("commit", shape["commit"] + " and changes" * shape["is_changed"]))
     for name, value in facts:
         click.echo(f"{name:<9}{value}")
     rows = [(r["role"], str(r["replica"]), r["state"], r["node"] or "-") for r in shape["replicas"]]
@@ -137,7 +145,13 @@ def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | No
     _show_error(status)
 
 
-_SHOWN = {"name": "name", "run": "run_id", "restarts": "restarts", "folder": "folder"}
+_SHOWN = {
+    "name": "name",
+    "run": "run_id",
+    "restarts": "restarts",
+    "folder": "folder",
+    "cwd": "cwd",
+}
 
 
 def _show_error(status: AppStatus) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,6 @@ class Parcel:
     job_variable: str  # where the engine tells the job its number
     task_variable: str = ""  # and, in an array, which of its tasks it is
     requeue: tuple[str, ...] = ()  # the words before that number which have it start again
-    commit: Mapping[str, str] = field(default_factory=dict)  # of the sources it was submitted from
 
     def write(self, folder: Path) -> None:
         """Put it into its job's folder, readable for its user alone."""

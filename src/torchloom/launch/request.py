@@ -119,6 +119,7 @@ class LaunchRequest:
     resume_from: int | None = None  # the step to go on from, instead of the newest saved one
     live_patience: float = LIVE_PATIENCE  # without a word of a weaver: then it is a restart
     has_plane: bool = False  # a plane is to watch it
+    submitted: str = ""  # the folder that its submission to another engine made
 
     @property
     def is_live(self) -> bool:

@@ -14,12 +14,13 @@ from typing import Any
 
 from torchloom.launch.folder import RunFolder, now
 from torchloom.weaver.store.rows import Device, Rank
-from torchloom.weaver.surroundings import git, hardware, origin, packages
+from torchloom.weaver.surroundings import hardware, origin, packages
 from torchloom.weaver.surroundings.origin import Origin
+from torchloom.workspace import git, submitted
 
 FACT = "experiment/"  # and a run's id: the name of the row that holds its record
 FILE = "experiment.json"
-PATCH = "diff.patch"
+PATCH = submitted.PATCH
 _BRIEF = ("commit", "branch", "dirty")
 _PRIVATE = 0o600
 
@@ -41,7 +42,7 @@ class Wanted:
 def recorded(wanted: Wanted) -> dict[str, Any]:
     """Return the record of a job that has just begun, and keep it in its run's folder."""
     found = _origin(wanted) or Origin()
-    source = git.source_of(found.sources, wanted.env)
+    source, changes = _source(found, wanted)
     python, notes = _interpreter(found, wanted)
     installed = packages.packages_of(python.folders) if python else {}
     spec = wanted.spec or found.spec
@@ -63,7 +64,7 @@ def recorded(wanted: Wanted) -> dict[str, Any]:
         },
         "hardware": machine(wanted),
         "world_size": wanted.world_size,
-        "notes": notes,
+        "notes": [*changes, *notes],
     }
     _keep(found.folder, record, source.patch if source else b"")
     return record
@@ -106,6 +107,20 @@ def _origin(wanted: Wanted) -> Origin | None:
         return found
     here = (rank.pid for rank in wanted.ranks if rank.node == wanted.host and rank.state == "up")
     return next(filter(None, map(origin.of_process, here)), None)
+
+
+def _source(found: Origin, wanted: Wanted) -> tuple[git.Source | None, list[str]]:
+    """Return the state of a job's sources: what it runs may have been edited since it was queued.
+
+    Where it runs a copy, or nobody can tell here, it is what was submitted.
+    """
+    here = git.source_of(found.sources, wanted.env)
+    then = submitted.kept(found.submitted) if found.submitted else None
+    if then is None or (here is not None and not then.is_copied and then.is_as(here)):
+        return here, []
+    if here is None or then.is_copied:
+        return then.source, []
+    return here, [f"the sources were changed after the submission, which was at {then.commit}"]
 
 
 def _interpreter(found: Origin, wanted: Wanted) -> tuple[packages.Interpreter | None, list[str]]:

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from torchloom import settings
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.parcel import END, Parcel, write_private
 from torchloom.schedulers.batch.index import Entry
@@ -17,7 +19,7 @@ from torchloom.specs.api import AppDef, app_from_dict
 
 def write(request: BatchRequest) -> None:
     """Make a job's folder with all that its script reads; a folder that is there is refused."""
-    from torchloom.workspace import dir_workspace
+    from torchloom.workspace import dir_workspace, submitted
 
     try:
         request.folder.mkdir(parents=True, mode=0o700)
@@ -29,10 +31,26 @@ def write(request: BatchRequest) -> None:
         for role, projects in request.workspaces.items():
             dir_workspace.copy(projects, place_of(request.folder, role))
         request.parcel.write(request.folder)
+        cwd, is_copied = request.parcel.cwd, bool(request.workspaces)
+        env = settings.environment()
+        submitted.keep(request.folder, cwd, list(_sources(request)), is_copied, env)
         write_private(request.folder / SCRIPT, request.script, 0o700)
     except BaseException:
         shutil.rmtree(request.folder, ignore_errors=True)
         raise
+
+
+def _sources(request: BatchRequest) -> Iterator[Path]:
+    """Yield where a job's sources may be: what is copied, beside its scripts, where it begins."""
+    from torchloom.specs.workspace import local_path
+
+    for projects in request.workspaces.values():
+        for path in map(local_path, projects):
+            yield path if path.is_dir() else path.parent
+    for role in app_from_dict(request.parcel.app).roles:
+        scripts = [word for word in (role.entrypoint, *role.args) if word.endswith(".py")]
+        yield from (Path(request.parcel.cwd, script).parent for script in scripts)
+    yield Path(request.parcel.cwd)
 
 
 def entry_of(parcel: Parcel, folder: Path, job: str) -> Entry:

@@ -37,6 +37,7 @@ class Origin:
     python: str = ""
     pids: tuple[int, ...] = ()
     folder: Path | None = None
+    submitted: Path | None = None  # the folder of the job, where another engine runs it
 
     @property
     def sources(self) -> tuple[Path, ...]:
@@ -61,6 +62,7 @@ def of_folder(folder: RunFolder) -> Origin | None:
         role = request["roles"][0]
         replica = role["replicas"][0]
         argv, own, cwd = replica["argv"], dict(replica["env"]), request["cwd"]
+        submitted = Path(request["submitted"]) if request.get("submitted") else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
     record = _record(folder)
@@ -69,7 +71,7 @@ def of_folder(folder: RunFolder) -> Origin | None:
     inherited = next((_environ(pid) for pid in _here(launcher)), {})
     env = {**inherited, **own}
     python = own.get("LOOM_PYTHON", "")
-    return Origin(cwd, tuple(argv), env, python, _here(ranks), folder.path)
+    return Origin(cwd, tuple(argv), env, python, _here(ranks), folder.path, submitted)
 
 
 def of_process(pid: int) -> Origin | None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.surroundings import git
-from torchloom.weaver.surroundings.git import LIMIT, Repository, source_of, without_secrets
+from torchloom.workspace import git
+from torchloom.workspace.git import LIMIT, Repository, source_of, without_secrets
+
+from ..repositories import committed
+from ..repositories import git as git_itself
 
 pytestmark = pytest.mark.process
 
@@ -22,17 +25,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def ask(folder: Path, *words: str) -> str:
-    """Ask git, with nothing of ours between."""
-    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b"}
-    who |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words],
-        env={**os.environ, **who},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout
+    return git_itself(folder, *words).decode()
 
 
 @pytest.fixture
@@ -40,12 +33,10 @@ def repository(tmp_path: Path) -> Path:
     """Make a real repository with one commit on the branch `work`."""
     folder = tmp_path / "project"
     folder.mkdir()
-    ask(folder, "init", "-q", "-b", "work")
     (folder / "train.py").write_text("lr = 0.1\n")
     (folder / "data").mkdir()
     (folder / "data" / "note").write_text("one\n")
-    ask(folder, "add", ".")
-    ask(folder, "commit", "-q", "-m", "first")
+    committed(folder)
     return folder
 
 
