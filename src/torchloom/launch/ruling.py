@@ -102,6 +102,8 @@ class Ruling:
                 self._restarts(self._events[0])
             for effect in effects:
                 self._do(effect)
+            if self.state.restarts != restarts:
+                self.saved.prepare()
             self._order_starts()
             self._events.popleft()
 

@@ -1,7 +1,9 @@
 """What a generation of a run goes on from: its newest checkpoint; nobody older saves any more."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from torchloom.launch.request import LaunchRequest
@@ -40,6 +42,14 @@ class Saved:
             return -1
         return -1 if step is None else step
 
+    def prepare(self) -> None:
+        """Have at hand what it takes to go on, while those end whose places are to be taken."""
+        from torchloom.errors import LoomError
+
+        if self.may_exist:
+            with contextlib.suppress(LoomError):  # whoever goes on is told
+                self._storage()
+
     def go_on(self, generation: int, reason: str, alone: bool = True) -> str:
         """Return what the ranks of a generation go on from, and have it known before they start.
 
@@ -51,12 +61,23 @@ class Saved:
         store = self._storage()
         if alone:
             store.fence(generation)
-            store.clear_drafts(generation)
+            self._clear(store, generation)
         step = self._wanted(store, generation)
         place = NOTHING if step is None else store.place_of(step)
         shown = "" if step is None else place
         self._note("resuming", step=step, place=shown, generation=generation, reason=reason)
         return place
+
+    def _clear(self, store: "Storage", generation: int) -> None:
+        """Delete what older generations have not committed.
+
+        In one host's folder nobody waits for that. In a bucket it is a part of the fence, and
+        where hosts look for each other's marks these must be gone before there are new ones.
+        """
+        if self._request.nodes or self._request.checkpoints.startswith("s3://"):
+            store.clear_drafts(generation)
+        else:
+            Thread(target=_cleared, args=(store, generation), daemon=True).start()
 
     def _wanted(self, store: "Storage", generation: int) -> int | None:
         """Return the step to go on from; a chosen one makes those after it void, kept aside."""
@@ -75,3 +96,10 @@ class Saved:
 
             self._store = open_storage(self._request.checkpoints, environment())
         return self._store
+
+
+def _cleared(store: "Storage", generation: int) -> None:
+    from torchloom.checkpoint import CheckpointError
+
+    with contextlib.suppress(CheckpointError):  # the next restart tries it again
+        store.clear_drafts(generation)
