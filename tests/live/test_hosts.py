@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ..control import evidence
 from ..launch.over_hosts.launches import LOOM, Launches
 from ..launch.over_hosts.watched import Watched
 from ..living import until
@@ -15,6 +16,7 @@ from .proof import EPOCHS, EVERY, SAMPLES, SCRIPT, STEPS, WORLD
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 MIDDLE = STEPS // 2
 PATIENCE, LONG = 90.0, 240.0  # seconds
+Chains = list[ledgers.Chain]
 
 
 class Training:
@@ -65,10 +67,16 @@ def training(launches: Launches) -> Iterator[Training]:
     training.watched.loom("down")
 
 
-def test_ranks_of_two_hosts_are_replaced_where_they_were(training: Training) -> None:
-    training.run("cnn", "restart", {"n1": 2, "n2": 1})
-    expected = [ledgers.chain(lives) for lives in training.ends()]
+def undisturbed(training: Training, model: str, hosts: dict[str, int]) -> Chains:
+    """Return what a training does that nobody hurts."""
+    training.run(model, "restart", hosts)
+    found = [ledgers.chain(lives) for lives in training.ends()]
     training.launches.home.joinpath("runs").rename(training.launches.folder / "before")
+    return found
+
+
+def test_ranks_of_two_hosts_are_replaced_where_they_were(training: Training) -> None:
+    expected = undisturbed(training, "cnn", {"n1": 2, "n2": 1})
 
     hits = f"2:{MIDDLE}:allreduce:SIGKILL", f"0:{MIDDLE + 8}:behind:SIGKILL"
     training.run("cnn", "live", {"n1": 2, "n2": 1}, *hits)
@@ -82,12 +90,21 @@ def test_ranks_of_two_hosts_are_replaced_where_they_were(training: Training) -> 
     ledgers.nothing_lost(ranks)
 
 
-def lose_a_host(training: Training, model: str, place: str) -> None:
-    """Have a host die when its rank is at a place; another one is left over."""
+@pytest.fixture(scope="module")
+def calm() -> dict[str, Chains]:
+    """Return what undisturbed trainings have done, by their model, once one has run."""
+    return {}
+
+
+def lose_a_host(training: Training, model: str, place: str, calm: dict[str, Chains]) -> int:
+    """Have a host die when its rank is at a place; another one is left over.
+
+    Return how often the ranks that are left had to begin again.
+    """
     hosts = {"n1": 2, "n2": 1, "n3": 1}
-    training.run(model, "restart", hosts)
-    expected = [ledgers.chain(lives) for lives in training.ends()]
-    training.launches.home.joinpath("runs").rename(training.launches.folder / "before")
+    if model not in calm:
+        calm[model] = undisturbed(training, model, hosts)
+    expected = calm[model]
 
     step = MIDDLE if place == "checkpoint" else MIDDLE + 2
     training.run(model, "live", hosts, f"2:{step}:{place}:SIGSTOP")
@@ -99,14 +116,30 @@ def lose_a_host(training: Training, model: str, place: str) -> None:
         for step, line in ledgers.chain(lives).items():
             assert line.bits[0] == its[step].bits[0], f"other bits at step {step}"
     ledgers.each_sample_once(ranks, expected, SAMPLES, EPOCHS)
+    return max(len(lives) for lives in ranks) - 1
 
 
-def test_a_host_dies_with_all_it_had(training: Training) -> None:
-    lose_a_host(training, "gpt", "backward")
+def test_a_host_dies_with_all_it_had(training: Training, calm: dict[str, Chains]) -> None:
+    lose_a_host(training, "gpt", "backward", calm)
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[dict[str, object]]:
+    return []
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("model", matrix.MODELS)
 @pytest.mark.parametrize("place", matrix.PLACES[:-1])
-def test_a_host_dies_anywhere(training: Training, model: str, place: str) -> None:
-    lose_a_host(training, model, place)
+def test_a_host_dies_anywhere(
+    training: Training,
+    calm: dict[str, Chains],
+    samples: list[dict[str, object]],
+    model: str,
+    place: str,
+) -> None:
+    again = lose_a_host(training, model, place, calm)
+
+    samples.append({"model": model, "place": place, "begun_again": again})
+    of = len(matrix.MODELS) * len(matrix.PLACES[:-1])
+    evidence.write("live-hosts", samples, cases=len(samples), of=of, other_bits=0)
