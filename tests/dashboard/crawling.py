@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DEPTH = 3  # a field, the dialog that it leads to, a panel in that
 NOWHERE = "/nothing"
 REFUSED, WRONG = (401, 403), 400
+AGAIN = 4  # times that a key which should do nothing is pressed when something happened
+ROWS = 100  # of a list that are looked at
+OPENS = "document.activeElement.matches('a[href], button')"
 SHEET = "(all) => all.map(({ dataset }) => [dataset.keys, dataset.here === 'true'])"
 
 Way = tuple[Control, ...]
@@ -88,18 +91,33 @@ class Crawl:
         self._hand.press("?")
         self.shown.part("key").first.wait_for()
         for keys, is_here in self.shown.part("key").evaluate_all(SHEET):
-            self._at = None
-            self._reach(address, ())
-            if is_here and keys == "Enter":
-                self._hand.press("j")  # to a row that can be opened
-            if is_here and keys == "Escape":
-                self._hand.press("/", "a", "Escape")  # what it leaves, and then clears
-            happened = self._hand.press(*keys.split())
             self.used.append(f"{address}: {keys}")
+            happened = self._pressed(address, keys, is_here)
+            for _ in range(0 if is_here else AGAIN):  # what the job does is no answer to a key
+                happened = happened and self._pressed(address, keys, is_here)
             if is_here != bool(happened):
                 says = "does nothing" if is_here else f"is not here, and does {happened}"
                 self.faults.append(f"{address}: the key {keys} {says}")
         self._at = None
+
+    def _pressed(self, address: str, keys: str, is_here: bool) -> list[str]:
+        """Come to a view and press keys; return what has happened."""
+        self._at = None
+        self._reach(address, ())
+        if is_here and keys == "Enter":
+            self._go_to_a_row()
+        if is_here and keys == "Escape":
+            self._hand.press("/", "a", "Escape")  # what it leaves, and then clears
+        return self._hand.press(*keys.split())
+
+    def _go_to_a_row(self) -> None:
+        """Go along the rows to one that can be opened: not every one of a list need be."""
+        for key in "jk":
+            for _ in range(ROWS):
+                if not self._hand.press(key):
+                    break  # the end
+                if self.shown.page.evaluate(OPENS):
+                    return
 
     def _use(self, control: Control, address: str) -> bool:
         """Use a control; return whether it had an effect and the page is still ours."""
