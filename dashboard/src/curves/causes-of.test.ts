@@ -67,3 +67,13 @@ test("a list of causes is short, and what was long ago is not in it", () => {
   expect(keys([entry("begun", "rank", 1)], 5000)).toEqual([]);
   expect(keys(entries, 30)).toEqual(["k29", "k28", "k27", "k26", "k25", "k24", "k23", "k22"]);
 });
+
+test("who takes a change back has seen the jump: the change itself comes first", () => {
+  const raised = entry("raised", "knob", 72, { title: "lr 0.02 -> 0.5", before: 0.02, after: 0.5 });
+  const undone = entry("undone", "knob", 97, { title: "lr 0.5 -> 0.02", before: 0.5, after: 0.02 });
+  const other = entry("other", "knob", 97, { title: "wd 0.5 -> 0.02", before: 0.5, after: 0.02 });
+
+  expect(keys([raised, undone], 100)).toEqual(["raised", "undone"]);
+  expect(keys([raised, other], 100)).toEqual(["other", "raised"]);
+  expect(keys([undone], 100)).toEqual(["undone"]);
+});

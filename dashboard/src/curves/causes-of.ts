@@ -18,6 +18,7 @@ const WEIGHTS: Record<EntryKind, number> = {
 const RESTORED = 0.9; // going on from a checkpoint is no mere saving of one
 const IN_VAIN = /refused|aborted|failed|expired/; // what never took effect can hardly be why
 const ECHO = /^(ready|decided|applied)$/; // what ranks say of a command, which has an entry of its own
+const TAKEN_BACK = 0.3; // who takes a change back has seen the jump already
 const HALF_STEPS = 50; // so many steps before, a change counts half
 const HALF_SECONDS = 60;
 const LEAST = 0.01; // less than this is too long ago to be worth a line
@@ -42,7 +43,9 @@ export function causesOf(entries: readonly Entry[], moment: Moment): Cause[] {
     const seconds = moment.time - Date.parse(entry.time) / 1000;
     const steps = entry.step === null ? null : moment.step - entry.step;
     const isBefore = steps === null ? seconds >= 0 : steps >= 0;
-    return isBefore && !ECHO.test(entry.what) ? [{ entry, steps, seconds, score: scoreOf(entry, steps, seconds) }] : [];
+    if (!isBefore || ECHO.test(entry.what)) return [];
+    const share = entries.some((other) => isTakenBack(other, entry)) ? TAKEN_BACK : 1;
+    return [{ entry, steps, seconds, score: share * scoreOf(entry, steps, seconds) }];
   });
   return found
     .filter(({ score }) => score >= LEAST)
@@ -53,6 +56,18 @@ export function causesOf(entries: readonly Entry[], moment: Moment): Cause[] {
 function scoreOf(entry: Entry, steps: number | null, seconds: number): number {
   const away = steps === null ? seconds / HALF_SECONDS : steps / HALF_STEPS;
   return (weightOf(entry) * strengthOf(entry)) / (1 + Math.max(0, away));
+}
+
+/** Whether a knob got its value back by an entry. */
+function isTakenBack(change: Entry, back: Entry): boolean {
+  const isOfOneKnob = change.kind === "knob" && back.kind === "knob" && nameOf(change) === nameOf(back);
+  const isInverse = change.before !== change.after && change.before === back.after && change.after === back.before;
+  return isOfOneKnob && isInverse && Date.parse(change.time) < Date.parse(back.time);
+}
+
+/** The knob of a change, which its title begins with. */
+function nameOf({ title }: Entry): string {
+  return title.split(" ")[0] ?? "";
 }
 
 function weightOf(entry: Entry): number {
