@@ -225,7 +225,8 @@ def test_hostile_variables_and_folders_arrive_unchanged_and_execute_nothing(
     assert {name: seen.get(name) for name in odd} == odd
     assert list(tmp_path.rglob("pwned")) == []
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in request.folder.iterdir()}
-    assert modes == {"env.sh": "0o600", "job.json": "0o600", "job.sh": "0o700"}
+    private = dict.fromkeys(("env.sh", "job.json", "source.json"), "0o600")
+    assert modes == {**private, "job.sh": "0o700"}
 
 
 @pytest.mark.process
