@@ -117,7 +117,7 @@ def test_a_job_goes_on_after_everything_of_it_and_of_the_plane_was_killed(
     kill_all_of(job)
     loom("down")
     loom("up")
-    until(lambda: state_of(job) == "FAILED", LONG)
+    until(lambda: state_of(job) == "FAILED" and door.ask("cluster")["nodes"], LONG)
 
     loom("resume", "-d", job)
     until(lambda: len(starts()) == 4, LONG)
