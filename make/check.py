@@ -24,7 +24,7 @@ MOST_AGAIN = 5  # tests; where more fail, it is not the company they were in
 def main(what: str, room: str = "") -> int:
     """Run what `make check`, `make test` or `make soak` stands for; return the exit code."""
     if what == "check":
-        return lint() | run_pytest("not process and not soak", workers=2, examples=25)
+        return lint() | run_pytest("not process and not soak", workers=3, examples=25)
     if what == "test" and room:
         return run_pytest("not soak", workers=3, room=room, examples=50)
     if what == "test":  # three for two cores: many tests wait
