@@ -20,6 +20,8 @@ from torchloom.launch.variables import (
     LIFE_VARIABLE,
     NODE_VARIABLE,
     PAGE_VARIABLE,
+    RANK_DEFAULTS,
+    RESOLVER_DEFAULTS,
     RESUME_VARIABLE,
     ROLE_VARIABLE,
     STANDIN_VARIABLE,
@@ -133,12 +135,9 @@ def _with_site(env: dict[str, str], order: ReplicaOrder) -> dict[str, str]:
 
 def _defaults(order: ReplicaOrder, variables: Mapping[str, str]) -> dict[str, str]:
     """Return what holds unless the user said otherwise."""
-    # torch's tensors in huge pages: 400 MB are there in a third of the time, and gone sooner
-    defaults = {"PYTHONUNBUFFERED": "1", "THP_MEM_ALLOC_ENABLE": "1"}
+    defaults = dict(RANK_DEFAULTS)
     if order.grouped:
-        defaults["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-        # torch asks for its peers' names whenever it connects: an answer that is lost costs 5 s
-        defaults["RES_OPTIONS"] = "timeout:1 attempts:1"
+        defaults |= RESOLVER_DEFAULTS | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
         if variables.get("LOCAL_WORLD_SIZE") != "1":
             defaults["OMP_NUM_THREADS"] = "1"
     return defaults

@@ -14,7 +14,7 @@ from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
 from torchloom.launch.hostfile import index_of
 from torchloom.launch.identity import host_name
-from torchloom.launch.variables import ATTEMPT_VARIABLE
+from torchloom.launch.variables import ATTEMPT_VARIABLE, RANK_DEFAULTS, RESOLVER_DEFAULTS
 
 MEETING = "LOOM_MEETING"  # host:port where rank 0 of the first attempt listens
 HOSTS = "LOOM_HOSTS"  # those of the launch in rank order: MPI does not number them
@@ -65,11 +65,7 @@ def variables(world: World, env: Mapping[str, str]) -> dict[str, str]:
         "MASTER_PORT": int(port) + attempt,  # every attempt meets at a place of its own
         "TORCHELASTIC_RESTART_COUNT": attempt,
     }
-    defaults = {
-        "PYTHONUNBUFFERED": "1",
-        "RES_OPTIONS": "timeout:1 attempts:1",
-        "THP_MEM_ALLOC_ENABLE": "1",
-    }
+    defaults = RANK_DEFAULTS | RESOLVER_DEFAULTS
     if world.world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"
     unset = {name: value for name, value in defaults.items() if name not in env}

@@ -98,11 +98,12 @@ class Ruling:
         while self._events:
             restarts = self.state.restarts
             self.state, effects = recovery.step(self.state, self._events[0])
-            if self.state.restarts != restarts:
+            is_restart = self.state.restarts != restarts
+            if is_restart:
                 self._restarts(self._events[0])
             for effect in effects:
                 self._do(effect)
-            if self.state.restarts != restarts:
+            if is_restart:
                 self.saved.prepare()
             self._order_starts()
             self._events.popleft()

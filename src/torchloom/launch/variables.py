@@ -1,4 +1,4 @@
-"""The names of the variables by which processes of a run know, and show, what they belong to."""
+"""The variables by which processes of a run know, and show, what they belong to."""
 
 JOB_VARIABLE = "LOOM_JOB"  # every process of an app has the app's id under this name
 NODE_VARIABLE = "LOOM_NODE"  # and the name of its node
@@ -16,3 +16,11 @@ AGENT_VARIABLE = "LOOM_AGENT_OF"  # launch process, agent and keeper have their 
 STORE_VARIABLE = "LOOM_STORE"  # where the ranks of an attempt meet
 TOKEN_VARIABLE = "LOOM_LAUNCH_TOKEN"  # between a launch process and its agents only
 MODULES_VARIABLE = "LOOM_MODULES"  # what is still to be loaded, in words; set and empty: nothing
+
+# What a rank has unless its user says otherwise.
+RANK_DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",
+    "THP_MEM_ALLOC_ENABLE": "1",  # large tensors in huge pages: there sooner, and gone sooner
+}
+# And where it has peers: torch asks for their names when it connects; a lost answer costs 5 s.
+RESOLVER_DEFAULTS = {"RES_OPTIONS": "timeout:1 attempts:1"}

@@ -149,11 +149,16 @@ class FakeAgent:
 
     def refusal(self, kind: Kind, payload: dict[str, Any]) -> str:
         """Return why rank 0 does not do it; a promise that it gives before it knows is let go."""
-        while True:
+        found: list[Refused] = []
+
+        def is_refused() -> bool:
             command = self.prepare(range(1), kind, payload)
             self._answered(command)
-            if refused := self.of(Refused, command=command):
-                return refused[0].why
+            found[:] = self.of(Refused, command=command)
+            return bool(found)
+
+        until(is_refused)
+        return found[0].why
 
     def _answered(self, command: str) -> None:
         until(lambda: self.of(Refused, command=command) or self.of(Ready, command=command))
