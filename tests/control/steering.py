@@ -55,6 +55,13 @@ class Job:
         self.world = world
         self.out = out
 
+    @classmethod
+    def of(cls, name: str, world: int, out: Path) -> "Job":
+        """Return a job that was started otherwise; its ranks write into this folder."""
+        job = cls.__new__(cls)
+        job.id, job.world, job.out = name, world, out
+        return job
+
     # What the ranks say, in their own files.
 
     def lines(self, rank: int | str) -> list[Any]:

@@ -390,6 +390,18 @@ def test_who_did_it_before_another_step_is_named() -> None:
     assert done.entry.why == "rank 1 did it before step 7 instead of 5"
 
 
+def test_a_commit_that_came_to_nothing_on_a_rank_is_no_success() -> None:
+    job = Job.of()
+    job.commit("c", 5)
+    job.tell(Applied("c", 0, 5))
+
+    job.tell(Refused("c", 1, "its handler failed"))
+    job.tell(Applied("c", 2, 5))
+
+    assert job.rows["c"].status is Status.ABORTED
+    assert job.rows["c"].why == "rank 1: its handler failed"
+
+
 def test_what_no_rank_was_asked_for_can_be_withdrawn() -> None:
     job = Job.of()
     job.tell(Asked(knob("a")))

@@ -29,6 +29,7 @@ class Knob(msgspec.Struct, frozen=True, array_like=True):
     type: Literal["float", "int", "bool", "str", "json"]
     low: float | None = None
     high: float | None = None
+    is_used: bool = True  # false: a value of the config that no step has read
 
 
 class Register(Message, frozen=True):

@@ -11,7 +11,7 @@ from torchloom.cli.checkpoints.rm import rm
 from torchloom.cli.checkpoints.verify import verify
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json
-from torchloom.cli.steering import tell
+from torchloom.cli.steering import WAIT, tell
 from torchloom.errors import Failure
 
 _HELP = ("-h", "--help")
@@ -27,16 +27,19 @@ class CheckpointFailed(Failure):
 @click.argument("job", required=False, default="")
 @click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the command.")
+@click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is committed.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def save(job: str, at: int | None, reason: str, no_wait: bool, as_json: bool) -> None:
+def save(
+    job: str, at: int | None, reason: str, wait: float | None, no_wait: bool, as_json: bool
+) -> None:
     """Have all ranks of JOB save before one and the same step, and wait for the commit.
 
     Without JOB the only active one is meant.
     """
     from torchloom.client import chosen
 
-    wishes = {"at": at, "reason": reason, "wait": 0.0 if no_wait else None}
+    wishes = {"at": at, "reason": reason, "wait": 0.0 if no_wait else wait}
     asked = {name: value for name, value in wishes.items() if value is not None}
     outcome = chosen.ask("checkpoint", None, job=job, **asked)
     made = outcome.get("checkpoint")

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.steering import tell
+from torchloom.cli.steering import WAIT, tell
 
 
 @click.command("pause", cls=LoomCommand)
@@ -13,8 +13,11 @@ from torchloom.cli.steering import tell
 @click.option("--release", is_flag=True, help="Save, end the ranks, give back what they have.")
 @click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the pause.")
+@click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(job: str, release: bool, at: int | None, reason: str, as_json: bool) -> None:
+def command(
+    job: str, release: bool, at: int | None, reason: str, wait: float | None, as_json: bool
+) -> None:
     """Have all ranks of JOB wait before one and the same step; `loom resume` goes on.
 
     Processes and devices are kept; with --release the ranks save at that step and end, others may
@@ -23,7 +26,6 @@ def command(job: str, release: bool, at: int | None, reason: str, as_json: bool)
     """
     from torchloom.client import chosen
 
-    asked: dict[str, Any] = {"reason": reason} if at is None else {"reason": reason, "at": at}
-    if release:
-        asked["release"] = True
+    wishes = {"reason": reason, "at": at, "release": release or None, "wait": wait}
+    asked: dict[str, Any] = {name: value for name, value in wishes.items() if value is not None}
     tell(chosen.ask("pause", None, job=job, **asked), as_json)

@@ -7,7 +7,7 @@ import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json, table
-from torchloom.cli.steering import numbers, shown, split, tell
+from torchloom.cli.steering import WAIT, numbers, shown, split, tell
 from torchloom.errors import UserError
 
 _PROMISE = 1.0  # seconds to wait for a change whose step may be far
@@ -18,9 +18,7 @@ _PROMISE = 1.0  # seconds to wait for a change whose step may be far
 @click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
 @click.option("--hold", is_flag=True, help="Pin the value; a schedule no longer moves it.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the change.")
-@click.option(
-    "--wait", type=click.FloatRange(0), metavar="SECONDS", help="For the outcome; default 30."
-)
+@click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option(
     "--guard",
     metavar="CONDITION",
@@ -72,7 +70,7 @@ def command(
     elif alone or at is not None or reason:
         raise UserError("nothing to set; write NAME=VALUE, such as lr=0.03")
     else:
-        _list(job, as_json)
+        _list(job, wait, as_json)
 
 
 def _ask(name: str, job: str, facts: Mapping[str, Any], as_json: bool) -> None:
@@ -82,10 +80,10 @@ def _ask(name: str, job: str, facts: Mapping[str, Any], as_json: bool) -> None:
     tell(chosen.ask(name, None, job=job, **said), as_json)
 
 
-def _list(job: str, as_json: bool) -> None:
+def _list(job: str, wait: float | None, as_json: bool) -> None:
     from torchloom.client import chosen
 
-    knobs = chosen.ask("knobs", job=job)
+    knobs = chosen.ask("knobs", None, job=job, **({} if wait is None else {"wait": wait}))
     if as_json:
         echo_json(knobs)
     else:
@@ -110,7 +108,7 @@ def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
 
 def _listed(knobs: list[dict[str, object]]) -> str:
     if not knobs:
-        return "no knobs; a program has some once its optimizer has stepped, or by run.knob()"
+        return "no knobs yet: a program has some once its optimizer has stepped, or by run.knob()"
     rows = [
         (
             str(knob["name"]),

@@ -1,6 +1,7 @@
 """What the verbs that change a running job have in common: words to values, outcomes to words."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from torchloom.cli.output import echo, echo_json
 from torchloom.errors import UserError
 
+WAIT = "For the first step and the outcome; default 30."
 _NOTHING = object()
 
 
@@ -62,6 +64,8 @@ def in_words(outcome: dict[str, Any]) -> list[str]:
     values = payload.get("values") or {payload["name"]: payload["value"]}
     more = ", held" if payload.get("hold") else ""
     more += f", undoes {payload['undo']}" if payload.get("undo") else ""
+    if outcome["state"] == "committed":
+        more += ": accepted, not read yet"
     lines = [
         f"{name} {_change(outcome, name, value, len(values))}{where}{more}"
         for name, value in values.items()
@@ -104,8 +108,18 @@ def _change(outcome: dict[str, Any], name: str, value: Any, of: int) -> str:
         said.get(name) if isinstance(said, dict) and of > 1 else said if of == 1 else None
         for said in (outcome["before"], outcome["after"])
     )
+    missed = ""
+    if after is not None and not _is_same(after, value) and not outcome["payload"].get("undo"):
+        missed = f" (asked for {shown(value)}: the program put another value there)"
     after = value if after is None else after
-    return f"{shown(after)}" if before is None else f"{shown(before)} -> {shown(after)}"
+    words = f"{shown(after)}" if before is None else f"{shown(before)} -> {shown(after)}"
+    return words + missed
+
+
+def _is_same(after: Any, value: Any) -> bool:
+    if isinstance(after, int | float) and isinstance(value, int | float):
+        return math.isclose(after, value, rel_tol=1e-6, abs_tol=1e-12)
+    return after == value or isinstance(value, list)
 
 
 def _guarded(guard: dict[str, Any] | None) -> list[str]:

@@ -98,6 +98,8 @@ def step(state: State, event: Event) -> Next:
             return _ready(state, event)
         case Refused() if _is_open(state, event.id, event.offer) and not state.talk.proposal:
             return _give_up(state, Status.REFUSED, f"rank {event.rank}: {event.why}")
+        case Refused():
+            return _failed(state, event)
         case Decided() if _is_open(state, event.id, event.offer):
             return _decided(state, event.outcome)
         case Applied():
@@ -244,6 +246,14 @@ def _applied(state: State, event: Applied) -> Next:
     entry = replace(entry, acks=acks, why=why)
     state, after = _settle(state, entry)
     return state, (*before, *after)
+
+
+def _failed(state: State, event: Refused) -> Next:
+    """Close a committed command of which a rank says that it came to nothing there."""
+    entry = next((e for e in state.standing if e.id == event.id and e.offer == event.offer), None)
+    if entry is None or event.rank in entry.acks:
+        return state, ()
+    return _close(state, entry, Status.ABORTED, f"rank {event.rank}: {event.why}")
 
 
 def _settle(state: State, entry: Entry) -> Next:

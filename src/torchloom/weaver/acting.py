@@ -1,5 +1,6 @@
 """Answers at the door that change something: a command with an author, or a device's event."""
 
+import asyncio
 import time
 import uuid
 from typing import Any
@@ -12,8 +13,8 @@ from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
 from torchloom.weaver.foresight import foreseen
-from torchloom.weaver.jobs import SAVING, is_over, is_released
-from torchloom.weaver.knobs import checked
+from torchloom.weaver.jobs import REPLICA_OF, SAVING, is_over, is_released
+from torchloom.weaver.knobs import NoKnobs, NotAKnob, checked, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.refusals import (
@@ -21,14 +22,17 @@ from torchloom.weaver.refusals import (
     CommandRefused,
     JobOver,
     JobReleased,
+    NoBoundary,
     NothingToUndo,
+    OtherReplicas,
 )
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.rows import Job, Rank
 from torchloom.weaver.wire import ID, wrapped
 
 SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
+_LOOK = 0.05  # seconds between two looks at the knobs of a job that begins
 
 
 class Acting:
@@ -53,9 +57,7 @@ class Acting:
 
     async def set(self, asked: Question) -> dict[str, Any]:
         """Change knobs, all in one step; with a guard the change is taken back if it fires."""
-        job = self._living(asked)
-        ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
-        values = checked(job, ranks, asked.mapping("values"))
+        job, values = await self._settable(asked)
         payload = wrapped(values, asked.flag("hold"), asked.text("undo"))
         if not asked.text("guard"):
             return await self._command(asked, job, Kind.KNOB, payload)
@@ -64,6 +66,32 @@ class Acting:
         asked = asked.named(self.name(asked, job))
         self._weaver.guards.add(job.id, asked.text("id"), words, span)
         return await self._command(asked, job, Kind.KNOB, payload)
+
+    async def _settable(self, asked: Question) -> tuple[Job, dict[str, Any]]:
+        """Return the values as the job's knobs take them; one that just begins has none yet."""
+        patience = asked.seconds("wait", _PATIENCE, _MOST)
+        deadline = time.monotonic() + patience
+        while True:
+            job = self._living(asked)
+            ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
+            try:
+                return job, checked(job, ranks, asked.mapping("values"))
+            except (NoKnobs, NotAKnob, NotFound):
+                if time.monotonic() >= deadline and not self._has_boundary(job):
+                    raise NoBoundary(job, patience) from None
+                if time.monotonic() >= deadline or not self._is_beginning(ranks):
+                    raise
+            await asyncio.sleep(_LOOK)
+
+    def _is_beginning(self, ranks: list[Rank]) -> bool:
+        """Tell whether ranks have yet to take their first step, in which their knobs are found."""
+        return not ranks or any(self._is_before_its_first_step(rank) for rank in ranks)
+
+    def _is_before_its_first_step(self, rank: Rank) -> bool:
+        progress = self._weaver.agents.progress(rank)
+        if rank.boundary == "none" or progress is None:
+            return rank.boundary == "none" or not knobs_of([rank])
+        return progress.step < 1
 
     async def undo(self, asked: Question) -> dict[str, Any]:
         """Take back a change of knobs: the one that is named, or the last that is in force."""
@@ -155,6 +183,8 @@ class Acting:
     async def _command(
         self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any] | None = None
     ) -> dict[str, Any]:
+        if kind.is_aligned:
+            self._check_replicas(job)
         command = Command(
             self.name(asked, job),
             kind,
@@ -165,7 +195,30 @@ class Acting:
         )
         patience = asked.seconds("wait", _PATIENCE, _MOST)
         entry = await self._weaver.commands.ask(job.id, command, patience)
+        if entry.status is Status.ACCEPTED and patience and not self._has_boundary(job):
+            error = NoBoundary(job, patience)
+            self._weaver.commands.withdraw(job.id, command.id, str(error))
+            raise error
         return self._answer(asked, job, entry)
+
+    def _has_boundary(self, job: Job) -> bool:
+        """Tell whether a rank of a job has come to where commands act."""
+        return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
+
+    def _check_replicas(self, job: Job) -> None:
+        """Refuse what would change one replica group of a training and not the others."""
+        project = job.facts.get(REPLICA_OF)
+        if project is None:
+            return
+        ours = {rank.replica for rank in self._weaver.roster.ranks(job.id)}
+        others = [
+            other.id
+            for other in self._weaver.jobs.active()
+            if other.id != job.id and other.facts.get(REPLICA_OF) == project
+            if not ours & {rank.replica for rank in self._weaver.roster.ranks(other.id)}
+        ]
+        if others:
+            raise OtherReplicas(job, str(project), others)
 
     def name(self, asked: Question, job: Job) -> str:
         """Return the id of a command: the one that was given, if it can be, or a new one."""

@@ -1,19 +1,22 @@
 """Answers at the door that only look."""
 
+import asyncio
 import os
+import time
 from typing import Any
 
 from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
 from torchloom.weaver.events import events_since
 from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_launched, is_over, is_released
-from torchloom.weaver.knobs import in_force, knobs_of, valued
+from torchloom.weaver.knobs import InForce, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Job, Rank
 
 _MOST = 100_000  # rows of one answer
+_LONGEST_WAIT, _LOOK = 3600.0, 0.05  # seconds in which a job's first knobs come
 
 
 class Asking:
@@ -61,12 +64,18 @@ class Asking:
         return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
 
     async def knobs(self, asked: Question) -> list[dict[str, Any]]:
-        """The knobs of a job, each with the value that is in force."""
-        job = job_named(self._weaver.jobs, asked.text("job"))
+        """The knobs of a job, each with the value that is in force; `wait` is for the first."""
+        deadline = time.monotonic() + asked.seconds("wait", 0.0, _LONGEST_WAIT)
+        while True:
+            job = job_named(self._weaver.jobs, asked.text("job"))
+            found = knobs_of(self._weaver.roster.ranks(job.id))
+            if found or is_over(job) or time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(_LOOK)
+        measured = await self._weaver.aside(self._weaver.store.records.latest, job.id)
         changes = self._weaver.ledger.schedule(job.id)
-        values = in_force(changes, job.generation, self._step(job.id))
-        found = knobs_of(self._weaver.roster.ranks(job.id))
-        return [valued(knob, values) for knob in found.values()]
+        now = InForce(changes, measured, job.generation, self._step(job.id))
+        return [now.of(knob) for knob in found.values()]
 
     async def metrics(self, asked: Question) -> dict[str, Any]:
         """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""

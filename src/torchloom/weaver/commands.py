@@ -77,6 +77,10 @@ class Commands:
         """Have a command done that nobody waits for."""
         self._feed(job, exchange.Asked(command))
 
+    def withdraw(self, job: str, command: str, why: str) -> None:
+        """Close a command that no rank has been asked for."""
+        self._feed(job, exchange.Withdrawn(command, why))
+
     def registered(self, rank: Rank) -> None:
         """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
         state = self._state(rank.job)

@@ -21,6 +21,8 @@ LEFT = "left"  # restarts of the last life that it has left behind: that one is 
 SAVING = "saving"  # what its rank 0 said of when to save and what to keep
 RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
+ATTACHED = "attached"  # ranks of its program's group, where that is larger than the job
+REPLICA_OF = "replica_of"  # the project of which its ranks are replicas, by their own word
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
@@ -220,10 +222,19 @@ class Jobs:
 
 def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
     is_given = job is not None and job.facts.get(_GIVEN)
-    names = {POLICY} if not is_given else set()
+    names = {ATTACHED, REPLICA_OF} | (set() if is_given else {POLICY})
     if job is None or not is_launched(job):
         names |= {"name", "owner"}
     return {name: value for name, value in facts.items() if name in names}
+
+
+def part_of(job: Job) -> int | None:
+    """Return how many ranks a job's program has, where not all of them are the job's own."""
+    told = job.facts.get(ATTACHED)
+    if not isinstance(told, dict) or told.get("attempt") != job.attempt:
+        return None
+    world = told.get("world")
+    return world if isinstance(world, int) else None
 
 
 def is_over(job: Job) -> bool:

@@ -1,13 +1,14 @@
-"""Which knobs a job has, by what its ranks registered, and which values they take."""
+"""Which knobs a job has, by what its ranks registered, which values they have and may take."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.rules.command import Entry, Status
-from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.store.rows import Job, Point, Rank
 
+_MEASURED = "loom/"  # before the names of what ranks measure by themselves
 _NAMES = {"float": "a finite number", "int": "a whole number", "bool": "true or false"}
 
 
@@ -23,36 +24,97 @@ class NoKnobs(UserError):
     code = "no_knobs"
 
 
-def knobs_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
+class NotAKnob(UserError):
+    """A value of the program's config that no step has read: to change it would do nothing."""
+
+    code = "not_a_knob"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is a value of the config that no step has read, so a change would have no"
+            f" effect; read run.config[{name!r}] inside the step, or register it with"
+            f" run.knob({name!r}, ...)"
+        )
+
+
+def knobs_of(ranks: Iterable[Rank]) -> dict[str, dict[str, Any]]:
     """Return the knobs of a job, each with the ranks that have it, and with the values of these
-    where they differ."""
+    where they differ. Values of a config that no step has read are none."""
     found: dict[str, dict[str, Any]] = {}
     for rank in ranks:
         for knob in rank.knobs:
-            known = found.setdefault(knob["name"], {**knob, "ranks": [], "values": []})
+            if not knob.get("is_used", True):
+                continue
+            shown = {name: knob[name] for name in ("name", "value", "type", "low", "high")}
+            known = found.setdefault(knob["name"], {**shown, "ranks": [], "values": []})
             known["ranks"].append(rank.rank)
             known["values"].append(knob["value"])
     for knob in found.values():
-        if all(value == knob["value"] for value in knob["values"]):
-            del knob["values"]
+        _agree(knob)
     return dict(sorted(found.items()))
 
 
-def valued(knob: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a knob with the value that a change gave to it on all ranks, if one did."""
-    if knob["name"] not in values:
-        return knob
-    return {**{key: knob[key] for key in knob if key != "values"}, "value": values[knob["name"]]}
+def _agree(knob: dict[str, Any]) -> None:
+    """Leave the values of single ranks out where all of them are the same."""
+    if all(value == knob["value"] for value in knob["values"]):
+        del knob["values"]
 
 
-def in_force(changes: Iterable[Entry], generation: int, step: int | None) -> dict[str, Any]:
-    """Return the values that changes gave to knobs, as far as ranks have come to their steps."""
-    values: dict[str, Any] = {}
-    for entry in changes:
-        is_done = entry.status is Status.APPLIED and entry.generation == generation
-        if is_done or (step is not None and (entry.step or 0) <= step):
-            values.update((name, wish["value"]) for name, wish in entry.command.payload.items())
-    return values
+class InForce:
+    """The values of knobs now: what ranks measured in their last steps, and what changes made.
+
+    Ranks measure those of their optimizers once a second, whatever a schedule does to them; a
+    change that acted later than that is newer. `step` is how far the job is by its ranks' pages.
+    """
+
+    def __init__(
+        self,
+        changes: Iterable[Entry],
+        measured: Iterable[Point],
+        generation: int,
+        step: int | None,
+    ) -> None:
+        self._changed: dict[str, tuple[int, Any]] = {}  # step and value of the last change
+        for entry in changes:
+            is_done = entry.status is Status.APPLIED and entry.generation == generation
+            if is_done or (step is not None and (entry.step or 0) <= step):
+                for name, wish in entry.command.payload.items():
+                    self._changed[name] = entry.step or 0, wish["value"]
+        self._measured: dict[str, dict[int, Point]] = {}
+        for point in measured:
+            if point.name.startswith(_MEASURED) and point.generation == generation:
+                name = point.name.removeprefix(_MEASURED)
+                self._measured.setdefault(name, {})[point.rank] = point
+
+    def of(self, knob: dict[str, Any]) -> dict[str, Any]:
+        """Return a knob with its values now, or as it was registered where there is no news."""
+        at, value = self._changed.get(knob["name"], (-1, None))
+        found = self._last(knob, at)
+        if found is None:
+            return knob if at < 0 else {**_without_values(knob), "value": value}
+        shown = {**knob, "value": found[0], "values": found}
+        _agree(shown)
+        return shown
+
+    def _last(self, knob: dict[str, Any], since: int) -> list[Any] | None:
+        """Return what each rank measured last, unless one of them did so before a change."""
+        parts = [knob["name"]]
+        if isinstance(knob["value"], list):
+            parts = [f"{knob['name']}.{part}" for part in range(len(knob["value"]))]
+        rows = [
+            [self._measured.get(name, {}).get(rank) for name in parts] for rank in knob["ranks"]
+        ]
+        points = [
+            point for row in rows for point in row if point is not None and point.step > since
+        ]
+        if not points or len(points) < len(parts) * len(rows):
+            return None
+        values = [[point.value for point in row if point is not None] for row in rows]
+        return values if isinstance(knob["value"], list) else [row[0] for row in values]
+
+
+def _without_values(knob: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: knob[key] for key in knob if key != "values"}
 
 
 def checked(job: Job, ranks: list[Rank], values: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +124,10 @@ def checked(job: Job, ranks: list[Rank], values: dict[str, Any]) -> dict[str, An
         raise BadValue("nothing to set; write NAME=VALUE")
     if not known:
         raise NoKnobs(f"job {job.id} has no knobs: no rank has told of one")
+    unread = {knob["name"] for rank in ranks for knob in rank.knobs}
     for name in values:
+        if name not in known and name in unread:
+            raise NotAKnob(name)
         if name not in known:
             remedy = f"there are {', '.join(known)}"
             raise NotFound("knob", name, known, remedy)

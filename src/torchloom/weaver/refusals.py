@@ -1,5 +1,7 @@
 """What a job is not told, or does not do, and why: for those who act and those who only foresee."""
 
+from collections.abc import Iterable
+
 from torchloom.errors import Failure, UserError
 from torchloom.weaver.jobs import SAVING, is_launched
 from torchloom.weaver.store.rows import Job
@@ -24,6 +26,34 @@ class JobReleased(UserError):
 
     def __init__(self, job: Job) -> None:
         super().__init__(f"job {job.id} was released; `loom resume {job.id}` goes on with it")
+
+
+class NoBoundary(UserError):
+    """No rank of the job has come to a step boundary, where commands act."""
+
+    code = "no_boundary"
+
+    def __init__(self, job: Job, waited: float) -> None:
+        super().__init__(
+            f"no rank of {job.id} has come to a step boundary within {waited:g} s, and nothing was"
+            " changed. Commands act between steps of torch's optimizers, or of run.steps, in"
+            " processes that torchloom started or that call loom.init(): start the program itself,"
+            " `loom launch -n N train.py`; if it is still at its set-up, give it time with --wait"
+        )
+
+
+class OtherReplicas(UserError):
+    """Other jobs hold replicas of the same training: to change one of them parts their weights."""
+
+    code = "other_replicas"
+
+    def __init__(self, job: Job, project: str, others: Iterable[str]) -> None:
+        there = ", ".join(others)
+        super().__init__(
+            f"{job.id} is one of several replica groups of project {project!r}; others run as"
+            f" {there} and would not be changed with it. Run the groups as one job (`loom launch`),"
+            " or give independent trainings projects of their own"
+        )
 
 
 class CommandRefused(UserError):

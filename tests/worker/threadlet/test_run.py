@@ -48,11 +48,12 @@ def test_a_run_registers_its_knobs_and_where_its_steps_begin(ranks: Ranks) -> No
 
     ranks.agent.wait(Goodbye)
     last = ranks.agent.of(Register)[-1]
-    knobs = {knob.name: (knob.value, knob.type, knob.low, knob.high) for knob in last.knobs}
+    used = [knob for knob in last.knobs if knob.is_used]
+    knobs = {knob.name: (knob.value, knob.type, knob.low, knob.high) for knob in used}
     assert last.boundary == "api"
+    assert [knob.name for knob in last.knobs if not knob.is_used] == ["name"]
     assert knobs == {
         "temperature": (0.7, "float", None, None),
-        "name": ("x", "str", None, None),
         "clip": (1.0, "float", 0.0, 10.0),
         "sync_every": (None, "int", None, None),
         "broken": (None, "float", None, None),
@@ -111,14 +112,14 @@ def test_values_out_of_range_or_of_another_type_are_refused(ranks: Ranks) -> Non
 
     whys = [
         agent.refusal("knob", {"name": name, "value": value})
-        for name, value in (("clip", 11), ("name", 1.0), ("sync_every", 1.5), ("sync_every", True))
+        for name, value in (("clip", 11), ("clip", "x"), ("sync_every", 1.5), ("sync_every", True))
     ]
     agent.insist(1, "stop")
     ranks.printed(running)
 
     assert whys == [
         "clip must be at most 10, not 11.0",
-        "name takes a text, not 1.0",
+        "clip takes a finite number, not 'x'",
         "sync_every takes a whole number, not 1.5",
         "sync_every takes a whole number, not True",
     ]

@@ -112,7 +112,7 @@ def ranks_text(ranks: Sequence[Fact]) -> str:
 def knobs_text(knobs: Sequence[Fact]) -> str:
     """Return what can be changed."""
     if not knobs:
-        return "no knobs; a program has some once its optimizer has stepped, or by run.knob()"
+        return "no knobs yet: a program has some once its optimizer has stepped, or by run.knob()"
     rows = [
         (knob["name"], shown(knob["value"]), knob["type"], _range(knob), numbers(knob["ranks"]))
         for knob in knobs

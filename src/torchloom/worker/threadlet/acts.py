@@ -4,13 +4,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from torchloom.bus.messages import Applied, Head, Kind, Message, Planned, Refused, Value
 from torchloom.errors import Failure
 from torchloom.worker.threadlet import optimizers
 from torchloom.worker.threadlet.boundary import Boundary, Order
 from torchloom.worker.threadlet.change import Change, Wish
-from torchloom.worker.threadlet.knobs import Knobs, UnknownKnob
+from torchloom.worker.threadlet.knobs import Knob, Knobs, NotAKnob, UnknownKnob, within
 from torchloom.worker.threadlet.optimizers import Optimizers
 
 
@@ -20,25 +21,42 @@ class NotNow(Failure):
     code = "not_aligned"
 
 
+class PartlyAttached(NotNow):
+    """The program's process group has ranks that this job does not have."""
+
+    code = "partly_attached"
+
+    def __init__(self, known: int, world: int) -> None:
+        super().__init__(
+            f"partly attached: the program trains with {world} ranks, of which this job has"
+            f" {known}, and a change would part their weights; have torchloom start all of them:"
+            f" `loom launch -n {world} ...`"
+        )
+
+
 class Acts:
     """What each kind of command means for this rank."""
 
     def __init__(
         self,
         head: Head,
+        world_size: int,
         boundary: Boundary,
         knobs: Knobs,
         watched: Optimizers,
         say: Callable[[Message], None],
+        introduce: Callable[[], None],
     ) -> None:
         self.stopping = False
         self.releasing = False  # stopped so that another can have the devices: to be gone on with
         self.savers: list[Callable[[int], object]] = []
         self._head = head
+        self._world_size = world_size
         self._boundary = boundary
         self._knobs = knobs
         self._optimizers = watched
         self._say = say
+        self._introduce = introduce
         self._done: set[str] = set()  # changes that acted in this process
         self._newer: set[str] = set()  # knobs that commands have changed in this generation
         self._missing: list[tuple[Change, str]] = []
@@ -55,6 +73,11 @@ class Acts:
         """Return every change of knobs that has acted in this process, with its step."""
         return tuple(self._changes.values())
 
+    def is_own(self, name: str) -> bool:
+        """Tell whether the program itself has a knob of this name, be there an optimizer's too."""
+        knob = self._knobs.get(name)
+        return knob is not None and knob.is_own
+
     def go_on(self, step: int, untaken: set[tuple[str, str]]) -> None:
         """Begin at the step of a checkpoint, which has what changes before it made of optimizers.
 
@@ -68,6 +91,8 @@ class Acts:
             raise NotNow("no step boundary has been seen in this process yet")
         if self._boundary.kind == "attached" and (why := self._optimizers.misaligned()):
             raise NotNow(why)
+        if kind != "resume" and (world := program_world()) > self._world_size:
+            raise PartlyAttached(self._world_size, world)
         if kind == "checkpoint" and not self.savers:
             raise NotNow(
                 "the program has no way to save: give it one with run.on('checkpoint', f), or have"
@@ -99,6 +124,16 @@ class Acts:
                 self._change(change, name)
             except Exception as error:  # as above
                 self._failed(change.command, error)
+
+    def read(self, knob: Knob) -> None:
+        """Take in that a step has read a value: it is a knob from now on, a change is in use."""
+        is_news, knob.is_read = not (knob.is_read or knob.is_offered), True
+        unread, knob.unread = knob.unread, None
+        if unread is not None:
+            change, before = unread
+            change.done(knob.name, self._boundary.step, before, knob.value)
+        if is_news:
+            self._introduce()
 
     def _act(self, order: Order) -> None:
         if order.kind == "knob":
@@ -134,24 +169,45 @@ class Acts:
         gives way to what somebody wants in this one.
         """
         change = Change(order.command, Wish.of(order.payload), self._applied)
-        for name in change.wish.values:
+        for name, value in change.wish.values.items():
+            knob = self._knobs.get(name)
             if self._is_over(order, change, name):
                 change.done(name, self._boundary.step, None, None)
             elif self._has(name):
                 self._change(change, name)
+                continue
             else:
                 self._missing.append((change, name))
+            if knob is not None and not knob.is_own and name not in self._newer:
+                knob.value = value  # what the program finds in its config, all the same
         self._done.add(change.id)
 
     def _change(self, change: Change, name: str) -> None:
+        """Give a knob its new value: an optimizer's goes before a mere value of the config."""
         value, undo = change.wish.values[name], change.wish.undo
+        knob = self._knobs.get(name)
         if undo and undo not in self._done:  # nothing of it is in force here
             change.done(name, self._boundary.step, None, None)
-        elif name in self._knobs:
-            before = self._knobs.change(name, value)
+        elif (knob is None or not knob.is_own) and self._optimizers.find(name) is not None:
+            self._optimizers.arm(change, name, _ratio(knob, value))
+            if knob is not None:
+                knob.value = value
+        else:
+            self._set(change, name, value)
+
+    def _set(self, change: Change, name: str, value: Value) -> None:
+        """Change a knob of the program's own; it is in use when a handler or a step has it."""
+        before = self._knobs.change(name, value)
+        knob = self._knobs.get(name)
+        assert knob is not None
+        if knob.unread is not None:
+            why = f"{name} was set again before a step had read it"
+            self._say(Refused(self._head, knob.unread[0].command, why))
+            knob.unread = None
+        if knob.handlers:
             change.done(name, self._boundary.step, before, value)
         else:
-            self._optimizers.arm(change, name)
+            knob.unread = change, before
 
     def _is_over(self, order: Order, change: Change, name: str) -> bool:
         """Tell whether a change gives way to a newer one, or the checkpoint has what came of it.
@@ -160,19 +216,31 @@ class Acts:
         """
         if order.origin == "past" and name in self._newer:
             return True
-        if name in self._knobs or order.effective >= self._since:
+        if not self._is_optimizers(name) or order.effective >= self._since:
             return False
         return (change.id, name) not in self._untaken
 
     def _has(self, name: str) -> bool:
-        return name in self._knobs or self._optimizers.find(name) is not None
+        """Tell whether a change can act now; one of an optimizer waits for its first step."""
+        if self._is_optimizers(name):
+            return self._optimizers.find(name) is not None
+        return self._knobs.get(name) is not None
+
+    def _is_optimizers(self, name: str) -> bool:
+        """Tell whether a name means an optimizer's value, of one that may still be to come."""
+        knob = self._knobs.get(name)
+        return knob is None or (not knob.is_own and optimizers.is_name(name))
 
     def _check(self, name: str, value: Value) -> Value:
-        if name in self._knobs:
-            return self._knobs.get(name).check(value)
-        if self._optimizers.find(name) is None:
-            raise UnknownKnob(name, self._knobs.names() + self._optimizers.names())
-        return optimizers.check(name, value)
+        knob = self._knobs.get(name)
+        if (knob is None or not knob.is_own) and self._optimizers.find(name) is not None:
+            value = optimizers.check(name, value)
+            return value if knob is None else within(name, value, knob.low, knob.high)
+        if knob is None:
+            raise UnknownKnob(name, self._knobs.offered() + self._optimizers.names())
+        if not knob.is_offered:
+            raise NotAKnob(name)
+        return knob.check(value)
 
     def _failed(self, command: str, error: Exception) -> None:
         traceback.print_exc(file=sys.stderr)
@@ -181,3 +249,22 @@ class Acts:
 
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
         self._say(Applied(self._head, command, step, before, after))
+
+
+def program_world() -> int:
+    """Return how many ranks the program's own process group has; 0 while there is none."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return 0
+    size: int = dist.get_world_size()
+    return size
+
+
+def _ratio(knob: Knob | None, value: Value) -> float | None:
+    """Return by how much a value of the config changes that steps read, where that is a number."""
+    if knob is None or not knob.is_read:
+        return None
+    before = knob.value
+    if not (isinstance(before, int | float) and isinstance(value, int | float) and before):
+        return None
+    return float(value) / float(before)

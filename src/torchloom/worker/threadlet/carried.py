@@ -22,7 +22,7 @@ def state_of(known: "Known") -> State:
         [command, name, [[at, field, _told(old), _told(new)] for (at, field), old, new in turns]]
         for (command, name), turns in known.past.items()
     ]
-    waiting = [[change.id, name] for change, name in known.armed]
+    waiting = [[one.change.id, one.name] for one in known.armed]
     return {"rules": rules, "past": past, "waiting": waiting}
 
 

@@ -4,9 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torchloom.bus.messages import Value
-from torchloom.worker.threadlet.knobs import BadValue
+from torchloom.errors import UserError
 
 Report = Callable[[str, int, Value, Value], None]  # command, step, before, after
+
+
+class BadValue(UserError):
+    """A knob cannot have this value."""
+
+    code = "bad_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,9 @@ class Change:
         return self.command.rpartition("/")[0] or self.command
 
     def done(self, name: str, step: int, before: Value, after: Value) -> None:
-        """Note that one knob has its new value, from this step on."""
+        """Note that one knob has its new value, from this step on; the first word counts."""
+        if name in self.after:
+            return
         self.before[name], self.after[name] = before, after
         if self.after.keys() == self.wish.values.keys():
             self._tell(step)

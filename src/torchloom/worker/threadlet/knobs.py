@@ -8,17 +8,14 @@ from typing import Any, Literal
 from torchloom.bus import messages
 from torchloom.bus.messages import Value
 from torchloom.errors import UserError, nearest
+from torchloom.worker.threadlet.change import BadValue, Change
 
 Type = Literal["float", "int", "bool", "str", "json"]
+Source = Literal["program", "spec", "config"]  # who named it: run.knob, the job, loom.init
 Handler = Callable[[Any], object]
 
+_LONGEST = 200  # characters of a value that is no number or text
 _TYPES: Mapping[type, Type] = {float: "float", int: "int", bool: "bool", str: "str"}
-
-
-class BadValue(UserError):
-    """A knob cannot have this value."""
-
-    code = "bad_value"
 
 
 class UnknownKnob(UserError):
@@ -32,54 +29,107 @@ class UnknownKnob(UserError):
         super().__init__(f"no knob {name!r}; {hint}")
 
 
+class NotAKnob(UserError):
+    """A value of the config that no step reads: to change it would have no effect."""
+
+    code = "not_a_knob"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is a value of the config that no step has read, so a change would have no"
+            f" effect; read run.config[{name!r}] inside the step, or register it with"
+            f" run.knob({name!r}, ...) or run.on({name!r}, ...)"
+        )
+
+
 @dataclass(slots=True)
 class Knob:
-    """One value of the program's own; handlers are called when it changes."""
+    """One value of the program's own.
+
+    The program registers it, the job's spec names it, or it is a value of the config, which is a
+    knob once a step has read it. A change is in use when handlers were called with it, or when a
+    step has read it; until then `unread` is the change and the value before it.
+    """
 
     name: str
     type: Type
-    value: Value = None
+    value: Any = None
     low: float | None = None
     high: float | None = None
+    source: Source = "program"
     handlers: list[Handler] = field(default_factory=list)
+    is_read: bool = False  # by a step
+    unread: tuple[Change, Value] | None = None
+
+    @property
+    def is_offered(self) -> bool:
+        """Tell whether a change of it can have an effect."""
+        return self.is_own or self.source == "spec" or (self.is_read and is_plain(self.value))
+
+    @property
+    def is_own(self) -> bool:
+        """Tell whether the program itself made it a knob; it then hides an optimizer's."""
+        return self.source == "program" or bool(self.handlers)
 
     def check(self, value: Value) -> Value:
         """Return the value as the knob takes it, or say why it does not."""
         return within(self.name, typed(self.name, self.type, value), self.low, self.high)
 
     def shown(self) -> messages.Knob:
-        """Return the knob as the weaver is told of it."""
-        return messages.Knob(self.name, self.value, self.type, self.low, self.high)
+        """Return the knob as the weaver is told of it; what cannot be sent is sent as a text."""
+        value: Value = self.value if is_plain(self.value) else repr(self.value)[:_LONGEST]
+        return messages.Knob(self.name, value, self.type, self.low, self.high, self.is_offered)
 
 
 class Knobs:
-    """The program's own knobs, by name."""
+    """The program's own knobs and the values of its config, by name."""
 
     def __init__(self) -> None:
         self._knobs: dict[str, Knob] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._knobs
+        """Tell whether there is a knob of this name, not a mere value of the config."""
+        return name in self._knobs and self._knobs[name].is_offered
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of all values, those of the config too."""
         return tuple(self._knobs)
+
+    def offered(self) -> tuple[str, ...]:
+        """Return the names of those that can be changed."""
+        return tuple(name for name in list(self._knobs) if name in self)
 
     def shown(self) -> tuple[messages.Knob, ...]:
         return tuple(knob.shown() for knob in list(self._knobs.values()))
 
-    def get(self, name: str) -> Knob:
-        return self._knobs[name]
+    def get(self, name: str) -> Knob | None:
+        """Return what has this name, be it a knob or a value of the config."""
+        return self._knobs.get(name)
 
     def declare(
-        self, name: str, value: Value, low: float | None = None, high: float | None = None
+        self,
+        name: str,
+        value: Value,
+        low: float | None = None,
+        high: float | None = None,
+        source: Source = "program",
     ) -> Knob:
         """Add a knob, or give one that is there another value and range."""
-        knob = Knob(name, type_of(value), value, low, high)
+        knob = Knob(name, type_of(value), value, low, high, source)
         knob.check(value)
         if (known := self._knobs.get(name)) is not None:
-            knob.handlers = known.handlers
+            knob.handlers, knob.is_read = known.handlers, known.is_read
         self._knobs[name] = knob
         return knob
+
+    def configure(self, name: str, value: Any) -> None:
+        """Add a value of the config; what is registered under this name stays as it is."""
+        known = self._knobs.get(name)
+        if known is None or known.source == "config":
+            knob = Knob(name, type_of(value), value, source="config")
+            if known is not None:
+                knob.handlers, knob.is_read = known.handlers, known.is_read
+            self._knobs[name] = knob
 
     def on(self, name: str, handler: Handler, kind: type | None) -> None:
         """Have a function called when the knob changes; one without a value is made for it."""
@@ -93,40 +143,60 @@ class Knobs:
         value = knob.check(value)
         for handler in knob.handlers:
             handler(value)
-        before, knob.value = knob.value, value
+        before: Value = knob.value if is_plain(knob.value) else None
+        knob.value = value
         return before
 
 
 class Config(Mapping[str, Any]):
-    """The values of the run's knobs as they are now, changed from outside only, and what else
-    the run was given, which stays as it is."""
+    """The values of the run's config and knobs as they are now; changed from outside only.
 
-    def __init__(self, knobs: Knobs, given: Mapping[str, Any] | None = None) -> None:
+    `inside` tells whether a step is under way; a read there, of a value that waits for one or was
+    never read before, is passed on to `read`.
+    """
+
+    def __init__(
+        self, knobs: Knobs, inside: Callable[[], bool], read: Callable[[Knob], None]
+    ) -> None:
         self._knobs = knobs
-        self._given = given or {}
+        self._inside = inside
+        self._read = read
 
     def __getitem__(self, name: str) -> Any:
-        return self._knobs.get(name).value if name in self._knobs else self._given[name]
+        if (knob := self._knobs.get(name)) is None:
+            raise KeyError(name)
+        if (knob.unread is not None or not knob.is_read) and self._inside():
+            self._read(knob)
+        return knob.value
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._names():
+        if name.startswith("_") or self._knobs.get(name) is None:
             raise AttributeError(f"the run's config has no {name!r}")
         return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
+        return iter(self._knobs.names())
 
     def __len__(self) -> int:
-        return len(self._names())
-
-    def _names(self) -> dict[str, None]:
-        return dict.fromkeys((*self._knobs.names(), *self._given))
+        return len(self._knobs.names())
 
     def __repr__(self) -> str:
-        return f"Config({dict(self)!r})"
+        shown = {name: knob.value for name in self if (knob := self._knobs.get(name))}
+        return f"Config({shown!r})"
 
 
-def type_of(value: Value) -> Type:
+def is_plain(value: Any) -> bool:
+    """Tell whether a value can be sent: numbers, texts, and lists and tables of them."""
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
+    if type(value) is int:
+        return -(1 << 63) <= value < 1 << 63
+    return value is None or type(value) in (float, bool, str)
+
+
+def type_of(value: Any) -> Type:
     """Return which type a knob with this first value has."""
     return _TYPES.get(type(value), "json")
 

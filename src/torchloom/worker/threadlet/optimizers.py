@@ -2,8 +2,11 @@
 
 A changed value stands in the optimizer only while its `step` runs, between torch's own pre and
 post hooks. Outside of it every scheduler, checkpoint and print finds the program's own value.
+A change is reported when the step has ended, with the value that it found in the optimizer: hooks
+of the program's own may have replaced it.
 """
 
+import math
 import re
 import sys
 import threading
@@ -18,8 +21,8 @@ from torchloom.bus import messages
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import carried
 from torchloom.worker.threadlet.boundary import Boundary
-from torchloom.worker.threadlet.change import Change
-from torchloom.worker.threadlet.knobs import BadValue, typed, within
+from torchloom.worker.threadlet.change import BadValue, Change
+from torchloom.worker.threadlet.knobs import typed, within
 from torchloom.worker.threadlet.scaling import Kept, Rule, plain, plan
 
 MOST = 8  # optimizers whose steps can be told apart by a count
@@ -33,6 +36,33 @@ Key = tuple[int, str]  # group and field
 Turn = tuple[Key, Rule | None, Rule | None]  # what it followed before, and what after
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Armed:
+    """A change that the next step of an optimizer is to follow.
+
+    Where steps read a value of the config with this name, `ratio` is by how much that changed.
+    """
+
+    change: Change
+    name: str
+    ratio: float | None = None
+    was: float = 0.0  # what the program's own value was then
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """A change that the step under way follows: where, and the value before it."""
+
+    armed: Armed
+    keys: list[Key]
+    before: Value
+    is_own: bool  # the program has put the value there itself
+
+    @property
+    def value(self) -> Value:
+        return self.armed.change.wish.values[self.armed.name]
+
+
 @dataclass(slots=True, eq=False)
 class Known:
     """An optimizer that has taken a step, what is asked of it, and what its steps used."""
@@ -40,7 +70,8 @@ class Known:
     number: int
     optimizer: "weakref.ref[Any]"
     rules: dict[tuple[int, str], Rule] = field(default_factory=dict)
-    armed: list[tuple[Change, str]] = field(default_factory=list)
+    armed: list[Armed] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
     used: dict[tuple[int, str], Value] = field(default_factory=dict)
     past: OrderedDict[tuple[str, str], list[Turn]] = field(default_factory=OrderedDict)
 
@@ -58,6 +89,15 @@ class Known:
                 self.rules[key] = rule
             elif self.rules.pop(key, None) is not None:
                 self.used.pop(key, None)
+
+    def covered(self, name: str) -> list[Key]:
+        """Return the groups and the field that a knob of this optimizer stands for."""
+        at, what = next((at, what) for own, at, what in self.names() if own == name)
+        return [
+            (index, what)
+            for index, group in enumerate(self.groups())
+            if at in (-1, index) and is_number(group.get(what), what)
+        ]
 
     def before(self, command: str, name: str) -> list[Rule | None] | None:
         """Return the rules before a change that is still in force; nothing if it is not."""
@@ -82,12 +122,17 @@ class Optimizers:
     """Sees every optimizer's step on the main thread."""
 
     def __init__(
-        self, boundary: Boundary, attend: Callable[[], None], learned: Callable[[], None]
+        self,
+        boundary: Boundary,
+        attend: Callable[[], None],
+        learned: Callable[[], None],
+        event: Callable[[str, dict[str, Value]], None],
     ) -> None:
         self.counts = True  # whether a return is a boundary; not where the program says its steps
         self._boundary = boundary
         self._attend = attend
         self._learned = learned
+        self._event = event
         self._main: int | None = threading.main_thread().ident
         self._inside = False
         self._depth = 0
@@ -148,6 +193,8 @@ class Optimizers:
             return
         self._inside = False
         try:
+            if self._asked:
+                self._report(self._known[id(optimizer)])
             if self._kept:
                 self._put_back()
             if self.counts:
@@ -193,35 +240,40 @@ class Optimizers:
 
     def _replace(self, known: Known) -> None:
         armed, known.armed = known.armed, []
-        before = [self._plan(known, change, name) for change, name in armed]
+        known.taken += [self._plan(known, one) for one in armed]  # what a failed step left, too
         groups = known.groups()
         for (at, name), rule in known.rules.items():
             if at < len(groups):
                 self._kept.append(Kept.replace(groups[at], name, rule))
                 known.used[at, name] = plain(groups[at][name])
-        for (change, name), (keys, was) in zip(armed, before, strict=True):
-            after = change.wish.values[name]
-            if change.wish.undo:
-                after = next((v for v in (_value(groups, key) for key in keys) if v), after)
-            change.done(name, self._boundary.step, was, after)
 
-    def _plan(self, known: Known, change: Change, name: str) -> tuple[list[Key], Value]:
-        """Have the groups follow a change from now on; return which, and the value before."""
-        value = change.wish.values[name]
-        at, what = next((at, what) for own, at, what in known.names() if own == name)
-        groups = known.groups()
-        covered = [
-            index
-            for index, group in enumerate(groups)
-            if at in (-1, index) and is_number(group.get(what), what)
-        ]
-        keys = [(index, what) for index in covered]
+    def _plan(self, known: Known, armed: Armed) -> Taken:
+        """Have the groups follow a change from now on."""
+        change, name, groups = armed.change, armed.name, known.groups()
+        keys = known.covered(name)
         rules = [known.rules.get(key) for key in keys]
-        new, before = plan(what, [groups[i] for i in covered], rules, value, change.wish.hold)
-        if (past := known.before(change.wish.undo, name)) is not None:
+        covered = [groups[index] for index, _ in keys]
+        value, hold = change.wish.values[name], change.wish.hold
+        new, before = plan(keys[0][1], covered, rules, value, hold)
+        if is_own := not hold and _is_followed(armed, _value(groups, keys[0])):
+            before, new = armed.was, [None for _ in keys]
+        elif (past := known.before(change.wish.undo, name)) is not None:
             new = past
         known.turn(change.id, name, list(zip(keys, rules, new, strict=True)))
-        return keys, before
+        return Taken(armed, keys, before, is_own)
+
+    def _report(self, known: Known) -> None:
+        """Say of the changes that this step followed what it found; a difference is an event."""
+        taken, known.taken = known.taken, []
+        groups = known.groups()
+        for one in taken:
+            found = [_value(groups, key) for key in one.keys]
+            used = next((value for value in found if value), found[0])
+            if not (one.is_own or one.armed.change.wish.undo or is_same(used, one.value)):
+                name, step = one.armed.name, self._boundary.step
+                facts = {"name": name, "set": one.value, "used": used, "step": step}
+                self._event("knob_not_used", facts)
+            one.armed.change.done(one.armed.name, self._boundary.step, one.before, used)
 
     def _put_back(self) -> None:
         kept, self._kept = self._kept, []
@@ -246,7 +298,7 @@ class Optimizers:
         for known in list(self._known.values()):
             if (told := state.get(known.number)) is not None:
                 waiting = {(command, name) for command, name in told["waiting"]}
-                known.armed = [one for one in known.armed if (one[0].id, one[1]) in waiting]
+                known.armed = [one for one in known.armed if (one.change.id, one.name) in waiting]
                 known.rules.clear()
                 known.past.clear()
                 carried.put_back(known, told)
@@ -270,12 +322,18 @@ class Optimizers:
     def names(self) -> tuple[str, ...]:
         return tuple(name for one in list(self._known.values()) for name, _, _ in one.names())
 
-    def arm(self, change: Change, name: str) -> None:
-        """Have the optimizer's next step use the value, and all later ones."""
+    def arm(self, change: Change, name: str, ratio: float | None = None) -> None:
+        """Have the optimizer's next step use the value, and all later ones.
+
+        A program that puts the value of its config into its optimizers needs no help for that. It
+        is known by its next step, in which its own value has changed by the `ratio`, too.
+        """
         known = self.find(name)
         if known is None:
             raise BadValue(f"the optimizer of {name} is gone")
-        known.armed.append((change, name))
+        was = _value(known.groups(), known.covered(name)[0])
+        own = float(was) if isinstance(was, int | float) else 0.0
+        known.armed.append(Armed(change, name, ratio if own > 0 else None, own))
         self._asked = True
 
     def shown(self) -> tuple[messages.Knob, ...]:
@@ -286,8 +344,14 @@ class Optimizers:
         )
 
     def values(self) -> dict[str, float]:
-        """Return what the last steps used, of those that are numbers."""
-        return {name: float(v) for name, _, v in self._values() if isinstance(v, int | float)}
+        """Return what the last steps used: numbers, and those that a list has, by its place."""
+        found: dict[str, float] = {}
+        for name, _, value in self._values():
+            parts = {name: value}
+            if isinstance(value, list):
+                parts = {f"{name}.{at}": part for at, part in enumerate(value)}
+            found |= {key: float(v) for key, v in parts.items() if isinstance(v, int | float)}
+        return found
 
     def _values(self) -> Iterator[tuple[str, str, Value]]:
         for known in list(self._known.values()):
@@ -309,6 +373,29 @@ def check(name: str, value: Value) -> Value:
     if not all(isinstance(beta, float) and beta < 1.0 for beta in betas):
         raise BadValue(f"{name} must be below 1, not {value!r}")
     return betas
+
+
+def is_name(name: str) -> bool:
+    """Tell whether an optimizer may have a knob of this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_same(used: Value, wanted: Value) -> bool:
+    """Tell whether a value is the one that was asked for, as far as 32 bits tell."""
+    if isinstance(used, list) and isinstance(wanted, list):
+        return len(used) == len(wanted) and all(map(is_same, used, wanted))
+    if isinstance(used, int | float) and isinstance(wanted, int | float):
+        return math.isclose(used, wanted, rel_tol=1e-6, abs_tol=1e-12)
+    return used == wanted
+
+
+def _is_followed(armed: Armed, now: Value) -> bool:
+    """Tell whether the program's own value has changed as its config has, and not as a schedule
+    does from one step to the next."""
+    if armed.ratio is None or armed.ratio <= 0 or not isinstance(now, int | float) or now <= 0:
+        return False
+    moved, asked = math.log(now / armed.was), math.log(armed.ratio)
+    return abs(moved - asked) < abs(moved)
 
 
 def _value(groups: list[dict[str, Any]], key: Key) -> Value:

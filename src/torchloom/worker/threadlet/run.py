@@ -41,11 +41,13 @@ def names_of_a_stranger() -> dict[str, Value]:
 def init(
     project: str = "", config: Mapping[str, Any] | None = None, replica: str | int = ""
 ) -> "Run":
-    """Return the run this process belongs to; its config's values are knobs.
+    """Return the run this process belongs to.
 
-    What a submitted job says goes before that: its hyperparameters are in the config, its knobs
-    are offered. A rank that nobody of ours started is known to this user's plane all the same, as
-    one of a job that has the script's name: a notebook, a script under torchrun, mpirun or srun.
+    A value of the config is a knob once a step has read it; an optimizer's knob of the same name
+    goes before it. Where a submitted job says otherwise, its word holds: its hyperparameters are
+    in the config, its knobs are offered. A rank that no launch of ours started is known to this
+    user's plane all the same, as one of a job that has the script's name: a notebook, a script
+    under torchrun, mpirun or srun.
     """
     global _run
     if _run is None:
@@ -55,14 +57,19 @@ def init(
         _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
         for name, knob in spec.knobs.items():
-            _run.knob(name, knob.get("value"), knob.get("min"), knob.get("max"))
+            said = knob.get("value"), knob.get("min"), knob.get("max")
+            threadlet.knobs.declare(name, *said, source="spec")
+        for name, value in spec.hyperparameters.items():
+            threadlet.knobs.configure(name, value)
         if threadlet.seat.agent and "LOOM_JOB" not in os.environ:
             threadlet.event("job", names_of_a_stranger())
     if replica != "":
         current().join(str(replica))
+        current().event("job", {"replica_of": project or _run.project})
     for name, value in (config or {}).items():
-        if name not in _run.submitted.knobs:
-            _run.knob(name, _run.submitted.hyperparameters.get(name, value))
+        current().knobs.configure(name, _run.submitted.hyperparameters.get(name, value))
+    if config or _run.submitted.knobs:
+        current().introduce()
     return _run
 
 
@@ -73,7 +80,7 @@ class Run:
         self.submitted = spec or Submitted()
         self.project = project
         self.id = threadlet.seat.job
-        self.config = Config(threadlet.knobs, self.submitted.hyperparameters)
+        self.config = Config(threadlet.knobs, self._is_inside, threadlet.acts.read)
         self.applied = 0  # steps that are done
         self.add = threadlet.notes.add
         self._make: Callable[..., Step] = Step  # another one where somebody provokes it
@@ -106,7 +113,8 @@ class Run:
         knob = self._threadlet.knobs.declare(name, value, min, max)
         self._threadlet.acts.make_up()
         self._threadlet.introduce()
-        return knob.value
+        offered: Value = knob.value  # what was due before it was there may have changed it
+        return offered
 
     def on(self, name: str, fn: Callable[[Any], object], type: type | None = None) -> None:  # noqa: A002
         """Call a function with the new value of a knob, in this thread, at the step's boundary.
@@ -114,6 +122,10 @@ class Run:
         `checkpoint` is called with the step's number when somebody wants one now.
         """
         self._threadlet.on(name, fn, type)
+
+    def _is_inside(self) -> bool:
+        """Tell whether a step is under way; an attached program is in one from its first on."""
+        return self._inside or self._boundary.kind == "attached"
 
     def event(self, kind: str, **facts: Value) -> None:
         """Say that something happened in this step."""

@@ -15,7 +15,7 @@ from torchloom.bus.messages import Event, Goodbye, Message, Planned, Register, V
 from torchloom.bus.page import Page, Phase
 from torchloom.worker.live.talking import Line
 from torchloom.worker.threadlet import owner
-from torchloom.worker.threadlet.acts import Acts
+from torchloom.worker.threadlet.acts import Acts, program_world
 from torchloom.worker.threadlet.boundary import Boundary, Order, Origin
 from torchloom.worker.threadlet.control import Control, Judge
 from torchloom.worker.threadlet.knobs import Knobs
@@ -43,8 +43,16 @@ class Threadlet:
         self.boundary = Boundary(
             self.page, judge, lambda order, step: self.acts.resumed(order, step)
         )
-        self.optimizers = Optimizers(self.boundary, self.attend, self._learned)
-        self.acts = Acts(head, self.boundary, self.knobs, self.optimizers, self.say)
+        self.optimizers = Optimizers(self.boundary, self.attend, self._learned, self.event)
+        self.acts = Acts(
+            head,
+            self.seat.world_size,
+            self.boundary,
+            self.knobs,
+            self.optimizers,
+            self.say,
+            self.introduce,
+        )
         self.control = Control(self.seat, self.boundary, judge, self.acts.check, self.say)
         self._vitals = Vitals()
         self._begun = False
@@ -79,7 +87,9 @@ class Threadlet:
 
     def register(self) -> Register:
         """Return who this is, and what can be changed by now."""
-        knobs = (*self.knobs.shown(), *self.optimizers.shown())
+        own, others = self.knobs.shown(), self.optimizers.shown()
+        taken = {knob.name for knob in others if not self.acts.is_own(knob.name)}
+        knobs = (*(k for k in own if k.name not in taken), *(k for k in others if k.name in taken))
         return self.seat.register(self.boundary.kind, knobs)
 
     def join(self, replica: str) -> None:
@@ -206,6 +216,9 @@ class Threadlet:
         if self.boundary.kind == "none":
             self.boundary.begin("attached" if self.optimizers.counts else "api")
             self.introduce()
+            if (world := program_world()) > self.seat.world_size:
+                told = {"ranks": self.seat.world_size, "world": world, "attempt": self.seat.attempt}
+                self.event("job", {"attached": told})
         while due := self.boundary.attend():
             for order in due:
                 self.acts.act(order)

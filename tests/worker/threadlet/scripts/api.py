@@ -30,6 +30,7 @@ for step in run.steps(batches, epochs=2):
         numbers.append((step.number, step.epoch, float(step.batch)))
         here[0] = step.number + 1
         temperatures.append(run.config["temperature"])
+        clip = run.config["clip"]  # which is what a change of it waits for
         loss = parameter * step.batch
         for _ in range(2):  # two optimizer steps are one step of the program
             optimizer.zero_grad()
