@@ -7,7 +7,7 @@ import pytest
 
 from ..control import evidence
 from .conftest import Quiet, Start
-from .struck import Training, is_kept, same_books
+from .struck import UNSEEN, Training, is_kept, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch"), pytest.mark.soak]
 SUITE, FAULTS, EACH, SEED = "chaos", 1000, 50, 0
@@ -42,7 +42,7 @@ def struck(job: Training, seed: int, calm: Training) -> dict[str, Any]:
     is_kept(job.strike_drawn(seed, "1.5s", KINDS, EACH, calm.ledger))
     job.ends()
     last = job.judged(calm.ledger)
-    is_kept(last)
+    is_kept(last, UNSEEN)
     assert last["exact"] is True
     same_books(job.books(), calm.books())
     return {name: last[name] for name in ("totals", "exact", "promises", "faults")}

@@ -4,10 +4,14 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from torchloom.cli.shapes import cold_starts, start_of
+from torchloom.launch.record import RankRecord, Record
 
 pytestmark = pytest.mark.process
 
@@ -96,6 +100,33 @@ def test_a_component_prints_its_handle_first_and_its_lines_to_stderr(loom: Any):
     assert lines[0] == f"loom: {job}: 2 processes"
     assert sorted(lines[1:3]) == ["[echo0]: hello", "[echo1]: hello"]
     assert re.fullmatch(rf"loom: {job} SUCCEEDED after \d+s", lines[3])
+
+
+def test_a_cold_start_that_takes_long_says_why_once_and_show_tells_it_of_each_rank(
+    loom: Any, script: Script
+):
+    process = loom.start("run", "-n", "2", script(f"# import torch{WAITING}"))
+    said = [next(line for line in process.stderr if b"cold" in line)]
+    Path("go").touch()
+    said += [line for line in process.communicate()[1].splitlines() if b"cold" in line]
+
+    shown, text_of = json.loads(loom("show", "@", "--json").stdout), text(loom("show", "@").stdout)
+    assert said == [b"loom: cold start: LOOM_WARM=0\n"]
+    assert [(one["start"], one["cold_because"]) for one in shown["ranks"]] == [
+        ("cold", "LOOM_WARM=0")
+    ] * 2
+    assert "\nstart    cold start: LOOM_WARM=0\n" in text_of
+    assert re.findall(r"SUCCEEDED .* (warm|cold) +0 ", text_of) == ["cold"] * 2
+
+
+def test_of_ranks_that_start_in_different_ways_the_cold_ones_are_counted():
+    ways = ("warm", "cold: PYTHONPATH differs", "", "cold: PYTHONPATH differs")
+    ranks = tuple(RankRecord("a", 0, i, i, warmth=way) for i, way in enumerate(ways))
+    record = Record("a-1", "a", "s", "ada", "host", "/", "2026-01-01T00:00:00+00:00", ranks=ranks)
+
+    assert cold_starts(record) == "cold start of 2 of 4 ranks: PYTHONPATH differs"
+    assert cold_starts(replace(record, ranks=ranks[:1])) == ""
+    assert [start_of(rank)[0] for rank in ranks] == ["warm", "cold", "", "cold"]
 
 
 @pytest.mark.parametrize("flag", ["--dryrun", "--dry-run"])

@@ -176,7 +176,7 @@ def test_a_process_gets_its_descriptors_folder_and_variables_and_its_exit_is_tol
     os.close(write_end)
     code = keeper.agent.code(1)
 
-    told = {"say": "started", "id": 1, "note": {"n": 1}, "code": None, "kept": 1}
+    told = {"say": "started", "id": 1, "note": {"n": 1}, "code": None, "kept": 1, "cold": ""}
     assert shown == {**told, "pid": shown["pid"], "started": shown["started"]}
     assert os.read(read_end, 1000).decode() == f"{tmp_path} b c True\n"
     assert os.read(read_end, 1) == b""

@@ -15,7 +15,7 @@ from torchloom.launch.python_command import PythonCommand
 from torchloom.launch.warmth import COLD, Warmth
 
 STORE = {"LOOM_STORE": "file:///dev/shm/x/attempt-0"}
-FIRST = "cold: the first run with this interpreter and environment"
+NO_GAIN = "cold: no zygote is started for a program that does not name torch"
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_a_program_that_gains_nothing_starts_no_zygote(
 
     found = decide(warmth, order((sys.executable, *words), str(tmp_path), grouped))
 
-    assert (found, warmth.said) == (COLD, FIRST)
+    assert (found, warmth.said) == (COLD, NO_GAIN)
     assert none_was_started(runtime)
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -115,7 +114,7 @@ def _fork(seat: Mapping[str, str], out: Path, script: str, install: bool) -> int
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as an interpreter does
     finally:
         sys.stdout.flush()
         os._exit(code)

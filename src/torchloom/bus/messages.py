@@ -16,7 +16,7 @@ from torchloom.bus.head import Value as Value
 from torchloom.bus.regrouping import Regrouping, ToLaunch
 
 Boundary: TypeAlias = Literal["none", "attached", "api"]
-Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint"]
+Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint", "digest"]
 
 # What a rank's threadlet tells its agent.
 

@@ -1,5 +1,6 @@
 """`loom chaos`: hurt a running job on purpose, and see whether it keeps its promises."""
 
+import contextlib
 import json
 import os
 import sys
@@ -40,8 +41,9 @@ _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one object.")
 def command(**options: Any) -> int:
-    """Hurt JOB: by a plan, or by one that is drawn from a seed; exit 1 if a promise is broken.
+    """Hurt JOB: by a plan, or by one that is drawn from a seed.
 
+    Exit 1 if a promise is broken, 3 if none is, but nobody can know of some.
     Only your own jobs, on this host; what lasts is undone, also when this is killed.
     """
     if options["kinds"] == "help":
@@ -138,18 +140,34 @@ def _run(
     from torchloom.cli.chaos.series import Series, alone
 
     job, limit = victim.job, seconds(options["limit"], "--limit")
-    told = tuple(fault.said() for fault in plan)
-    head = Head(os.urandom(6).hex(), job, seed, time.time(), len(plan), told)
-    env = settings.environment()
-    with alone(victim):
-        judge = judging.opened(job, victim.folder, options["against"], env, _api())
+    faults = tuple(fault.said() for fault in plan)
+    head = Head(os.urandom(6).hex(), job, seed, time.time(), len(plan), faults)
+    with alone(victim), _logged(victim, head.chaos) as (log, no_log):
+        told = options["against"], settings.environment(), _api(), log, no_log
+        judge = judging.opened(job, victim.folder, *told)
         until = seconds(options["span"], "--for") if options["span"] else float("inf")
         with Guardian(victim.folder):
             show = (lambda _: None) if options["as_json"] else _tell
             chaos = Series(victim, plan, judge, head, limit, until, show).run()
         found = judge.end(chaos)
     _hand_over(found, options, report.lines)
-    return 0 if found["ok"] else 1
+    return report.EXIT_CODES[found["verdict"]]
+
+
+@contextlib.contextmanager
+def _logged(victim: "Victim", name: str) -> "Iterator[tuple[Path | None, str]]":
+    """Have the ranks log the digests of their steps during a series, unless they do already.
+
+    Yields where, or why not.
+    """
+    from torchloom import settings
+    from torchloom.cli.chaos.checking.case import ledger_of
+
+    if ledger_of(victim.folder, settings.environment()) is not None:
+        yield None, ""
+        return
+    with victim.logged(f"digests-{name}") as why:
+        yield victim.folder / f"digests-{name}", why
 
 
 def _api() -> str:

@@ -11,10 +11,12 @@ from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import age, echo_json, printable, table
 from torchloom.cli.shapes import (
+    cold_starts,
     handle_of,
     job_shape,
     paint_state,
     rank_shape,
+    start_of,
     state_of,
     took,
 )
@@ -87,7 +89,8 @@ def _show_stranger(job: live.Live, as_json: bool) -> None:
 
     if as_json:
         facts = job.pop("facts")
-        ranks = [{**rank, "exit_code": None} for rank in job.pop("ranks")]
+        unknown = {"start": None, "cold_because": "", "exit_code": None}
+        ranks = [{**rank, **unknown} for rank in job.pop("ranks")]
         place = {"host": facts.get("host", ""), "log_dir": "", "lost_log_bytes": 0, "error": ""}
         names = rank_shape(RankRecord("", 0, 0, 0), "")
         echo_json({**job, **place, "ranks": [{name: r[name] for name in names} for r in ranks]})
@@ -120,7 +123,7 @@ def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
         return
     for name, value in _facts(record, known):
         click.echo(f"{name:<9}{value}")
-    heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "EXIT", "LOGS")
+    heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "START", "EXIT", "LOGS")
     click.echo("\n" + table(heads, [_row(rank, lives[rank]) for rank in ranks]))
     if error:
         click.echo(f"\nfirst error:\n{error}")
@@ -139,6 +142,7 @@ def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
         "-" if step is None else str(step),
         "-" if silent is None else f"{silent:.1f}s",
         str(pid),
+        start_of(rank)[0] or "-",
         str(code),
         rank.logs,
     )
@@ -157,6 +161,8 @@ def _facts(record: Record, known: live.Live | None) -> list[tuple[str, str]]:
     ]
     if known and known["step"] is not None:
         facts.insert(3, ("step", str(known["step"])))
+    if why := cold_starts(record):
+        facts.append(("start", printable(why)))
     if record.lost_log_bytes:
         facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
     return facts

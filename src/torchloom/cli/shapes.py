@@ -115,5 +115,23 @@ def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[
         "step": known.get("step"),
         "device_uuids": known.get("device_uuids", []),
         "generation": rank.generation,
+        "start": start_of(rank)[0] or None,
+        "cold_because": start_of(rank)[1],
         "exit_code": rank.exit_code,
     }
+
+
+def start_of(rank: RankRecord) -> tuple[str, str]:
+    """Return whether a rank's start was warm or cold, nothing where it has had none; and why."""
+    kind, _, why = rank.warmth.partition(": ")
+    return kind, why
+
+
+def cold_starts(record: Record) -> str:
+    """Return which ranks were started cold and why, in a line; nothing where all were warm."""
+    cold = [rank for rank in record.ranks if start_of(rank)[0] == "cold"]
+    if not cold:
+        return ""
+    reasons = "; ".join(dict.fromkeys(start_of(rank)[1] for rank in cold))
+    some = f" of {len(cold)} of {len(record.ranks)} ranks" if len(cold) < len(record.ranks) else ""
+    return f"cold start{some}: {reasons}"

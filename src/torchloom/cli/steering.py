@@ -95,6 +95,7 @@ _DONE = {
     "pause": "paused",
     "resume": "resumed",
     "checkpoint": "saved",
+    "digest": "step digest log switched",
     "stop": "stopped",
     "stop_at": "stopped",
     "resize": "goes on with other ranks; saved",

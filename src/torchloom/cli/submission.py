@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.relay import relay_logs
-from torchloom.cli.shapes import job_shape, took
+from torchloom.cli.shapes import cold_starts, job_shape, took
 from torchloom.cli.target import Request, count, kind_of, processes_in_words
 from torchloom.errors import Failure
 from torchloom.launch import catalog, terminal
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
 IDLE = 124  # as `timeout` has it
+_SLOW = 1.0  # seconds after which a start that is cold says why
+_LOOK = 0.5  # seconds between looks for ranks that have not started by then
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -117,10 +120,43 @@ class Submission:
             self._started = True
             if self._early is not None:
                 self._on_signal(self._early, None)
-            if give == "terminal":
-                terminal.show(channel, 0, 1)
-            else:
-                self._relay()
+            with self._cold_start_told("\r" if give == "terminal" else ""):
+                if give == "terminal":
+                    terminal.show(channel, 0, 1)
+                else:
+                    self._relay()
+
+    @contextlib.contextmanager
+    def _cold_start_told(self, ending: str = "") -> Iterator[None]:
+        """Say why a start is cold, where it takes long and one that is warm would not."""
+        over = threading.Event()
+        work = threading.Thread(target=self._tell_cold_start, args=(over, ending), daemon=True)
+        work.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _tell_cold_start(self, over: threading.Event, ending: str) -> None:
+        is_over = over.wait(_SLOW) or not self._gains_by_warmth()
+        while not is_over:
+            record = catalog.record(self._app_id)
+            if record is None or all(rank.warmth for rank in record.ranks):
+                if record is not None and (why := cold_starts(record)):
+                    say(why + ending)
+                return
+            is_over = over.wait(_LOOK)
+
+    def _gains_by_warmth(self) -> bool:
+        from torchloom.launch.python_command import PythonCommand
+        from torchloom.launch.warmth import is_worth_it
+
+        launch: LaunchRequest = self._info.request.launch
+        for role in launch.roles:
+            command = PythonCommand.parse(role.replicas[0].argv if role.replicas else ())
+            if command and is_worth_it(command, role.cwd or launch.cwd, role.distributed):
+                return True
+        return False
 
     def _announce(self) -> None:
         if not self._is_program:
@@ -276,6 +312,9 @@ class Launch(Submission):
     def _announce(self) -> None:
         if not self._as_torchrun:
             super()._announce()
+
+    def _gains_by_warmth(self) -> bool:
+        return not self._as_torchrun and super()._gains_by_warmth()
 
     def _report(self) -> int:
         code = super()._report()

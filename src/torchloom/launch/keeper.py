@@ -11,7 +11,7 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torchloom.launch.frames import Connection, Message
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.request import ORPHAN_LIMIT
 from torchloom.launch.signals import SignalPipe
-from torchloom.launch.spawn import Order, Run, become_subreaper, spawn
+from torchloom.launch.spawn import Judge, Order, Run, become_subreaper, spawn
 from torchloom.unix import same_user
 
 
@@ -35,6 +35,7 @@ class Child:
     pid: int
     kept: list[int] = field(default_factory=list)
     code: int | None = None
+    cold: str = ""  # why it was executed though the keeper could fork it
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -44,12 +45,13 @@ class Child:
             "started": self.process.started if self.process else "",
             "code": self.code,
             "kept": len(self.kept),
+            "cold": self.cold,
         }
 
 
 class Keeper:
     """The processes of one job on this host. `agent` is the first agent's connection; later ones
-    call at `address`. With `run`, orders may be warm."""
+    call at `address`. With `run`, orders may be warm; `judge` says of each whether it can be."""
 
     def __init__(
         self,
@@ -58,12 +60,14 @@ class Keeper:
         address: Path,
         run: Run | None = None,
         orphan_limit: float = ORPHAN_LIMIT,
+        judge: Judge | None = None,
     ) -> None:
         become_subreaper()
         self._share = share
         self._address = address
         self._listener = sockets.listen(address)
         self._run = run
+        self._judge = judge
         self._orphan_limit = orphan_limit
         self._orphaned_at: float | None = None
         self._children: dict[int, Child] = {}
@@ -152,13 +156,17 @@ class Keeper:
             terminal=message.get("terminal", False),
             warm=message.get("warm", False),
         )
+        if order.warm and self._judge is not None:
+            order = replace(order, cold=self._judge(order))
         try:
             pid = spawn(order, self._run)
         except OSError as error:
             _close(kept)
             answer = {"say": "failed", "id": number, "errno": error.errno, "what": error.filename}
         else:
-            child = Child(number, message.get("note"), ProcessId.of(pid), pid, kept)
+            child = Child(
+                number, message.get("note"), ProcessId.of(pid), pid, kept, cold=order.cold
+            )
             self._children[number] = child
             answer = {"say": "started", **child.shown()}
         finally:

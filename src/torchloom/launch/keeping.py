@@ -62,6 +62,8 @@ class KeeperLink:
     def prepare(self, order: ReplicaOrder, env: Mapping[str, str], orphan_limit: float) -> bool:
         """See to it that there is a keeper, as warm as the command allows; false: not yet."""
         if self._connection is not None:
+            if self.is_warm:
+                self.warmth = "warm"  # whatever the first start had to wait for
             return True
         request = {
             "job": self._share.app_id,

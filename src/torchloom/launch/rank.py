@@ -47,6 +47,7 @@ class Rank:
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
         self.beside: dict[str, Any] = {}  # what happens to its output beside
+        self.warmth = ""  # "warm", or "cold" and why
         self.number = 0  # the keeper's name for it
         self.process: ProcessId | None = None
         self.code: int | None = None
@@ -65,6 +66,7 @@ class Rank:
             "logs": self.logs,
             "directory": str(self.log.directory),
             "beside": self.beside,
+            "warm": self.warmth,
         }
 
     @classmethod
@@ -73,6 +75,7 @@ class Rank:
         lived = (note["life"], note["generation"])
         rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log, *lived)
         rank.beside = note["beside"]
+        rank.warmth = note.get("warm", "")  # a keeper of an older torchloom has none
         return rank
 
     @property
@@ -127,6 +130,8 @@ class Rank:
         """Take note of what the keeper says of the process."""
         self.process = ProcessId(host_name(), boot_id(), shown["pid"], shown["started"])
         self.code = shown["code"]
+        if shown.get("cold"):
+            self.warmth = f"cold: {shown['cold']}"
 
     def pump(self, fd: int, copy: Callable[[bytes], None] | None = None) -> int | None:
         """Move what is there from one output to the log; return how much, nothing at its end."""

@@ -53,6 +53,7 @@ class Ranks:
         relay = self._pump.relay
         given = rank.pipes(stdin) if relay is None else rank.terminal(relay.attach)
         kept, is_terminal = list(rank.outputs), relay is not None
+        rank.warmth = self._keeper.warmth
         rank.number = self._keeper.start(
             order.argv, env, order.cwd, given, kept, rank.note, is_terminal
         )
@@ -159,7 +160,7 @@ class Ranks:
 
     def shown(self, rank: Rank) -> dict[str, Any]:
         """Return what a launch process is to know of a rank."""
-        shown = {**rank.note, "code": rank.code, "warm": self._keeper.warmth}
+        shown = {**rank.note, "code": rank.code}
         shown["process"] = asdict(rank.process) if rank.process else None
         if rank.code and (report := ErrorReport.read(rank.error_file)):
             shown["error"] = [report.text, report.written]

@@ -25,7 +25,8 @@ class Order:
     """A process to start: its words, all of its environment, its folder and its descriptors.
 
     `fds` become 0, 1, 2, 3, ...; with `terminal` the first is one and becomes the controlling one.
-    `warm` asks for the program to be run by a fork instead of being executed.
+    `warm` asks for the program to be run by a fork instead of being executed; `cold` is why a fork
+    would not be what the order asks for, and is executed after all.
     """
 
     argv: tuple[str, ...]
@@ -34,9 +35,11 @@ class Order:
     fds: tuple[int, ...] = field(default=())
     terminal: bool = False
     warm: bool = False
+    cold: str = ""
 
 
 Run = Callable[[Order], NoReturn]
+Judge = Callable[[Order], str]  # why a fork would not do, if so
 
 
 def become_subreaper() -> None:

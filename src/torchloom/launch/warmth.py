@@ -16,6 +16,7 @@ from torchloom.launch.variables import STORE_VARIABLE
 
 COLD: Final = "cold"  # the keeper is to be a plain fork
 _START = Path(__file__).parent.parent / "worker" / "start.py"  # what runs a program in a fresh one
+_NO_GAIN = "no zygote is started for a program that does not name torch"
 _TELLING = (b"torch", b"lightning", b"transformers", b"accelerate")
 
 
@@ -40,7 +41,9 @@ class Warmth:
             self.is_warm = True
             self.said = "cold: a zygote was started for it" if self._awaited else "warm"
             return found
-        if self._awaited is None and _is_worth_it(command, order):
+        if not is_worth_it(command, order.cwd, order.grouped):
+            return self._cold(_NO_GAIN)
+        if self._awaited is None:
             zygote.start()
             if order.grouped:  # one import for all ranks is faster than one for each
                 self._awaited = zygote
@@ -61,12 +64,12 @@ class Warmth:
         return COLD
 
 
-def _is_worth_it(command: PythonCommand, order: ReplicaOrder) -> bool:
+def is_worth_it(command: PythonCommand, cwd: str, grouped: bool) -> bool:
     """Tell whether a zygote would pay: a program that speaks of torch, or a group's module."""
     if command.what != "file":
-        return order.grouped
+        return grouped
     try:
-        text = Path(order.cwd, command.target).read_bytes()
+        text = Path(cwd, command.target).read_bytes()
     except OSError:
         return False
     return any(word in text for word in _TELLING)

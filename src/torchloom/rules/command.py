@@ -17,6 +17,7 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     RESIZE = "resize"
     PROFILE = "profile"
+    DIGEST = "digest"  # its payload has the name of a step digest log; without one it ends
 
     @property
     def is_aligned(self) -> bool:

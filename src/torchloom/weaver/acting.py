@@ -126,6 +126,13 @@ class Acting:
         row = await self._weaver.shelf.settled(job.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": shapes.checkpoint_shape(row) if row else None}
 
+    async def digest(self, asked: Question) -> dict[str, Any]:
+        """Have the ranks begin a step digest log of this name; without a name, end it."""
+        log = asked.text("log")
+        if log and not (ID.fullmatch(log) and log[0].isalnum()):
+            raise BadQuestion(f"{log!r} is no name of a log: letters, digits, _ . - only")
+        return await self._command(asked, self._living(asked), Kind.DIGEST, {"log": log})
+
     async def device_event(self, asked: Question) -> dict[str, Any]:
         """Take in what somebody says of a device; only `new` makes one known that is not."""
         device, state = asked.needed("device"), _state(asked.needed("state"))

@@ -20,13 +20,14 @@ from torchloom.weaver.submitting import Submitting
 
 VERSION = 1
 _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
-_CHANGING = ("set", "undo", "stop", "checkpoint", "device_event", "device_outlook")
+_CHANGING = ("set", "undo", "stop", "checkpoint", "digest", "device_event", "device_outlook")
 _GOING_ON = ("pause", "resume")
 _PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
 _QUEUE = ("submit", "cancel", "queue", "cluster", "quota", "quotas")
 _SAVED = ("checkpoints", "checkpoint_remove", "checkpoint_verified")
 _AT_THE_DOOR = (  # whoever is let in there is known
     *_PEOPLE,
+    "digest",
     "submit",
     "cancel",
     "quota",

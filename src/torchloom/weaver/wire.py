@@ -17,6 +17,7 @@ _KINDS: dict[Kind, messages.Kind] = {
     Kind.STOP_AT: "stop",
     Kind.RESIZE: "stop",  # its ranks end; others come
     Kind.CHECKPOINT: "checkpoint",
+    Kind.DIGEST: "digest",
 }
 KINDS = frozenset(_KINDS)  # what ranks can be asked for
 

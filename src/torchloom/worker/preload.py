@@ -8,7 +8,7 @@ import site
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torchloom
 
 _VALUES = 4
+_AT_EVERY_START = ("sitecustomize", "usercustomize")
 _OURS = (  # a rank that takes the place of another has all others wait for its imports
     "torchloom.worker.threadlet.threadlet",
     "torchloom.worker.threadlet.run",
@@ -59,13 +60,27 @@ def origin(module: ModuleType) -> str:
     return path if os.path.isabs(path) else ""
 
 
-def foreign(modules: Iterable[ModuleType], roots: tuple[str, ...]) -> str:
-    """Return a file that was imported and is not installed: one of the user's own."""
-    for module in modules:
-        path = origin(module)
-        if path and not path.startswith(roots) and not os.path.realpath(path).startswith(roots):
-            return path
+def foreign(modules: Mapping[str, ModuleType], roots: tuple[str, ...]) -> dict[str, str]:
+    """Return the files that were imported and are not installed, by module: on PYTHONPATH, say."""
+    files = {name: origin(module) for name, module in modules.items()}
+    return {name: path for name, path in files.items() if path and not _is_below(path, roots)}
+
+
+def unfit(modules: Mapping[str, ModuleType], roots: tuple[str, ...]) -> str:
+    """Return why an interpreter with these modules must not be forked, if so.
+
+    A module from elsewhere is fine where its file can be looked at before each job.
+    """
+    for name, path in foreign(modules, roots).items():
+        if name in _AT_EVERY_START:
+            return f"{path} is run at every start of the interpreter, and not by a fork"
+        if not os.path.isfile(path):
+            return f"{path} is inside an archive, where a change is not noticed"
     return ""
+
+
+def _is_below(path: str, roots: tuple[str, ...]) -> bool:
+    return path.startswith(roots) or os.path.realpath(path).startswith(roots)
 
 
 def _read(cache: Path) -> list[str] | None:
@@ -105,8 +120,8 @@ def _record() -> list[str]:
 
 def _installed() -> list[str]:
     roots = installed_roots()
-    found = sys.modules.items()
-    return [name for name, module in found if origin(module) and not foreign([module], roots)]
+    files = {name: origin(module) for name, module in list(sys.modules.items())}
+    return [name for name, path in files.items() if path and _is_below(path, roots)]
 
 
 def _train() -> None:

@@ -34,15 +34,15 @@ class Words:
         self.sys_argv = [{"module": "-m", "code": "-c"}.get(what, target), *args]
 
 
-def become(command: "PythonCommand", env: "Mapping[str, str]") -> "NoReturn":
+def become(command: "PythonCommand", env: "Mapping[str, str]", is_cold: bool) -> "NoReturn":
     """Turn a fork of the zygote into the program; its session, descriptors and folder are set.
 
-    Whatever a fork cannot become, a fresh interpreter still can: then it is executed.
+    Whatever a fork cannot become (`is_cold`), a fresh interpreter still can: then it is executed.
     """
     from torchloom.worker import callers, rebirth
 
     try:
-        if rebirth.cold_because(command, env):
+        if is_cold:
             execute(command, env)
         rebirth.renew(command, env)
     except Exception:  # nothing of the program has run yet, and the job must not pay for our fault

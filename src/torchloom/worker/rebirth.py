@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -37,6 +37,7 @@ class Origin:
     coerced: Mapping[str, str]  # variables the interpreter set for itself at its start
     libraries: Any  # a ThreadpoolController that knows all loaded ones
     modules: frozenset[str] = frozenset()  # names without a dot that are imported
+    elsewhere: frozenset[str] = frozenset()  # those of them that are not installed
 
 
 _origin: Origin | None = None
@@ -70,7 +71,7 @@ def cold_because(command: PythonCommand, env: Mapping[str, str]) -> str | None:
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             return f"{name} differs"
-    return _shadowed(_folders(command, env), origin.modules)
+    return _shadowed(_folders(command, env), origin)
 
 
 def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
@@ -107,26 +108,38 @@ def python_path(env: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(map(os.path.abspath, env["PYTHONPATH"].split(os.pathsep))))
 
 
-def _shadowed(folders: Iterable[str], loaded: frozenset[str]) -> str | None:
-    """Return which file of the user's a fresh interpreter would import instead of ours."""
+def _shadowed(folders: Sequence[str], origin: Origin) -> str | None:
+    """Return which file of the user's a fresh interpreter would import instead of ours, or which
+    of ours is the program's own: what it does when it is imported may be meant for a rank."""
+    loaded, own = origin.modules, {os.path.realpath(folders[0]), os.getcwd()}
     for folder in folders:
+        own_names = origin.elsewhere if os.path.realpath(folder) in own else frozenset()
+        settled = set()
         with contextlib.suppress(OSError):
             for entry in os.listdir(folder):
-                name = entry.partition(".")[0]
-                if name in loaded and _stands_for(os.path.join(folder, entry), sys.modules[name]):
-                    return f"{os.path.join(folder, entry)} comes before the installed {name}"
+                name, path = entry.partition(".")[0], os.path.join(folder, entry)
+                if name not in loaded or not (file := _importable(path)):
+                    continue
+                if not _is_same(file, sys.modules[name]):
+                    return f"{path} comes before the installed {name}"
+                if name in own_names:
+                    return f"{path} is the program's own"
+                settled.add(name)
+        loaded -= settled  # what comes later on the path is not looked at
     return None
 
 
-def _stands_for(path: str, module: ModuleType) -> bool:
-    """Tell whether an import would take this path, and it is not where the module came from."""
+def _importable(path: str) -> str:
+    """Return the file that an import would take for an entry of a folder, if it would."""
     if os.path.isdir(path):
         path = os.path.join(path, "__init__.py")
-    suffixes = importlib.machinery.all_suffixes()
-    if not path.endswith(tuple(suffixes)) or not os.path.exists(path):
-        return False
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    return path if path.endswith(suffixes) and os.path.exists(path) else ""
+
+
+def _is_same(path: str, module: ModuleType) -> bool:
     origin = getattr(module.__spec__, "origin", None) or ""
-    return not (os.path.exists(origin) and os.path.samefile(path, origin))
+    return os.path.exists(origin) and os.path.samefile(path, origin)
 
 
 # What is different in every process.

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,7 @@ _PAUSE = 1.0  # seconds without a caller after which there is time for the memor
 _LOOK = 30.0  # seconds between looks at whether the socket is still ours
 _REQUEST_LIMIT = 5.0
 _FIRST_FREE, _MOST_FDS = 3, 1 << 20
+_Stamp = tuple[int, ...]  # when a file was changed, its size, and when its status was
 
 
 class CannotLive(Exception):
@@ -41,9 +43,7 @@ class CannotLive(Exception):
 class Zygote:
     """Serves one socket: a request makes a fork that keeps a job's ranks."""
 
-    def __init__(
-        self, address: Path, lock: int, idle: float, files: dict[str, tuple[int, int]]
-    ) -> None:
+    def __init__(self, address: Path, lock: int, idle: float, files: dict[str, _Stamp]) -> None:
         self._address = address
         self._lock = lock
         self._idle = idle
@@ -144,11 +144,7 @@ class Zygote:
         if not is_seen and (changed := _changed(self._files)):
             self._retire()
             return f"{changed} has changed since it was imported"
-        command = PythonCommand.parse(request["argv"])
-        if command is None:
-            return "not a Python program"
-        with contextlib.chdir(request["cwd"]):
-            return rebirth.cold_because(command, request["env"]) or ""
+        return _why_cold(request["argv"], request["env"], request["cwd"])
 
     def _become_keeper(self, channel: socket.socket, request: dict[str, Any]) -> NoReturn:
         code = 1
@@ -158,7 +154,8 @@ class Zygote:
             shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: request["node"]}
             procfile.show(("loom-keeper", request["job"]), shown)
             address, limit = Path(request["address"]), request["orphan_limit"]
-            Keeper(Share(request["job"], request["node"]), agent, address, run, limit).serve()
+            share = Share(request["job"], request["node"])
+            Keeper(share, agent, address, run, limit, why_cold).serve()
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -174,13 +171,29 @@ class Zygote:
         return socket.socket(fileno=fd)
 
 
+def why_cold(order: Order) -> str:
+    """Return why an order's program is executed by a keeper that could fork it, if so."""
+    try:
+        return _why_cold(order.argv, order.env, order.cwd)
+    except OSError:  # no such folder: whoever starts it there says so
+        return ""
+
+
+def _why_cold(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
+    command = PythonCommand.parse(argv)
+    if command is None:
+        return "not a Python program"
+    with contextlib.chdir(cwd):
+        return rebirth.cold_because(command, env) or ""
+
+
 def run(order: Order) -> NoReturn:
     """Become the program of an order; what is not Python is executed."""
     command = PythonCommand.parse(order.argv)
     if command is None:
         os.execvpe(order.argv[0], list(order.argv), dict(order.env))
     try:
-        program.become(command, order.env)
+        program.become(command, order.env, is_cold=bool(order.cold))
     except BaseException:  # a fault of ours: the log of the rank is the place to say so
         traceback.print_exc()
         sys.stderr.flush()
@@ -210,7 +223,9 @@ def main(arguments: list[str]) -> None:
     gc.collect()
     gc.freeze()
     files = _stamps()
-    if not any(began < changed <= time.time_ns() for changed, _ in files.values()):
+    times = (changed for stamp in files.values() for changed in (stamp[0], *stamp[2:]))
+    if not any(began < changed <= time.time_ns() for changed in times):
+        files |= _packages()
         Zygote(Path(address), int(lock), idle, files).serve()
 
 
@@ -227,7 +242,8 @@ def _origin(interpreter: str, cache: Path) -> rebirth.Origin:
     command = PythonCommand.parse(sys.orig_argv)
     flags = command.flags if command is not None else ()
     modules = frozenset(name for name in sys.modules if "." not in name)
-    return rebirth.Origin(interpreter, flags, env, path, coerced, libraries, modules)
+    elsewhere = frozenset(name for name in _elsewhere() if "." not in name)
+    return rebirth.Origin(interpreter, flags, env, path, coerced, libraries, modules, elsewhere)
 
 
 def _environment() -> tuple[dict[str, str], dict[str, str]]:
@@ -248,8 +264,8 @@ def _read(path: str) -> bytes:
 
 
 def _check() -> None:
-    if found := preload.foreign(list(sys.modules.values()), preload.installed_roots()):
-        raise CannotLive(f"torch imports {found}, which is not installed and may change")
+    if why := preload.unfit(dict(sys.modules), preload.installed_roots()):
+        raise CannotLive(why)
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         raise CannotLive(f"importing torch starts threads: {threads} are there")
     if found := next((path for path in _descriptors() if path.startswith("/dev/nvidia")), ""):
@@ -264,22 +280,37 @@ def _descriptors() -> list[str]:
     return found
 
 
-def _stamps() -> dict[str, tuple[int, int]]:
+def _stamps() -> dict[str, _Stamp]:
+    """Return the state of all imported files: one that is not installed may be copied over with the
+    date of the old one, which its status still tells."""
+    elsewhere = set(_elsewhere().values())
     files = {preload.origin(module) for module in list(sys.modules.values())}
-    return {path: _stamp(path) for path in sorted(files - {""})}
+    return {path: _stamp(path)[: None if path in elsewhere else 2] for path in sorted(files - {""})}
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _packages() -> dict[str, _Stamp]:
+    """Return the state of the folders of packages that are not installed: a module may be added."""
+    names = _elsewhere()
+    paths = (getattr(sys.modules[name], "__path__", ()) for name in names)
+    return {folder: _stamp(folder)[:1] for each in paths for folder in each}
+
+
+def _elsewhere() -> dict[str, str]:
+    return preload.foreign(dict(sys.modules), preload.installed_roots())
+
+
+def _stamp(path: str) -> _Stamp:
     try:
         found = os.stat(path)
     except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
 
-def _changed(files: dict[str, tuple[int, int]]) -> str:
+def _changed(files: dict[str, _Stamp]) -> str:
     """Return a file that is no longer what was imported."""
-    return next((path for path, stamp in files.items() if _stamp(path) != stamp), "")
+    found = (path for path, stamp in files.items() if _stamp(path)[: len(stamp)] != stamp)
+    return next(found, "")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from torchloom.cli.chaos.checking import bounds
-from torchloom.cli.chaos.checking.verdicts import Answer, unknown
+from torchloom.cli.chaos.checking.verdicts import Answer, Verdict, broken, held, unknown
 
 from .staged import AGAIN, JOB, Stage, age
 
@@ -106,13 +108,24 @@ def test_a_draft_is_left_behind_only_when_it_is_old(stage: Stage) -> None:
     assert stage.broken() == {"I8": "ckpt_step_00012.g2-0 was begun 90 s ago and came to nothing"}
 
 
-def test_while_a_job_runs_nothing_is_left_behind(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("lives", "expected"),
+    [
+        (("1",), held("I8", "of lives that have ended; the job still runs")),
+        (("1", "2"), broken("I8", "process 300 of an earlier life of rank 1 still runs")),
+    ],
+)
+def test_while_a_job_runs_only_lives_that_have_ended_leave_something_behind(
+    stage: Stage, lives: tuple[str, ...], expected: Verdict
+) -> None:
     stage.state("RUNNING")
-    stage.process(300, 1, f"LOOM_JOB={JOB}")
+    stage.process(299, 1, f"LOOM_JOB={JOB}", "RANK=0", "LOOM_LIFE=1")
+    for number, life in enumerate(lives):
+        stage.process(300 + number, 1, f"LOOM_JOB={JOB}", "RANK=1", f"LOOM_LIFE={life}")
 
     found = {one.name: one for one in stage.judged().verdicts}
 
-    assert found["I8"] == unknown("I8", "the job still runs")
+    assert found["I8"] == expected
 
 
 def test_a_part_that_eats_memory_is_found(stage: Stage) -> None:

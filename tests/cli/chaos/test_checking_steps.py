@@ -1,10 +1,11 @@
 """A step that is applied twice, left out or done with other bits is found; so are two lives."""
 
+import json
 from typing import Any
 
 import pytest
 
-from torchloom.cli.chaos.checking.verdicts import Verdict, unknown
+from torchloom.cli.chaos.checking.verdicts import Verdict, broken, held, unknown
 
 from .staged import AGAIN, Stage
 
@@ -100,6 +101,28 @@ def test_without_ledgers_nobody_knows(stage: Stage) -> None:
         unknown(name, why) for name in ("I3", "I4", "I6")
     ]
     assert found.is_exact is None
+
+
+def test_a_ledger_of_a_rank_is_missed_and_the_reason_why_there_is_none_is_told(
+    stage: Stage,
+) -> None:
+    status = {"state": "SUCCEEDED", "ranks": [{"rank": rank} for rank in range(3)]}
+    stage.run.joinpath("status.json").write_text(json.dumps(status))
+
+    assert verdict(stage, "I3") == unknown("I3", "rank 2 wrote no ledger")
+    assert verdict(stage, "I6", ledger=None, no_ledger="refused: no") == unknown(
+        "I6", "refused: no"
+    )
+
+
+def test_a_ledger_that_was_begun_later_must_go_on_from_there(stage: Stage) -> None:
+    for rank in (0, 1):
+        stage.book(rank, [line for line in stage.lines(rank) if line["step"] >= 3])
+
+    assert verdict(stage, "I3") == broken("I3", "rank 0 never had step 0")
+    assert verdict(stage, "I3", is_from_start=False) == held("I3")
+    stage.book(1, [line for line in stage.lines(1) if line["step"] != 8])
+    assert verdict(stage, "I3", is_from_start=False) == broken("I3", "rank 1 never had step 8")
 
 
 def test_a_rank_with_two_lives_at_once_is_found(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from jsonschema import Draft202012Validator
 from torchloom.cli.chaos import report
 from torchloom.cli.chaos.checking.judging import opened
 from torchloom.cli.chaos.checking.strikes import Series, Struck, read
+from torchloom.cli.chaos.checking.verdicts import Answer
 
 from .staged import AGAIN, HIT, JOB, KILLED, Stage
 
@@ -54,8 +56,19 @@ def test_a_kill_has_its_name_and_its_price(stage: Stage) -> None:
             "why": "",
         }
     ]
-    assert (found["ok"], found["exact"]) == (True, True)
+    assert (found["ok"], found["verdict"], found["exact"]) == (False, "unknown", True)
+    assert list(report.lines(found))[-1] == "nothing was broken; unknown: I10"  # nobody asked
     Draft202012Validator(SCHEMA).validate(json.loads(json.dumps(found)))
+
+
+def test_when_all_is_known_and_kept_it_is_ok(stage: Stage) -> None:
+    judged = stage.judged()
+    known = tuple(replace(one, answer=Answer.HELD) for one in judged.verdicts)
+
+    found = report.report_of(replace(judged, verdicts=known))
+
+    assert (found["ok"], found["verdict"], list(report.lines(found))[-1]) == (True, "ok", "ok")
+    assert report.EXIT_CODES == {"ok": 0, "not ok": 1, "unknown": 3}
 
 
 def test_a_job_that_blames_another_rank_names_it_wrongly(stage: Stage) -> None:

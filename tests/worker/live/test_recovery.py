@@ -162,6 +162,17 @@ def test_an_exception_of_the_program_is_raised_by_its_steps(jobs: Jobs) -> None:
     assert [weaver.codes[0], weaver.codes[2]] == [[0], [0]]
 
 
+def test_the_traceback_of_a_rank_that_met_new_members_twice_has_its_prefix_once(jobs: Jobs) -> None:
+    kills = {0: [("forward", 3, "SIGKILL")], 2: [("forward", 6, "SIGKILL")]}
+    weaver = jobs.run(hurt={**kills, 1: [("forward", 9, "raise")]})
+
+    assert weaver.codes == {0: [-9, 0], 1: [1, 0], 2: [-9, 0]}
+    lines = (weaver.folder / "out-1-1").read_text().splitlines()
+    begin = lines.index("[rank1]: Traceback (most recent call last):")
+    assert lines[-1] == "[rank1]: ValueError: own in step 9"
+    assert {line.count("[rank1]: ") for line in lines[begin:]} == {1}
+
+
 def test_knobs_that_were_changed_and_are_to_be_changed_are_a_newcomers_too(jobs: Jobs) -> None:
     changes = [({"name": "lr", "value": 0.02}, 3), ({"name": "lr", "value": 0.07}, 8)]
     changes += [

@@ -155,3 +155,28 @@ print(dist.is_initialized())
     )
 
     assert (done.returncode, done.stdout) == (0, "1 2 True\nall_reduce\nFalse\n"), done.stderr
+
+
+def test_a_traceback_behind_it_has_torchs_prefix_once_also_through_a_hook_of_the_program(
+    ranks: Ranks,
+) -> None:
+    ranks.run(
+        SET_UP
+        + """
+torchs = sys.excepthook
+sys.excepthook = lambda *error: torchs(*error)
+standin.leave()
+for generation in range(2):
+    group = join(generation)
+    dist.barrier()
+    (folder / f"done-{generation}-{rank}").touch()
+    until(lambda: all((folder / f"done-{generation}-{r}").exists() for r in range(world)))
+    group.leave()
+raised(lambda: leaving.Group.opened(lambda: 1 / 0))  # one that was never made changes nothing
+with open(folder / f"told-{rank}", "w") as sys.stderr:
+    sys.excepthook(RuntimeError, RuntimeError("own"), None)
+"""
+    )
+
+    for rank in range(3):
+        assert (ranks.folder / f"told-{rank}").read_text() == f"[rank{rank}]: RuntimeError: own\n"

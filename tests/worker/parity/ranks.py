@@ -77,7 +77,7 @@ class Ranks:
         self.zygote.start()
         assert self.zygote.ready(PATIENCE), self.zygote.excuse()
         self._heard: list[Message] = []
-        self._number = 0
+        self._number = self.last = 0
         self._selector = selectors.DefaultSelector()
         self._connection = self._keeper(folder)
         self.keeper_pid = self._wait("hello")["pid"]
@@ -95,6 +95,7 @@ class Ranks:
     ) -> Outcome:
         """Return how the program ended."""
         number, ends = self.start(words, env, cwd)
+        self.last = number
         with open(ends[0], "w") as pipe, contextlib.suppress(BrokenPipeError):
             pipe.write(stdin)
         code = self.exit_code(number)
@@ -120,6 +121,10 @@ class Ranks:
     def pid(self, number: int) -> int:
         """Return the process of a rank, as soon as it is there."""
         return int(self._wait("started", number)["pid"])
+
+    def cold(self, number: int) -> str:
+        """Return why a rank was executed, as the keeper has it; nothing for a fork."""
+        return str(self._wait("started", number)["cold"])
 
     def exit_code(self, number: int) -> int:
         """Wait for a rank's end."""

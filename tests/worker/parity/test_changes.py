@@ -81,6 +81,7 @@ def test_a_rank_with_another_import_time_variable_is_not_forked(plain: Ranks, na
     outcome = plain.run(words, {**base(), name: "C"})
 
     assert outcome.stdout == "False C\n"
+    assert plain.cold(plain.last) == f"{name} differs"
 
 
 @pytest.fixture
@@ -107,6 +108,28 @@ def test_an_edited_installed_module_is_seen_by_the_next_run(own: Path, venv: Pat
     second = _run_warm(venv, "import colour; print(colour.NAME)")
 
     assert (first, second) == ("red\n", "blue\n")
+
+
+@pytest.mark.parametrize("way", ["PYTHONPATH", "a .pth file"])
+def test_an_edited_module_from_elsewhere_is_seen_by_the_next_run_and_both_are_warm(
+    own: Path, venv: Path, tmp_path: Path, way: str
+) -> None:
+    (library := tmp_path / "library").mkdir()
+    by_file = way != "PYTHONPATH"
+    (venv / "colour.pth").write_text(f"{library}\n" * by_file + "import colour")
+    env = {} if by_file else {"PYTHONPATH": str(library)}
+    runs = []
+
+    for name in ("red", "blue"):
+        (library / "colour.py").write_text(f"NAME = {name!r}")
+        os.utime(library / "colour.py", ns=(1, 1))  # as a copy that keeps its date
+        runs.append(_run_warm(venv, "import colour; print(colour.NAME)", **env))
+
+    assert runs == ["red\n", "blue\n"]
+    (library / "train.py").write_text("import sys; print('torch' in sys.modules)")
+    (library / "colour.py").write_text("NAME = 'green'")
+    # beside the program it is the program's own, and nothing of that is in a zygote
+    assert _run(venv, (str(library / "train.py"),), env) == "False\n"
 
 
 def test_an_edit_is_seen_though_the_zygote_looked_for_a_run_that_never_came(
@@ -202,20 +225,24 @@ def _find(words: tuple[str, ...], env: dict[str, str]) -> warm.Zygote:
     return found
 
 
-def _run_warm(packages: Path, code: str) -> str:
+def _run_warm(packages: Path, code: str, **env: str) -> str:
     """Return what the code prints in a fork, of a new zygote if the old one will not do."""
-    words = (str(_interpreter(packages)), "-c", code)
+    return _run(packages, ("-c", f"import sys; assert 'torch' in sys.modules\n{code}"), env)
+
+
+def _run(packages: Path, words: tuple[str, ...], more: dict[str, str]) -> str:
+    words, env = (str(_interpreter(packages)), *words), {**base(), **more}
     ranks: list[Ranks] = []
 
     def warmed() -> bool:
         try:
-            ranks.append(Ranks(words, base(), packages.parents[3]))
+            ranks.append(Ranks((words[0], "main.py"), env, packages.parents[3]))
         except AssertionError:  # the old one has just left
             return False
         return True
 
     until(warmed, PATIENCE)
     try:
-        return ranks[0].run(words, base()).stdout
+        return ranks[0].run(words, env).stdout
     finally:
         ranks[0].close(and_zygote=False)

@@ -15,20 +15,24 @@ WIDTH = 80
 _HEADS = ("KIND", "STRUCK", "BACK", "NAMED", "KNOWN", "p50", "SLOWEST", "AGAIN")
 _EXACT = {True: "the same", False: "others", None: "not compared"}
 
+EXIT_CODES = {"ok": 0, "not ok": 1, "unknown": 3}
+
 Report = dict[str, Any]
 
 
 def report_of(judged: Judged) -> Report:
-    """Return the whole report; `ok` when nothing was broken and every fault was recovered from."""
+    """Return the whole report; `ok` when every promise is known to be kept and every fault was
+    recovered from."""
     faults = [_fault(judged, *one) for one in judged.faults]
     promises = [
         {"name": one.name, "promise": PROMISES[one.name], "answer": str(one.answer)}
         | {"fact": one.fact}
         for one in judged.verdicts
     ]
-    broken = any(one.answer is Answer.BROKEN for one in judged.verdicts)
+    verdict = _verdict(judged, faults)
     return {
-        "ok": not broken and all(one["is_recovered"] for one in faults),
+        "ok": verdict == "ok",
+        "verdict": verdict,
         "job": judged.case.job,
         "state": judged.state,
         "seed": judged.found.series.seed,
@@ -39,6 +43,13 @@ def report_of(judged: Judged) -> Report:
         "promises": promises,
         "faults": faults,
     }
+
+
+def _verdict(judged: Judged, faults: Sequence[Report]) -> str:
+    answers = {one.answer for one in judged.verdicts}
+    if Answer.BROKEN in answers or not all(one["is_recovered"] for one in faults):
+        return "not ok"
+    return "unknown" if Answer.UNKNOWN in answers else "ok"
 
 
 def _fault(judged: Judged, fault: Struck, name: Name, cost: Cost) -> Report:
@@ -117,7 +128,9 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         f" {totals['steps_again']}; survivors kept: {totals['survivors_kept']} of"
         f" {totals['survivors']}; bits: {_EXACT[report['exact']]}"
     )
-    yield "ok" if report["ok"] else "not ok"
+    names = [one["name"] for one in report["promises"] if one["answer"] == Answer.UNKNOWN]
+    is_unknown = report["verdict"] == "unknown"
+    yield f"nothing was broken; unknown: {', '.join(names)}" if is_unknown else report["verdict"]
 
 
 def _complaint(fault: Mapping[str, Any]) -> str:

@@ -4,7 +4,8 @@ A process is known by its pid and its start time, from the run's own record or f
 answer; a pid that somebody else has by now is never hit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torchloom.launch.record import Record
 from torchloom.runner.naming import find_job
 
 PATIENCE = 5.0  # seconds for the weaver's answer: whoever was just killed is not there
+_FOR_A_STEP = 30.0  # seconds for the ranks to come to a step
 PARTS = ("agent", "weaver", "nats")
 Undo = Mapping[str, Any]  # what takes a fault away again: `do`, and what that needs to know
 
@@ -98,6 +100,25 @@ class Victim:
             if process is not None and process.host == here and process.is_alive():
                 found.setdefault(rank.rank, process)
         return found
+
+    @contextmanager
+    def logged(self, log: str) -> Iterator[str]:
+        """Have the ranks write a step digest log of this name meanwhile; yield why not, if so."""
+        why = self._log(log)
+        try:
+            yield why
+        finally:
+            if not why and not self.record().is_over():
+                self._log("")
+
+    def _log(self, log: str) -> str:
+        told = {"job": self.job, "log": log, "wait": _FOR_A_STEP, "reason": "loom chaos"}
+        try:
+            answer = plane.ask("digest", _FOR_A_STEP + PATIENCE, **told)
+        except (LoomError, OSError) as error:
+            return f"no step digest log: {error}"
+        is_on = answer["state"] == "applied"
+        return "" if is_on else f"no step digest log: no step began within {_FOR_A_STEP:g} s"
 
     def see(self) -> Sight | None:
         """Return how the weaver sees it; nothing while that does not answer."""

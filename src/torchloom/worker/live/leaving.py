@@ -13,7 +13,7 @@ from typing import Any
 
 from torchloom.errors import Failure
 from torchloom.worker.live import forgotten
-from torchloom.worker.live.early import when_distributed
+from torchloom.worker.live.early import one_prefix, when_distributed
 
 _PACKAGE = "torch.distributed"
 _MODULE = "torch.distributed.distributed_c10d"
@@ -49,7 +49,8 @@ class Group:
         group = cls()
         _current[:] = [group]  # from now on: making it may take as long as a dead member lets it
         try:
-            make()
+            with one_prefix():
+                make()
         except BaseException:
             _current.clear()
             raise

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 
-from torchloom.worker.live.early import when_distributed
+from torchloom.worker.live.early import one_prefix, when_distributed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ def _begin(
 
     rank = rank if rank >= 0 else int(os.environ["RANK"])
     world_size = world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
-    own(_BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
+    with one_prefix():
+        own(_BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
     _name(module, backend or "gloo")
 
 

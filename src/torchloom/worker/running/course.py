@@ -156,7 +156,11 @@ class Course:
 
     def _open(self, step: int, is_alone: bool = False) -> None:
         self._is_open = True
+        self._threadlet.acts.loggers.append(self._log_digests)
         self.saves.begin(step, lambda at: self.save(at, "command"), is_alone)
+
+    def _log_digests(self, log: str) -> None:
+        self._ledger = ledger.switched(self._threadlet, log)
 
     def boundary(self, step: int) -> None:
         """Before a step: save what is to be saved, and have everybody draw what follows from it."""

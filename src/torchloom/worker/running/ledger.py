@@ -6,6 +6,7 @@ One file a rank, one line a step; a line is written whole or not at all, and non
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -16,12 +17,22 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchloom import settings
+from torchloom.errors import Failure
 from torchloom.worker.running.digests import digest
 from torchloom.worker.running.sources import Source
 from torchloom.worker.running.things import Things
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 VARIABLE = "LOOM_LEDGER"
+_NAMED = "step-digests"  # a file of the run's folder: which log a command has begun
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class NoRun(Failure):
+    """The log of a run lies in its folder, which is not there."""
+
+    code = "no_run_folder"
 
 
 class NoLedger:
@@ -72,9 +83,31 @@ class Ledger:
 
 
 def opened(threadlet: Threadlet) -> Ledger | NoLedger:
-    """Return a rank's book, where the environment names a folder for it."""
-    folder = os.environ.get(VARIABLE)
-    return Ledger(Path(folder), threadlet) if folder else NoLedger()
+    """Return a rank's book, where a command has begun one or the environment names a folder."""
+    run = _run(threadlet)
+    try:
+        return Ledger(run / (run / _NAMED).read_text(), threadlet)
+    except FileNotFoundError:  # no command has, or it was ended just now
+        folder = os.environ.get(VARIABLE)
+        return Ledger(Path(folder), threadlet) if folder else NoLedger()
+
+
+def switched(threadlet: Threadlet, name: str) -> Ledger | NoLedger:
+    """Begin a book in a folder of the run, or end it; later lives of the ranks do the same."""
+    run = _run(threadlet)
+    if name and not (run.is_dir() and _NAME.fullmatch(name)):
+        raise NoRun(f"there is no folder {run} for a log {name!r}; set LOOM_HOME as the launch has")
+    if name:
+        partial = run / f"{_NAMED}.{threadlet.seat.rank}"
+        partial.write_text(name)
+        partial.replace(run / _NAMED)
+    else:
+        (run / _NAMED).unlink(missing_ok=True)
+    return opened(threadlet)
+
+
+def _run(threadlet: Threadlet) -> Path:
+    return settings.runs_dir() / threadlet.seat.job
 
 
 def _bits(things: Things) -> dict[str, str]:

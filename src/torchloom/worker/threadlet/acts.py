@@ -50,6 +50,7 @@ class Acts:
         self.stopping = False
         self.releasing = False  # stopped so that another can have the devices: to be gone on with
         self.savers: list[Callable[[int], object]] = []
+        self.loggers: list[Callable[[str], object]] = []  # of step digests, by a log's name
         self._head = head
         self._world_size = world_size
         self._boundary = boundary
@@ -97,6 +98,10 @@ class Acts:
             raise NotNow(
                 "the program has no way to save: give it one with run.on('checkpoint', f), or have"
                 " its state carried by run.wrap and run.track"
+            )
+        if kind == "digest" and not self.loggers:
+            raise NotNow(
+                "the program's state is not known: have it carried by run.wrap and run.track"
             )
         if kind == "knob":
             for name, value in Wish.of(payload).values.items():
@@ -156,6 +161,10 @@ class Acts:
             case "stop":
                 self.stopping = True
                 self.releasing = bool(order.payload.get("release"))
+                self._applied(order.command, self._boundary.step)
+            case "digest":
+                for switch in self.loggers:
+                    switch(str(order.payload.get("log") or ""))
                 self._applied(order.command, self._boundary.step)
             case "checkpoint":
                 for save in self.savers:

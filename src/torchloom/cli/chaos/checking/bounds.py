@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torchloom.cli.chaos.checking.evidence import Evidence
 from torchloom.cli.chaos.checking.looking import Look
-from torchloom.cli.chaos.checking.verdicts import Answer, Verdict, first, unknown
+from torchloom.cli.chaos.checking.verdicts import Answer, Verdict, first, held, unknown
 
 MEBI = 1 << 20
 SPOOL = 272 * MEBI  # an agent's own limit is 256
@@ -16,8 +16,11 @@ EVENTS, EVENTS_EACH = 2000, 200  # of the job in the database, and more for each
 def nothing_left(found: Evidence) -> Verdict:
     """I8: no process, no shared memory, no half checkpoint that is old."""
     if found.left is None:
-        return unknown("I8", "the job still runs")
-    return first("I8", *found.left)
+        return unknown("I8", "nobody has looked yet")
+    verdict = first("I8", *found.left)
+    if verdict.answer is Answer.HELD and not found.is_over:
+        return held("I8", "of lives that have ended; the job still runs")
+    return verdict
 
 
 def within_limits(found: Evidence) -> Verdict:

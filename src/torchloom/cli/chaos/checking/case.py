@@ -16,6 +16,8 @@ class Case:
     home: Path
     database: str = ""  # a Postgres URL; else there are files in the home
     ledger: Path | None = None
+    is_from_start: bool = True  # the ledgers begin with the job; else with the series
+    no_ledger: str = ""  # why there is none, if that is known
     against: Path | None = None  # the ledgers of a run that nobody disturbed
     api: str = ""  # where the plane answers, if it is to be asked
     proc: Path = Path("/proc")
@@ -34,14 +36,24 @@ class Case:
 
 
 def case_of(
-    job: str, run: Path, env: Mapping[str, str], against: Path | None = None, api: str = ""
+    job: str,
+    run: Path,
+    env: Mapping[str, str],
+    against: Path | None = None,
+    api: str = "",
+    log: Path | None = None,
+    no_log: str = "",
 ) -> Case:
-    """Return where a job has left what it did, by its own folder and by an environment."""
+    """Return where a job has left what it did, by its own folder and by an environment.
+
+    `log` is a ledger that was begun for the series; `no_log` is why it could not be.
+    """
     home, database = run.absolute().parent.parent, env.get("LOOM_DATABASE", "")
     if database:
         database = f"postgresql://{database.partition('://')[2]}"
     api = api if api.startswith("http://") else ""
-    return Case(job, run, home, database, _ledger(run, env), against, api)
+    ledger = log or ledger_of(run, env)
+    return Case(job, run, home, database, ledger, log is None, no_log, against, api)
 
 
 def status(run: Path) -> dict[str, Any]:
@@ -58,7 +70,7 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
             yield told
 
 
-def _ledger(run: Path, env: Mapping[str, str]) -> Path | None:
+def ledger_of(run: Path, env: Mapping[str, str]) -> Path | None:
     """Return the folder that the job's ranks were told to write their books in.
 
     A job that was launched in the foreground has it from an environment like ours.

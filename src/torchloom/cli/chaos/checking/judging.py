@@ -66,7 +66,7 @@ class Checker:
     def judged(self) -> Judged:
         """Judge all of it; what is left behind only when the job is over."""
         state = str(status(self.case.run).get("state", ""))
-        found = gather(self.case, tuple(self._looks), is_over=state in _OVER)
+        found = gather(self.case, tuple(self._looks), state in _OVER)
         named = [(fault, name_of(found, fault)) for fault in found.faults]
         faults = tuple((fault, name, cost_of(found, fault, name)) for fault, name in named)
         exact = lineage.is_exact(found)
@@ -109,6 +109,8 @@ def opened(
     against: Path | None = None,
     env: Mapping[str, str] | None = None,
     api: str = "",
+    log: Path | None = None,
+    no_log: str = "",
 ) -> Judge:
     """Return the judge of a job, by its id and its run's folder."""
-    return Judge(case_of(job, folder, env or {}, against, api))
+    return Judge(case_of(job, folder, env or {}, against, api, log, no_log))

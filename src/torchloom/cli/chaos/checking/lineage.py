@@ -7,18 +7,17 @@ from torchloom.cli.chaos.checking.books import Book, Line, applied, last_word
 from torchloom.cli.chaos.checking.evidence import Evidence
 from torchloom.cli.chaos.checking.verdicts import Verdict, first, unknown
 
-_NO_BOOKS = "the ranks wrote no ledger: run the job with LOOM_LEDGER=DIR"
-
 
 def each_once(found: Evidence) -> Verdict:
     """I3: nothing twice in a generation, nothing left out, the same when it was done again."""
-    if not any(found.books):
-        return unknown("I3", _NO_BOOKS)
-    own = (fact for rank, book in enumerate(found.books) for fact in _of_one(rank, book))
+    if found.silent:
+        return unknown("I3", found.silent)
+    books = enumerate(found.books)
+    own = (fact for rank, book in books for fact in _of_one(rank, book, found.begins))
     return first("I3", *own, *_apart(found.books))
 
 
-def _of_one(rank: int, book: Book) -> Iterator[str]:
+def _of_one(rank: int, book: Book, begins: int | None) -> Iterator[str]:
     times = Counter((line.generation, line.incarnation, line.step) for line in applied(book))
     for (generation, _, step), count in times.items():
         if count > 1:
@@ -31,7 +30,8 @@ def _of_one(rank: int, book: Book) -> Iterator[str]:
         if (before.bits, before.samples) != (line.bits, line.samples):
             yield f"rank {rank}: step {line.step} was another when it was done again"
     had = {line.step for line in book}
-    if missing := set(range(max(had, default=-1))) - had:
+    start = min(had, default=0) if begins is None else begins
+    if missing := set(range(start, max(had, default=-1))) - had:
         yield f"rank {rank} never had step {min(missing)}"
 
 
@@ -49,8 +49,8 @@ def _apart(books: Sequence[Book]) -> Iterator[str]:
 
 def same_bits(found: Evidence) -> Verdict:
     """I4: parameters, optimizers, buffers, samples and chance are those of another run."""
-    if not any(found.books):
-        return unknown("I4", _NO_BOOKS)
+    if found.silent:
+        return unknown("I4", found.silent)
     if found.expected is None or not any(found.expected):
         return unknown("I4", "no ledger of an undisturbed run was given: --against DIR")
     if len(found.books) != len(found.expected):

@@ -34,9 +34,9 @@ class Verdict:
     fact: str = ""
 
 
-def held(name: str) -> Verdict:
-    """Say that a promise was kept."""
-    return Verdict(name, Answer.HELD)
+def held(name: str, fact: str = "") -> Verdict:
+    """Say that a promise was kept, and how far that is known where there is a limit to it."""
+    return Verdict(name, Answer.HELD, fact)
 
 
 def broken(name: str, fact: str) -> Verdict:
