@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchloom.rules.command import Command, Entry, Kind, Status
-from torchloom.weaver.knobs import InForce, NotAKnob, checked, knobs_of
+from torchloom.rules.command import Command, Entry, Kind, NotAKnob, Status
+from torchloom.weaver.knobs import InForce, checked, knobs_of
 from torchloom.weaver.store.rows import Job, Point, Rank
 from torchloom.weaver.wire import wrapped
 

@@ -5,6 +5,21 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from torchloom.errors import UserError
+
+
+class NotAKnob(UserError):
+    """A value of the program's config that no step has read: to change it would do nothing."""
+
+    code = "not_a_knob"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is a value of the config that no step has read, so a change would have no"
+            f" effect; read run.config[{name!r}] inside the step, or register it with"
+            f" run.knob({name!r}, ...) or run.on({name!r}, ...)"
+        )
+
 
 class Kind(StrEnum):
     """What a command does to a running job."""

@@ -7,14 +7,14 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Ambiguous, NotFound, shorten
-from torchloom.rules.command import Command, Entry, Kind, Status
+from torchloom.rules.command import Command, Entry, Kind, NotAKnob, Status
 from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.weaver import shapes
 from torchloom.weaver.foresight import foreseen
 from torchloom.weaver.jobs import REPLICA_OF, SAVING, is_over, is_released
-from torchloom.weaver.knobs import NoKnobs, NotAKnob, checked, knobs_of
+from torchloom.weaver.knobs import NoKnobs, checked, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.refusals import (

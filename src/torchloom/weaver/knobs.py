@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom.errors import NotFound, UserError, shorten
-from torchloom.rules.command import Entry, Status
+from torchloom.rules.command import Entry, NotAKnob, Status
 from torchloom.weaver.store.rows import Job, Point, Rank
 
 _MEASURED = "loom/"  # before the names of what ranks measure by themselves
@@ -22,19 +22,6 @@ class NoKnobs(UserError):
     """The job has nothing that could be changed, or not yet."""
 
     code = "no_knobs"
-
-
-class NotAKnob(UserError):
-    """A value of the program's config that no step has read: to change it would do nothing."""
-
-    code = "not_a_knob"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} is a value of the config that no step has read, so a change would have no"
-            f" effect; read run.config[{name!r}] inside the step, or register it with"
-            f" run.knob({name!r}, ...)"
-        )
 
 
 def knobs_of(ranks: Iterable[Rank]) -> dict[str, dict[str, Any]]:

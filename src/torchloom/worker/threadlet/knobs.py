@@ -29,19 +29,6 @@ class UnknownKnob(UserError):
         super().__init__(f"no knob {name!r}; {hint}")
 
 
-class NotAKnob(UserError):
-    """A value of the config that no step reads: to change it would have no effect."""
-
-    code = "not_a_knob"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} is a value of the config that no step has read, so a change would have no"
-            f" effect; read run.config[{name!r}] inside the step, or register it with"
-            f" run.knob({name!r}, ...) or run.on({name!r}, ...)"
-        )
-
-
 @dataclass(slots=True)
 class Knob:
     """One value of the program's own.

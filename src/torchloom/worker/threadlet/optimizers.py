@@ -37,7 +37,7 @@ Turn = tuple[Key, Rule | None, Rule | None]  # what it followed before, and what
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Armed:
+class ArmedChange:
     """A change that the next step of an optimizer is to follow.
 
     Where steps read a value of the config with this name, `ratio` is by how much that changed.
@@ -50,10 +50,10 @@ class Armed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class TakenChange:
     """A change that the step under way follows: where, and the value before it."""
 
-    armed: Armed
+    armed: ArmedChange
     keys: list[Key]
     before: Value
     is_own: bool  # the program has put the value there itself
@@ -70,8 +70,8 @@ class Known:
     number: int
     optimizer: "weakref.ref[Any]"
     rules: dict[tuple[int, str], Rule] = field(default_factory=dict)
-    armed: list[Armed] = field(default_factory=list)
-    taken: list[Taken] = field(default_factory=list)
+    armed: list[ArmedChange] = field(default_factory=list)
+    taken: list[TakenChange] = field(default_factory=list)
     used: dict[tuple[int, str], Value] = field(default_factory=dict)
     past: OrderedDict[tuple[str, str], list[Turn]] = field(default_factory=OrderedDict)
 
@@ -247,7 +247,7 @@ class Optimizers:
                 self._kept.append(Kept.replace(groups[at], name, rule))
                 known.used[at, name] = plain(groups[at][name])
 
-    def _plan(self, known: Known, armed: Armed) -> Taken:
+    def _plan(self, known: Known, armed: ArmedChange) -> TakenChange:
         """Have the groups follow a change from now on."""
         change, name, groups = armed.change, armed.name, known.groups()
         keys = known.covered(name)
@@ -260,7 +260,7 @@ class Optimizers:
         elif (past := known.before(change.wish.undo, name)) is not None:
             new = past
         known.turn(change.id, name, list(zip(keys, rules, new, strict=True)))
-        return Taken(armed, keys, before, is_own)
+        return TakenChange(armed, keys, before, is_own)
 
     def _report(self, known: Known) -> None:
         """Say of the changes that this step followed what it found; a difference is an event."""
@@ -333,7 +333,7 @@ class Optimizers:
             raise BadValue(f"the optimizer of {name} is gone")
         was = _value(known.groups(), known.covered(name)[0])
         own = float(was) if isinstance(was, int | float) else 0.0
-        known.armed.append(Armed(change, name, ratio if own > 0 else None, own))
+        known.armed.append(ArmedChange(change, name, ratio if own > 0 else None, own))
         self._asked = True
 
     def shown(self) -> tuple[messages.Knob, ...]:
@@ -389,7 +389,7 @@ def is_same(used: Value, wanted: Value) -> bool:
     return used == wanted
 
 
-def _is_followed(armed: Armed, now: Value) -> bool:
+def _is_followed(armed: ArmedChange, now: Value) -> bool:
     """Tell whether the program's own value has changed as its config has, and not as a schedule
     does from one step to the next."""
     if armed.ratio is None or armed.ratio <= 0 or not isinstance(now, int | float) or now <= 0:
