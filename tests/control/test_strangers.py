@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ..living import until
+from ..metrics import in_file
 from .steering import PATIENCE, SCRIPTS, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -91,6 +92,39 @@ def test_a_job_that_anybody_started_is_listed_shown_and_changed(
     assert "knobs  lr=0.02" in shown
     assert len(listed(*before)) == 1
     assert not list(Path("/dev/shm").glob(f"loom_{job['id']}*"))
+
+
+def test_numbers_logged_without_a_loop_are_all_stored_at_their_steps(
+    plane: Plane, tmp_path: Path
+) -> None:
+    records = Path(os.environ["LOOM_HOME"], "plane", "records.db")
+    before = {place[0] for place in in_file(records)}
+    typed = (SCRIPTS / "notebook.py").read_text()
+    words = [sys.executable, "-i"]
+
+    done = subprocess.run(
+        words, input=typed, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    until(lambda: any(place[1] == "after" for place in in_file(records)), PATIENCE)
+    stored: dict[str, dict[int, float]] = {}
+    for (job, name, *_, step), point in in_file(records).items():
+        if job not in before:
+            stored.setdefault(name, {})[step] = point.value
+
+    said = [line for line in done.stderr.splitlines() if "loom:" in line]
+    assert stored == {
+        "loss": {i: 1 / (i + 1) for i in range(50)},
+        "eval": {i * 10: i * 1.5 for i in range(50)},
+        "late": {i: i / 2 for i in range(50)},
+        "good": {7: 0.25},
+        "huge": {7: 1e30},
+        "after": {490 + i: float(i) for i in range(5)},  # behind the highest so far
+    }
+    assert sorted(line.partition("loom: ")[2].partition(" is not kept: ")[0] for line in said) == [
+        "'beyond'",
+        "'text'",
+        "'thing'",
+    ]
 
 
 def test_where_there_can_be_no_plane_the_program_runs_on_with_one_line(tmp_path: Path) -> None:

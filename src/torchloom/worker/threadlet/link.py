@@ -106,6 +106,7 @@ class Link:
         hear: Callable[[Message], None],
         collect: Callable[[], Iterable[Message]],
         broken: Callable[[BaseException], None],
+        mend: Callable[[Metrics], Metrics],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._address = address
@@ -113,6 +114,7 @@ class Link:
         self._hear = hear
         self._collect = collect
         self._broken = broken
+        self._mend = mend  # numbers that cannot be sent as they are
         self._said: deque[Message] = deque(maxlen=1 << 14)
         self._queue = Queue()
         self._sending: bytes | None = None  # a frame, of which so much is sent
@@ -245,7 +247,7 @@ class Link:
 
     def _put(self, message: Message) -> None:
         try:
-            data = frame(message)
+            data = self._framed(message)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
             self.dropped["unsendable"] += 1  # a number of 65 bits, half a character
             return
@@ -254,6 +256,14 @@ class Link:
             return
         points = len(message.rows) * len(message.names) if isinstance(message, Metrics) else 0
         self._queue.put(data, points)
+
+    def _framed(self, message: Message) -> bytes:
+        try:
+            return frame(message)
+        except (msgspec.MsgspecError, ValueError, OverflowError):
+            if not isinstance(message, Metrics):
+                raise
+            return frame(self._mend(message))
 
     def _next(self) -> bytes | None:
         """Return what is to be sent now: until the agent has said how far it is, no record."""

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import index
 from typing import Any
 
 from torchloom.bus.messages import Value
@@ -18,6 +19,7 @@ from torchloom.worker.threadlet.threadlet import Threadlet, current
 UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
 RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _COURSE = "torchloom.worker.running.course"
 
 _run: "Run | None" = None
@@ -84,16 +86,59 @@ class Run:
         self._until = _until(os.environ)
         self._epochs = 0  # of all loops so far
         self._inside = False
+        self._logged = -1  # the step of what was logged last outside of loops
+        self._names: Mapping[str, Any] = {}  # and what was logged in it
         self._course: Any = None  # a Course, once there is something to carry
         self._live: Any = None  # its Recovery, in loops whose members may be replaced
         self._error: BaseException | None = None  # of a step or section, held back
 
-    def log(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Note numbers of the current step; never waits, never raises, reads no tensor.
+    def log(
+        self, values: Mapping[str, Any] | None = None, /, step: int | None = None, **more: Any
+    ) -> None:
+        """Note numbers; never waits, never raises, reads no tensor.
 
-        A tensor of one number is kept as it is now and read when its device is done with it.
+        They are of the step that is given, of the current one within `steps`, and elsewhere of
+        one that is counted here: it goes on when a name comes again. A tensor of one number is
+        kept as it is now and read when its device is done with it.
         """
-        self.add(self._boundary.step, {**values, **more} if values else more)
+        if values is not None:
+            try:
+                more = {**values, **more}
+            except TypeError:
+                self._threadlet.notes.drop(f"a {type(values).__name__}", "log takes a mapping")
+                return
+        if step is None:
+            self.add(self._boundary.step if self._inside else self._counted(more), more)
+        elif (at := self._told(step, more)) is not None:
+            self.add(at, more)
+
+    def _counted(self, row: Mapping[str, Any]) -> int:
+        """Return the step of numbers that are logged outside of `steps`, without one."""
+        here, names = self._boundary.step, self._names
+        if here > self._logged:
+            self._logged, self._names = here, row
+            return here
+        for name in row:
+            if name in names:
+                self._names = row
+                self._logged += 1
+                return self._logged
+        self._names = {**names, **row}
+        return self._logged
+
+    def _told(self, step: Any, row: Mapping[str, Any]) -> int | None:
+        """Return the step that the program gives; nothing for what is none."""
+        try:
+            at = step if type(step) is int else index(step)
+        except Exception:  # a device that failed, too: logging never raises
+            at = None
+        if at is None or not _LOWEST <= at <= _HIGHEST:
+            what = ", ".join(map(repr, list(row)[:3]))
+            self._threadlet.notes.drop(what, f"{str(step)[:40]!r} is not a step")
+            return None
+        if at > self._logged and self._boundary.kind == "none":
+            self._logged, self._names = at, row
+        return at
 
     def knob(
         self,

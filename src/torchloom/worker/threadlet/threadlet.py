@@ -55,9 +55,8 @@ class Threadlet:
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
         if self.seat.agent:
-            self._link = Link(
-                self.seat.agent, self.register, self.control.hear, self._collect, self.unlinked
-            )
+            told = (self.register, self.control.hear, self._collect, self.unlinked)
+            self._link = Link(self.seat.agent, *told, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
         os.register_at_fork(after_in_child=self.mute)
@@ -102,6 +101,7 @@ class Threadlet:
     def _dropped(self) -> dict[str, int]:
         link = self._link
         count = self.control.dropped.total() + (link.dropped.total() if link else 0)
+        count += self.notes.lost
         return {"loom/dropped": count} if count else {}
 
     def on(self, name: str, handler: Callable[[Any], object], kind: type | None) -> None:
