@@ -157,6 +157,8 @@ def _facts(record: Record, known: live.Live | None) -> list[tuple[str, str]]:
     ]
     if known and known["step"] is not None:
         facts.insert(3, ("step", str(known["step"])))
+    if warning := known and known.get("warning"):
+        facts.insert(3, ("warning", printable(warning)))
     if record.lost_log_bytes:
         facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
     return facts

@@ -1,5 +1,7 @@
 """What `run.log` notes, at which step, and what it says of what it does not keep."""
 
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,8 +9,17 @@ import pytest
 from torchloom.bus.codec import decode, encode
 from torchloom.bus.messages import Metrics
 from torchloom.worker.threadlet import notes
+from torchloom.worker.threadlet.provoked import SIGNAL
 from torchloom.worker.threadlet.run import Run
 from torchloom.worker.threadlet.threadlet import Threadlet
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    """Leave the signal by which steps are provoked as it was: `run.steps` listens to it."""
+    before = signal.getsignal(SIGNAL)
+    yield
+    signal.signal(SIGNAL, before)
 
 
 class Written:

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +17,9 @@ _VALUES = 20_000  # in one message, which must not be too long to be sent
 _SIXTY_FOUR_BITS = range(-(1 << 63), 1 << 64)  # what travels as a whole number
 _MOST_SAID = 50  # lines about what is not kept
 
-Row = tuple[int, float, dict[str, Any], bool]  # the last: whether all of it is numbers
-Read = tuple[int, float, dict[str, Value]]
+# Step, time, values, whether all of it is numbers; the step of training, if that is another one.
+Row = tuple[int, float, dict[str, Any], bool, int | None]
+Read = tuple[int, float, dict[str, Value], int | None]
 
 
 class Notes:
@@ -37,16 +38,16 @@ class Notes:
         """Speak for another generation from now on."""
         self._head = head
 
-    def add(self, step: int, values: dict[str, Any]) -> None:
+    def add(self, step: int, values: dict[str, Any], at: int | None = None) -> None:
         """Keep numbers as they are and tensors as they are now; nothing is read here."""
         rows = self.rows
         if len(rows) == MOST:
             self.lost += 1
         if _NUMBERS.issuperset(map(type, values.values())):
-            rows.append((step, time.time(), values, True))
+            rows.append((step, time.time(), values, True, at))
         else:
             kept = {name: keep(value) for name, value in values.items()}
-            rows.append((step, time.time(), kept, False))
+            rows.append((step, time.time(), kept, False, at))
 
     def drop(self, what: str, why: str) -> None:
         """Say that something is not kept, and why; once."""
@@ -69,7 +70,7 @@ class Notes:
             most = max(1, _VALUES // max(1, len(names)))
             for at in range(0, len(rows), most):
                 part = rows[at : at + most]
-                numbers = tuple([(step, when, *values.values()) for step, when, values in part])
+                numbers = tuple([(step, when, *values.values()) for step, when, values, _ in part])
                 yield Metrics(self._head, names, numbers)
 
     def close(self) -> None:
@@ -81,14 +82,14 @@ class Notes:
         """Yield rows in the order of their logging, up to the first that is not ready."""
         for _ in range(len(self.rows) + (self._held is not None)):  # more may come meanwhile
             row = self._held or self.rows.popleft()
-            step, when, values, is_read = row
+            step, when, values, is_read, at = row
             if not is_read:
                 if not all(map(is_ready, values.values())):
                     self._held = row
                     return
                 values = {name: self._number(name, value) for name, value in values.items()}
             self._held = None
-            yield step, when, values
+            yield step, when, values, at
 
     def _number(self, name: Any, value: Any) -> Value:
         found = read(value)
@@ -126,7 +127,7 @@ class Notes:
     def _alarms(self, names: tuple[str, ...], rows: list[Read]) -> Iterator[Event]:
         """Yield an event when a loss stops being finite; once, until it is finite again."""
         for name in _losses(names):
-            for step, when, values in rows:
+            for step, when, values, at in rows:
                 value = values[name]
                 if not isinstance(value, float):
                     continue
@@ -135,6 +136,8 @@ class Notes:
                 elif name not in self._bad:
                     self._bad.add(name)
                     facts: dict[str, Value] = {"name": str(name), "value": str(value)}
+                    if at is not None:
+                        facts["at"] = at
                     yield Event(self._head, "nan", step, when, facts)
 
 
@@ -202,6 +205,11 @@ def read(value: Any) -> Value | NoNumber:
 
 @lru_cache(64)
 def _losses(names: tuple[str, ...]) -> tuple[str, ...]:
+    return losses(names)
+
+
+def losses(names: Iterable[str]) -> tuple[str, ...]:
+    """Return which names are those of a loss."""
     return tuple(name for name in names if "loss" in str(name).lower())
 
 

@@ -109,8 +109,8 @@ class Run:
                 return
         if step is None:
             self.add(self._boundary.step if self._inside else self._counted(more), more)
-        elif (at := self._told(step, more)) is not None:
-            self.add(at, more)
+        elif (told := self._told(step, more)) is not None:
+            self.add(told, more, self._boundary.step)
 
     def _counted(self, row: Mapping[str, Any]) -> int:
         """Return the step of numbers that are logged outside of `steps`, without one."""
