@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,16 @@ STEPS = 1_000_000
 Begin = Callable[..., "subprocess.Popen[bytes]"]
 PYTHON = [sys.executable, str(SCRIPTS / "stranger.py")]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+COMPARED = """
+import sys, time
+import torchloom as loom
+
+run = loom.init()
+run.metric("score", goal="min")
+for value in values:
+    run.log({"rmse": value, "f1": value, "score": value, "odd": value})
+time.sleep(600 if len(sys.argv) > 1 else 0)
+"""
 MPIRUN = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2", *PYTHON]
 
 
@@ -125,6 +136,46 @@ def test_numbers_logged_without_a_loop_are_all_stored_at_their_steps(
         "'text'",
         "'thing'",
     ]
+
+
+def test_runs_are_compared_by_which_way_their_metrics_are_to_go_one_of_them_still_running(
+    begin: Begin, plane: Plane, tmp_path: Path
+) -> None:
+    before = [job["id"] for job in json.loads(loom("ls", "--json"))]
+    logged = {"ended": [3.0, float("-inf"), 2.0], "running": [5.0, float("inf"), 1.0]}
+    for name, values in logged.items():
+        words = f"values = [float(v) for v in {list(map(str, values))}]\n"
+        (tmp_path / f"{name}.py").write_text(words + COMPARED)
+    subprocess.run([sys.executable, str(tmp_path / "ended.py")], check=True, timeout=PATIENCE)
+    begin(sys.executable, str(tmp_path / "running.py"))
+
+    def known() -> list[str]:
+        jobs = json.loads(loom("ls", "--json"))
+        new = {job["name"]: job for job in jobs if job["id"] not in before}
+        states = {name: job["state"] for name, job in new.items()}
+        is_right = states == {"ended": "SUCCEEDED", "running": "RUNNING"}
+        return [new[name]["id"] for name in logged] if is_right else []
+
+    def compared() -> dict[str, Any]:
+        metrics = json.loads(loom("compare", *known(), "--json"))["metrics"]
+        return {one.pop("name"): one for one in metrics}
+
+    until(known, PATIENCE)
+    until(lambda: compared().get("odd", {}).get("last") == [2.0, 1.0], PATIENCE)
+    table = loom("compare", *known())
+
+    assert compared() == {
+        "rmse": {"goal": "min", "last": [2.0, 1.0], "best": [2.0, 1.0], "best_step": [2, 2]}
+        | {"winner": 1},
+        "f1": {"goal": "max", "last": [2.0, 1.0], "best": [3.0, 5.0], "best_step": [0, 0]}
+        | {"winner": 1},
+        "score": {"goal": "min", "last": [2.0, 1.0], "best": [2.0, 1.0], "best_step": [2, 2]}
+        | {"winner": 1},
+        "odd": {"goal": None, "last": [2.0, 1.0], "best": [None] * 2, "best_step": [None] * 2}
+        | {"winner": None},
+    }
+    assert "inf" not in table
+    assert re.search(r"rmse +2 \(2 @ 2\) +1 \(1 @ 2\) \*", table)
 
 
 def test_where_there_can_be_no_plane_the_program_runs_on_with_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torchloom.weaver.ordering import CONFIG, order_of
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store import RecordStore, StateStore
 from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
-from torchloom.weaver.summary import SUMMARY, metrics_of
+from torchloom.weaver.summary import GOALS, SUMMARY, metrics_of
 from torchloom.weaver.surroundings.origin import spec_shown
 from torchloom.weaver.timeline import config_of, timeline_of
 
@@ -174,7 +174,9 @@ def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
     config: Mapping[str, Any] = run.config if run else {}
     is_over = JobState(job.state).is_final
     summary = job.facts.get(SUMMARY) if is_over else None
-    metrics = summary["metrics"] if summary else metrics_of(store.records, job.id)
+    metrics = (
+        summary["metrics"] if summary else metrics_of(store.records, job.id, config.get(GOALS))
+    )
     return {
         "run_id": job.run_id,
         "job_id": job.id,

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import index
-from typing import Any
+from typing import Any, Literal
 
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import provoked
@@ -163,6 +163,12 @@ class Run:
     def event(self, kind: str, **facts: Value) -> None:
         """Say that something happened in this step."""
         self._threadlet.event(kind, facts)
+
+    def metric(self, name: str, goal: Literal["min", "max"]) -> None:
+        """Say which way a metric is to go, where its name does not; its run keeps that."""
+        if goal not in ("min", "max"):
+            raise ValueError(f"goal must be 'min' or 'max', not {goal!r}")
+        self._threadlet.event("metric", {"name": str(name), "goal": goal})
 
     @property
     def generation(self) -> int:
