@@ -33,6 +33,23 @@ for value in values:
     run.log({"rmse": value, "f1": value, "score": value, "odd": value})
 time.sleep(600 if len(sys.argv) > 1 else 0)
 """
+LABELLED = """
+import os
+import torchloom as loom
+
+with loom.init(project="toys") as run:
+    run.tags = ("baseline",)
+    run.tags += ("v2",)
+    run.notes = "the first one\\nthat works"
+    for i in range(20):
+        run.log(loss=i)
+    print(run.id)
+    print(run.url)
+    print(repr(run), flush=True)
+run.log(loss=1.0)
+run.log(other=1.0)
+os.kill(os.getpid(), 9)
+"""
 MPIRUN = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2", *PYTHON]
 
 
@@ -176,6 +193,36 @@ def test_runs_are_compared_by_which_way_their_metrics_are_to_go_one_of_them_stil
     }
     assert "inf" not in table
     assert re.search(r"rmse +2 \(2 @ 2\) +1 \(1 @ 2\) \*", table)
+
+
+def test_a_run_is_labelled_flushed_and_finished_by_its_program(
+    plane: Plane, tmp_path: Path
+) -> None:
+    page = json.loads(loom("up", "--status", "--json"))["url"]
+    (tmp_path / "labelled.py").write_text(LABELLED)
+    words = [sys.executable, str(tmp_path / "labelled.py")]
+
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    job, url, shown = done.stdout.splitlines()
+    records = Path(os.environ["LOOM_HOME"], "plane", "records.db")
+    until(lambda: [one for one in in_file(records) if one[0] == job], PATIENCE)
+    with plane.database("state") as base:
+        found = base.execute("SELECT config FROM runs WHERE job = ?", (job,)).fetchone()
+    points = {step: point.value for (of, *_, step), point in in_file(records).items() if of == job}
+
+    assert url == f"{page}/jobs/{job}"
+    assert shown == f"<loom run {job}: project 'toys', rank 0 of 1, step 0, {url}>"
+    assert points == {i: i for i in range(20)}  # though the process was killed right after it
+    config = json.loads(found[0])
+    assert (config["tags"], config["notes"]) == (["baseline", "v2"], "the first one\nthat works")
+    assert done.stderr.splitlines() == [
+        "loom: what is logged now is not kept: run.finish() was called; "
+        "another process is another run"
+    ]
+    said = loom("show", job)
+    assert "tags   baseline, v2" in said
+    assert "notes  the first one that works" in said
+    assert json.loads(loom("show", job, "--json"))["tags"] == ["baseline", "v2"]
 
 
 def test_where_there_can_be_no_plane_the_program_runs_on_with_one_line(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
         "reason": job.reason,
         **{name: config.get(name) or "" for name in _LABELS},
         "tags": list(config.get("tags") or ()),
+        "notes": config.get("notes") or "",
         "commit": config.get("commit"),
         "branch": config.get("branch"),
         "dirty": config.get("dirty"),
@@ -248,7 +249,8 @@ def _is_wanted(
 def _has(brief: Mapping[str, Any], text: str) -> bool:
     """Tell whether every word of a text is in something that a run is known by."""
     names = ("run_id", "name", "owner", "project", "group", "commit", "branch", "state", "reason")
-    known = " ".join([*(str(brief[name] or "") for name in names), *brief["tags"]]).lower()
+    words = [*(str(brief[name] or "") for name in names), *brief["tags"], brief["notes"]]
+    known = " ".join(words).lower()
     return all(word in known for word in text.lower().split())
 
 

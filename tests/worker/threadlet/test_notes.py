@@ -157,3 +157,36 @@ def test_calls_that_come_faster_than_they_are_taken_are_counted_and_said() -> No
     assert written.lines == [
         "loom: a part of the numbers is not kept: more than 65536 calls of log in half a second\n"
     ]
+
+
+def test_a_run_that_is_finished_takes_no_more_numbers_and_says_so_once() -> None:
+    written = Written()
+
+    with written.run as run:
+        run.log(loss=0.5)
+    run.finish()
+    run.log(loss=0.25)
+    run.log(loss=0.125, step=7)
+
+    assert written.points() == {"loss": [(0, 0.5)]}
+    assert written.lines == [
+        "loom: what is logged now is not kept: run.finish() was called; "
+        "another process is another run\n"
+    ]
+
+
+def test_a_run_that_nobody_watches_has_no_page_and_shows_where_it_is() -> None:
+    written = Written()
+    run = written.run
+    for step in run.steps(3):
+        with step:
+            pass
+
+    run.tags = "one"  # type: ignore[assignment]  # a word alone is one tag
+    run.tags += ("two", "one")
+    run.notes = "as before"
+
+    assert (run.url, run.tags, run.notes) == (None, ("one", "two"), "as before")
+    assert repr(run) == f"<loom run {run.id}: rank 0 of 1, step 3>"
+    with pytest.raises(ValueError, match="goal must be 'min' or 'max', not 'down'"):
+        run.metric("rmse", goal="down")  # type: ignore[arg-type]

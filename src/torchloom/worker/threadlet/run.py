@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import index
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import provoked
@@ -21,6 +21,8 @@ RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is ther
 _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _COURSE = "torchloom.worker.running.course"
+
+M = TypeVar("M")
 
 _run: "Run | None" = None
 
@@ -88,6 +90,9 @@ class Run:
         self._inside = False
         self._logged = -1  # the step of what was logged last outside of loops
         self._names: Mapping[str, Any] = {}  # and what was logged in it
+        self._is_finished = False
+        self._tags: tuple[str, ...] = ()
+        self._notes = ""
         self._course: Any = None  # a Course, once there is something to carry
         self._live: Any = None  # its Recovery, in loops whose members may be replaced
         self._error: BaseException | None = None  # of a step or section, held back
@@ -164,6 +169,68 @@ class Run:
         """Say that something happened in this step."""
         self._threadlet.event(kind, facts)
 
+    def finish(self) -> None:
+        """Send what was logged, and end what this process says of its run; logging is over then.
+
+        `with loom.init() as run:` does so at the end of the block.
+        """
+        if not self._is_finished:
+            self._is_finished = True
+            if not self._threadlet.finish():
+                sys.stderr.write("loom: not all that was logged has reached the agent\n")
+            self.add = self._refuse
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
+
+    def _refuse(self, step: int, values: Mapping[str, Any], at: int | None = None) -> None:
+        why = "run.finish() was called; another process is another run"
+        self._threadlet.notes.drop("what is logged now", why)
+
+    # What it is known by.
+
+    @property
+    def url(self) -> str | None:
+        """Return where the dashboard shows this job; nothing where the plane serves none here."""
+        if not self._threadlet.seat.agent:
+            return None
+        from urllib.parse import quote
+
+        from torchloom.client import plane
+
+        page = plane.page()
+        return f"{page}/jobs/{quote(self.id, safe='')}" if page else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words that the run is found by; to be set as a whole."""
+        return self._tags
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        words = (tags,) if isinstance(tags, str) else tags
+        self._tags = tuple(dict.fromkeys(map(str, words)))
+        self._threadlet.event("labels", {"tags": list(self._tags)})
+
+    @property
+    def notes(self) -> str:
+        """What a person is to know of the run; to be set."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: str) -> None:
+        self._notes = str(notes)
+        self._threadlet.event("labels", {"notes": self._notes})
+
+    def __repr__(self) -> str:
+        seat, url = self._threadlet.seat, self.url
+        about = [f"rank {seat.rank} of {seat.world_size}", f"step {self._boundary.step}"]
+        about = ([f"project {self.project!r}"] if self.project else []) + about
+        return f"<loom run {self.id}: {', '.join(about + ([url] if url else []))}>"
+
     def metric(self, name: str, goal: Literal["min", "max"]) -> None:
         """Say which way a metric is to go, where its name does not; its run keeps that."""
         if goal not in ("min", "max"):
@@ -204,13 +271,14 @@ class Run:
         """Return the step that this life went on from; known when `steps` has begun."""
         return self._course.resumed_from if self._course is not None else None
 
-    def wrap(self, model: Any, name: str = "", **options: Any) -> Any:
+    def wrap(self, model: M, name: str = "", **options: Any) -> M:
         """Return the model as all ranks train it; checkpoints carry its weights and buffers.
 
         Call it when the ranks have met, and make the optimizer from what it returns. Options are
         those of DistributedDataParallel.
         """
-        return self._carried().wrap(model, name, options)
+        wrapped: M = self._carried().wrap(model, name, options)
+        return wrapped
 
     def loader(
         self,

@@ -26,6 +26,7 @@ from torchloom.worker.threadlet.seat import Seat
 from torchloom.worker.threadlet.vitals import Vitals
 
 State = dict[str, Any]
+_FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
 _WELCOME = 2.0  # seconds that a life after the first waits for the values of the one before
 
 
@@ -218,6 +219,12 @@ class Threadlet:
         self.introduce()
 
     # The end.
+
+    def finish(self) -> bool:
+        """Say goodbye once the agent has all that was logged; tell whether it has."""
+        has_all = self._link is None or self._link.flush(_FLUSH)
+        self.close()
+        return has_all
 
     def close(self) -> None:
         """Say goodbye, and all that has not been said."""
