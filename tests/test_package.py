@@ -3,18 +3,57 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import torchloom
 from torchloom.runner.api import Runner, get_runner
-from torchloom.worker.threadlet.run import init
+from torchloom.worker.threadlet.run import Run, init
+
+ROOT = Path(__file__).parents[1]
+TYPED = """import torchloom as loom
+
+
+class Net:
+    depth: int = 3
+
+
+with loom.init() as run:
+    reveal_type(run.wrap(Net()))
+    run.wrap(Net(), "critic").breadth += run.wrap(Net()).depth
+"""
 
 
 def test_every_public_name_is_the_one_of_its_room() -> None:
     found = {name: getattr(torchloom, name) for name in torchloom.__all__}
 
-    assert found == {"Runner": Runner, "get_runner": get_runner, "init": init}
+    assert found == {"Run": Run, "Runner": Runner, "get_runner": get_runner, "init": init}
+
+
+@pytest.mark.process
+def test_public_names_are_listed_before_anything_is_imported() -> None:
+    program = "import sys, torchloom as loom; print(*dir(loom)); print('msgspec' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    listed, is_imported = done.stdout.splitlines()
+    assert {*torchloom.__all__, "__version__"} <= set(listed.split())
+    assert is_imported == "False"
+
+
+@pytest.mark.process
+def test_a_type_checker_knows_a_wrapped_model_as_what_it_was(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TYPED)
+
+    words = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(program)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[:-1] == [
+        f'{program}:9: note: Revealed type is "program.Net"',
+        f'{program}:10: error: "Net" has no attribute "breadth"  [attr-defined]',
+    ]
 
 
 def test_a_name_there_is_not_is_an_attribute_error() -> None:

@@ -52,6 +52,7 @@ def test_a_shard_is_read_with_what_a_manifest_can_hold() -> None:
             "optimizer_state": True,
             "rng_state": False,
             "epoch": 2,
+            "not_finite": False,
             "versions": {"torch": "2.13", "python": "3.11"},
             "metrics": {"loss": 0.25, "steps": 3.0},
         },

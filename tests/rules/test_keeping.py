@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.rules.keeping import Saved, Wishes, excess, wishes_of
+from torchloom.rules.keeping import Saved, Wishes, excess, sound, wishes_of
 
 LOSSES = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
 SAVED = st.dictionaries(st.integers(0, 300), LOSSES, max_size=30).map(
@@ -93,3 +93,14 @@ def test_what_was_left_stays_when_it_is_looked_at_again(
     left = [each for each in found if each.step not in gone]
 
     assert excess(left, wishes, held) == ()
+
+
+def test_while_a_loss_is_not_finite_the_newest_from_before_it_is_sound() -> None:
+    steps = (10, 20, 30, 40)
+
+    assert sound(steps, None, ()) == frozenset()
+    assert sound(steps, 35, ()) == {30}
+    assert sound(steps, 30, ()) == {20, 30}  # what made it so may be in the later one
+    assert sound(steps, None, {40}) == {30}  # it was saved with one, of which nobody told yet
+    assert sound(steps, 35, {30, 40}) == {20}
+    assert sound(steps, 5, ()) == frozenset()

@@ -17,6 +17,7 @@ from torchloom.bus.messages import (
     Commit,
     Committed,
     Event,
+    Metrics,
     Remove,
     Removed,
 )
@@ -56,6 +57,12 @@ class Node(FakeAgent):
         number = next(self.numbers.setdefault(rank.head.incarnation, itertools.count(1)))
         event = Event(rank.head, kind, facts.get("step", 0), time.time(), facts)
         await self.send(rank.head, number, event, follows=number - 1)
+        await self.stored(rank.head, number)
+
+    async def log(self, rank: FakeRank, name: str, step: int, value: float) -> None:
+        number = next(self.numbers[rank.head.incarnation])
+        said = Metrics(rank.head, (name,), ((step, time.time(), value),))
+        await self.send(rank.head, number, said, follows=number - 1)
         await self.stored(rank.head, number)
 
     async def write(self, rank: FakeRank, step: int, **facts: Any) -> None:
@@ -399,6 +406,43 @@ def test_a_removal_that_fails_is_tried_again_and_one_whose_store_is_gone_is_done
             await until(lambda: states(tmp_path)[10] == "removed")
 
     asyncio.run(scenario())
+
+
+def test_what_was_saved_before_a_loss_was_nan_stays_until_it_is_finite_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> list[str]:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            node, ranks = await launched(exchange)
+            await node.tell(ranks[0], "checkpointing", **{**WISHES, "keep_last": 1, "best": None})
+
+            async def save(step: int, gone: int, **facts: Any) -> None:
+                for rank in ranks:
+                    await node.write(rank, step, **facts)
+                await until(lambda: states(tmp_path).get(step) == "committed")
+                await until(lambda: states(tmp_path)[gone] == "removed")
+
+            await node.write(ranks[0], 10)
+            await node.write(ranks[1], 10)
+            await save(20, gone=10)
+            for rank, step in ((ranks[0], 26), (ranks[1], 25)):
+                if rank is ranks[0]:  # saved with it, before anybody told
+                    for one in ranks:
+                        await node.write(one, 30, not_finite=one is ranks[1])
+                    await until(lambda: states(tmp_path).get(30) == "committed")
+                await node.tell(rank, "nan", name="loss", value="nan", step=step)
+            await save(40, gone=30, not_finite=True)
+            during = await ask(weaver, "jobs")
+            assert states(tmp_path)[20] == "committed"
+            for rank in ranks:
+                await node.log(rank, "loss", 45, 0.5)
+            await save(50, gone=40)
+            await until(lambda: states(tmp_path)[20] == "removed")
+            return [job["warning"] for job in (*during, *await ask(weaver, "jobs"))]
+
+    assert asyncio.run(scenario()) == ["loss is NaN since step 25 (rank 1 first)", ""]
+    assert [one["reason"] for one in noted(tmp_path, "loss_finite")] == ["loss is finite again"]
 
 
 def test_after_each_commit_go_those_that_the_job_does_not_keep(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_jobs_and_ranks_have_the_shape_that_every_door_shows(tmp_path: Path) -> 
         assert set(job) == {
             *("id", "name", "state", "reason", "step", "run_id", "attempt", "generation"),
             *("handle", "scheduler", "owner", "created_at", "started_at", "ended_at"),
-            *("job_id", "status", "world_size"),
+            *("job_id", "status", "world_size", "warning"),
         }
         assert job["world_size"] == 2
         assert (job["id"], job["name"], job["state"], job["step"]) == (

@@ -153,7 +153,14 @@ def test_the_project_that_a_program_names_is_that_of_its_run(tmp_path: Path) -> 
 
 def metric(last: float, least: float, greatest: float, step: int) -> dict[str, float]:
     """Return what is left of a loss, whose least was at a step."""
-    return {"last": last, "min": least, "max": greatest, "best": least, "best_step": step}
+    return {
+        "goal": "min",
+        "last": last,
+        "min": least,
+        "max": greatest,
+        "best": least,
+        "best_step": step,
+    }
 
 
 def test_a_job_that_has_ended_is_summed_up_with_what_comes_late(tmp_path: Path) -> None:

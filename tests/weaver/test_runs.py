@@ -219,6 +219,7 @@ def test_runs_are_compared_side_by_side(full: Store) -> None:
     assert told["metrics"] == [
         {
             "name": "loss",
+            "goal": "min",
             "last": [0.5, 0.25],
             "best": [0.25, 0.125],
             "best_step": [3, 3],
@@ -250,6 +251,6 @@ def test_a_job_that_waits_is_found_by_the_labels_of_its_spec(full: Store) -> Non
 def test_a_run_that_goes_on_has_its_metrics_by_now(full: Store) -> None:
     run = shown(full, "gpt-4")
 
-    loss = {"last": 0.1, "min": 0.1, "max": 0.1, "best": 0.1, "best_step": 1}
+    loss = {"goal": "min", "last": 0.1, "min": 0.1, "max": 0.1, "best": 0.1, "best_step": 1}
     assert run["metrics"] == {"loss": loss}
     assert (run["summary"], run["recorded"], run["commit"]) == (None, None, None)

@@ -4,15 +4,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from torchloom.bus.messages import VERSION, Event, Goodbye, Head, Metrics
 from torchloom.weaver.store import Numbered, Store
 from torchloom.weaver.store.rows import Happening, Job, Told
 from torchloom.weaver.summary import (
     faults_of,
     is_due,
-    lower_is_better,
     metrics_of,
     summary_of,
 )
@@ -69,8 +66,22 @@ def test_a_summary_has_what_ranks_told_and_the_weaver_saw(store: Store) -> None:
         "wall_seconds": 60.5,
         "restarts": 1,
         "metrics": {
-            "accuracy": {"last": 0.3, "min": 0.1, "max": 0.3, "best": 0.3, "best_step": 2},
-            "loss": {"last": 0.7, "min": 0.5, "max": 0.7, "best": 0.5, "best_step": 1},
+            "accuracy": {
+                "goal": "max",
+                "last": 0.3,
+                "min": 0.1,
+                "max": 0.3,
+                "best": 0.3,
+                "best_step": 2,
+            },
+            "loss": {
+                "goal": "min",
+                "last": 0.7,
+                "min": 0.5,
+                "max": 0.7,
+                "best": 0.5,
+                "best_step": 1,
+            },
         },
     }
 
@@ -102,24 +113,8 @@ def test_metrics_are_those_of_the_lowest_rank_that_has_them(store: Store) -> Non
         stored(store, Metrics(head, ("loss",), ((1, 10.0, value),)), rank=rank)
 
     assert metrics_of(store.records, "job-1") == {
-        "loss": {"last": 0.5, "min": 0.5, "max": 0.5, "best": 0.5, "best_step": 1}
+        "loss": {"goal": "min", "last": 0.5, "min": 0.5, "max": 0.5, "best": 0.5, "best_step": 1}
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "lower"),
-    [
-        ("loss", True),
-        ("eval/Loss", True),
-        ("word_error_rate", True),
-        ("step_time", True),
-        ("perplexity", True),
-        ("accuracy", False),
-        ("throughput", False),
-    ],
-)
-def test_which_way_a_metric_is_to_go_is_in_its_name(name: str, lower: bool) -> None:
-    assert lower_is_better(name) is lower
 
 
 def test_the_best_is_the_first_of_the_best_and_never_what_is_no_number(store: Store) -> None:
@@ -129,9 +124,23 @@ def test_the_best_is_the_first_of_the_best_and_never_what_is_no_number(store: St
     stored(store, Metrics(head, ("loss", "accuracy", "odd"), rows))
 
     assert metrics_of(store.records, "job-1") == {
-        "accuracy": {"last": "nan", "min": 0.4, "max": 0.5, "best": 0.5, "best_step": 0},
-        "loss": {"last": "nan", "min": 0.4, "max": 0.5, "best": 0.4, "best_step": 1},
-        "odd": {"last": "nan", "min": None, "max": None, "best": None, "best_step": None},
+        "accuracy": {
+            "goal": "max",
+            "last": "nan",
+            "min": 0.4,
+            "max": 0.5,
+            "best": 0.5,
+            "best_step": 0,
+        },
+        "loss": {"goal": "min", "last": "nan", "min": 0.4, "max": 0.5, "best": 0.4, "best_step": 1},
+        "odd": {
+            "goal": None,
+            "last": "nan",
+            "min": None,
+            "max": None,
+            "best": None,
+            "best_step": None,
+        },
     }
 
 

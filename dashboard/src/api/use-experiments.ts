@@ -61,6 +61,7 @@ export interface Difference {
 
 export interface Outcome {
   name: string;
+  goal: "min" | "max" | null;
   last: Metric["last"][];
   best: Metric["best"][];
   best_step: (number | null)[];

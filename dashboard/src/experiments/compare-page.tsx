@@ -12,6 +12,7 @@ import { MOST_RUNS } from "./compare-address";
 import { CompareCharts } from "./compare-charts";
 import { CompareParts } from "./compare-parts";
 import { CompareRuns } from "./compare-runs";
+import { standing } from "./live-runs";
 import styles from "./compare-page.module.css";
 
 /** Runs side by side: their curves over each other, and only what differs of all else. */
@@ -20,8 +21,7 @@ export function ComparePage() {
   const [baseWord, setBase] = useWord("base");
   const asked = useMemo(() => [...new Set(words)].slice(0, MOST_RUNS), [words]);
   const jobs = useLive({ topic: "jobs" }).value?.items;
-  const states = (jobs ?? []).filter((job) => asked.includes(job.id)).map((job) => `${job.id}:${job.state}`);
-  const { data, error } = useComparison(asked, states.join(" "));
+  const { data, error } = useComparison(asked, standing(jobs ?? [], asked));
   const runs = useMemo(() => {
     const known = new Map(jobs?.map((job) => [job.id, job]));
     return data?.runs.map((run) => {

@@ -14,7 +14,7 @@ interface Props {
 export function CompareParts({ comparison, runs, base }: Props) {
   const { config, same, metrics, git, packages, environment } = comparison;
   const given = linesOf(config, base);
-  const outcomes = outcomesOf(metrics, base, runs.map((run) => run.ended_at !== null));
+  const outcomes = outcomesOf(metrics, base);
   const around = [
     ["Source", linesOf(git, base)],
     ["Machine", linesOf(environment, base)],

@@ -31,13 +31,12 @@ export function linesOf(rows: readonly Difference[], base: number): Line[] {
   });
 }
 
-/** Return what came of each metric: last and best, the best of all marked; a run that goes on is left out. */
-export function outcomesOf(rows: readonly Outcome[], base: number, isOver: readonly boolean[]): Line[] {
+/** Return what came of each metric: last, or current, and best; the best of all is marked. */
+export function outcomesOf(rows: readonly Outcome[], base: number): Line[] {
   return rows
     .filter(({ name }) => !name.startsWith("loom/"))
     .map(({ name, last, best, best_step: steps, winner }) => {
       const cells = last.map((value, at): Cell => {
-        if (isOver[at] === false) return { text: "goes on", kind: "missing" };
         if (value === null) return { text: "not logged", kind: "missing" };
         const top = best[at] == null ? "" : ` (best ${measured(best[at])} at ${steps[at] ?? "?"})`;
         const kind = at === base ? "base" : value === last[base] ? "same" : "other";

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 
 import type { ListedRun } from "../api/use-experiments";
 import type { JobRow } from "../api/wire";
-import { livened, newsOf } from "./live-runs";
+import { livened, newsOf, standing } from "./live-runs";
 
 const loss = { last: 0.5, best: 0.5, best_step: 1 };
 const runs = [
@@ -27,4 +27,10 @@ test("news are other states, and other runs", () => {
   expect([newsOf(undefined), newsOf([job("a", "RUNNING", {}), job("b", "FAILED", {})])]).toEqual([
     ...["", "a:RUNNING b:FAILED"],
   ]);
+});
+
+test("runs that are compared stand elsewhere with another state and some percent further on", () => {
+  const at = (step: number | null) => standing([job("a", "RUNNING", { step }), job("c", "FAILED", {})], ["a", "b"]);
+
+  expect([at(null), at(1234), at(1249), at(1251)]).toEqual(["a:RUNNING:", ...[1200, 1200, 1300].map((n) => `a:RUNNING:${n}`)]);
 });

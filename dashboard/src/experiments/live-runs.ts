@@ -20,3 +20,10 @@ export function livened(runs: readonly ListedRun[], jobs: readonly JobRow[]): Li
 export function newsOf(jobs: readonly JobRow[] | undefined): string {
   return (jobs ?? []).map((job) => `${job.id}:${job.state}`).join(" ");
 }
+
+/** Return a word that is another one when one of these runs is in another state, or some percent further. */
+export function standing(jobs: readonly JobRow[], asked: readonly string[]): string {
+  const known = jobs.filter((job) => asked.includes(job.id));
+  const place = (step: number | null) => (step === null ? "" : Number(step.toPrecision(2)));
+  return known.map(({ id, state, step }) => `${id}:${state}:${place(step)}`).join(" ");
+}

@@ -29,6 +29,11 @@ export function JobHeader({ job, controls }: { job: JobRow; controls: ReactNode 
             {job.reason}
           </span>
         ) : null}
+        {job.warning ? (
+          <span className={styles.warning} data-testid="job-warning">
+            {job.warning}
+          </span>
+        ) : null}
         <div className={styles.controls}>{controls}</div>
       </div>
       <dl className={styles.facts}>

@@ -26,8 +26,8 @@ export function JobLine({ job, top }: { job: JobRow; top: number }) {
       </div>
       <div role="cell" className={styles.name}>
         <Link href={`/jobs/${encodeURIComponent(job.id)}`}>{job.name || job.id}</Link>
-        <p title={`${job.id} ${about}`}>
-          <code>{job.id}</code> {about}
+        <p title={[job.id, job.warning, about].filter(Boolean).join(" ")}>
+          {job.warning ? <span className={styles.warning}>{job.warning}</span> : <code>{job.id}</code>} {about}
         </p>
       </div>
       <div role="cell" className={styles.progress}>

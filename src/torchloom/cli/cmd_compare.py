@@ -20,7 +20,8 @@ _MOST_PACKAGES = 20  # shown without --all
 def command(runs: tuple[str, ...], whole: bool, as_json: bool) -> None:
     """Show how runs differ: config, results, source, packages, machine.
 
-    Of what is the same in all runs nothing is shown but how much it is. `*` marks the best.
+    Of what is the same in all runs nothing is shown but how much it is. `*` marks the best, where
+    it is known which way a metric is to go: by its name, or by `run.metric(name, goal="min")`.
     """
     from torchloom.client import chosen
 

@@ -68,7 +68,8 @@ def _time(job: live.Live) -> datetime:
 def _row(job: live.Live) -> tuple[str, ...]:
     step = "-" if job["step"] is None else str(job["step"])
     took = lasted(job["started_at"], job["ended_at"])
-    return job["id"], job["state"], step, age(job["created_at"]), took, job["reason"]
+    why = "; ".join(filter(None, (job["reason"], job.get("warning"))))
+    return job["id"], job["state"], step, age(job["created_at"]), took, why
 
 
 def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:

@@ -98,6 +98,8 @@ def _show_stranger(job: live.Live, as_json: bool) -> None:
     from torchloom.client import plane
 
     click.echo(job_text(job, plane.ask("knobs", job=job["id"])))
+    for name, value in live.labels(job):
+        click.echo(f"{name:<7}{value}")
     click.echo("\n" + ranks_text(job["ranks"]))
 
 
@@ -119,7 +121,8 @@ def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
         place = {"host": record.host, "log_dir": record.log_dir}
         lost = {"lost_log_bytes": record.lost_log_bytes}
         shown = [rank_shape(rank, record.host, lives[rank]) for rank in ranks]
-        echo_json({**job, **place, **lost, "error": error, "ranks": shown})
+        labels = {"tags": (known or {}).get("tags", []), "notes": (known or {}).get("notes", "")}
+        echo_json({**job, **place, **lost, **labels, "error": error, "ranks": shown})
         return
     for name, value in _facts(record, known):
         click.echo(f"{name:<9}{value}")
@@ -163,6 +166,9 @@ def _facts(record: Record, known: live.Live | None) -> list[tuple[str, str]]:
         facts.insert(3, ("step", str(known["step"])))
     if why := cold_starts(record):
         facts.append(("start", printable(why)))
+    if warning := known and known.get("warning"):
+        facts.insert(3, ("warning", printable(warning)))
+    facts += live.labels(known)
     if record.lost_log_bytes:
         facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
     return facts

@@ -55,6 +55,16 @@ def rank_of(live: Live | None, role: str, rank: int) -> Live:
     return next((r for r in ranks if (r["role"], r["rank"]) == (role, rank)), {})
 
 
+def labels(live: Live | None) -> list[tuple[str, str]]:
+    """Return what a program has said of its run for people, as lines."""
+    from torchloom.cli.output import printable
+
+    found = live or {}
+    tags, notes = ", ".join(found.get("tags", ())), found.get("notes", "")
+    lines = (("tags", tags), ("notes", " ".join(notes.split())))
+    return [(name, printable(text)) for name, text in lines if text]
+
+
 def _ask(name: str, **facts: Any) -> Any:
     from torchloom.client import places, plane
 

@@ -76,6 +76,7 @@ def job_shape(
         "state": state,
         "status": state,
         "reason": live["reason"] if live and state != record.state.name else record.reason,
+        "warning": live.get("warning", "") if live else "",
         "step": live["step"] if live else None,
         "world_size": len(record.ranks) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,

@@ -31,6 +31,22 @@ def find() -> dict[str, Any] | None:
         return None
 
 
+def page() -> str | None:
+    """Return where this user's plane serves its page on this host; nothing where it serves none.
+
+    Nobody is asked: a server that answers has said so in its card.
+    """
+    import json
+    import os
+
+    try:
+        card = json.loads(places.card().read_text())
+        os.kill(int(card["pid"]), 0)
+        return str(card["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def shape(found: dict[str, Any]) -> dict[str, Any]:
     """Return of how a plane is what `loom up --status --json` prints."""
     return {name: found[name] for name in _SHAPE}

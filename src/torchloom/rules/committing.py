@@ -74,12 +74,14 @@ class Collected:
             return None
         rank = str(shard.rank)
         is_lowest = self.lowest in (-1, shard.rank) or shard.rank < self.lowest
+        facts = shard.facts if is_lowest else self.facts
+        told = (self.facts.get("not_finite"), shard.facts.get("not_finite"))
         return Collected(
             shard.world_size,
             {**self.parts, rank: (shard.size, shard.hash)},
             {other: why for other, why in self.failed.items() if other != rank},
             shard.rank if is_lowest else self.lowest,
-            shard.facts if is_lowest else self.facts,
+            {**facts, "not_finite": True} if any(told) else facts,
         )
 
     def fail(self, rank: int, why: str) -> "Collected":
@@ -159,6 +161,7 @@ def _facts_of(said: Mapping[str, Any]) -> dict[str, Any]:
         **words,
         **flags,
         "epoch": _count(said.get("epoch")) or 0,
+        "not_finite": said.get("not_finite") is True,  # a loss, when this was saved
         "versions": {_word(name): _word(text) for name, text in _items(said.get("versions"))},
         "metrics": {
             _word(name): float(value)

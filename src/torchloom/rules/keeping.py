@@ -58,6 +58,18 @@ def excess(
     return tuple(step for step in steps if step not in kept)
 
 
+def sound(steps: Iterable[int], bad: int | None, tainted: Collection[int]) -> frozenset[int]:
+    """Return what stays as the way back while a loss is not finite: the newest from before it.
+
+    `bad` is the first step whose loss was not finite. What was saved before that very step may
+    hold what made it so, then the one before stays, too. `tainted` was saved with such a loss.
+    """
+    if bad is None and not tainted:
+        return frozenset()
+    fine = sorted(step for step in steps if step not in tainted and (bad is None or step <= bad))
+    return frozenset(fine[-2:] if fine and fine[-1] == bad else fine[-1:])
+
+
 def _best(saved: Iterable[Saved], wishes: Wishes) -> set[int]:
     """Return the step of the best one, of several the newest; what has no number is not best."""
     if not wishes.best:

@@ -13,7 +13,7 @@ from torchloom.weaver.knobs import InForce, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.store.rows import Job, Rank, Run
 
 _MOST = 100_000  # rows of one answer
 _LONGEST_WAIT, _LOOK = 3600.0, 0.05  # seconds in which a job's first knobs come
@@ -56,7 +56,10 @@ class Asking:
     async def job(self, asked: Question) -> dict[str, Any]:
         """One job with its ranks."""
         job = job_named(self._weaver.jobs, asked.text("job"))
-        shape = {**self._job(job), "facts": job.facts, "ranks": self._ranks(job)}
+        run = self._weaver.store.state.one(Run, id=job.run_id)
+        config = run.config if run else {}
+        labels = {"tags": list(config.get("tags") or ()), "notes": config.get("notes") or ""}
+        shape = {**self._job(job), **labels, "facts": job.facts, "ranks": self._ranks(job)}
         row = self._weaver.coordinator.submission(job.id)
         return {**shape, "spec": row.spec if row else None}
 

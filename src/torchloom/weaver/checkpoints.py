@@ -191,6 +191,8 @@ class Checkpoints:
 
     def _committed(self, row: Checkpoint, place: str) -> None:
         now = self._shelf.now()
+        if Collected.from_dict(row.shards).facts.get("not_finite"):
+            self._thinning.taint(row)
         done = replace(
             row,
             state=str(Phase.COMMITTED),

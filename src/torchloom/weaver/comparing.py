@@ -6,7 +6,6 @@ from typing import Any
 from torchloom.errors import UserError
 from torchloom.history import compare
 from torchloom.weaver.runs import Reads, shown
-from torchloom.weaver.summary import lower_is_better
 
 MOST = 20  # runs that are compared at once
 _WHOLE = ("config", "timeline", "spec", "recorded", "artifacts", "checkpoints")  # not in a list
@@ -58,13 +57,27 @@ def _given(run: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     rows = []
     for name in sorted({name for metrics in found for name in metrics}):
+        its = [metrics.get(name, {}) for metrics in found]
+        said = {one["goal"] for one in its if one.get("goal")} or {compare.goal_of(name)}
+        goal = said.pop() if len(said) == 1 else None  # runs may be of different minds
+        best = [_best(one, goal) for one in its]
         columns = {
-            which: [metrics.get(name, {}).get(which) for metrics in found]
-            for which in ("last", "best", "best_step")
+            "last": [one.get("last") for one in its],
+            "best": best,
+            "best_step": [
+                one.get("best_step") if value is not None else None
+                for one, value in zip(its, best, strict=True)
+            ],
         }
-        best = compare.winner(columns["best"], lower_is_better(name))
-        rows.append({"name": name, **columns, "winner": best})
+        winner = compare.winner(best, goal == "min") if goal else None
+        rows.append({"name": name, "goal": goal, **columns, "winner": winner})
     return rows
+
+
+def _best(metric: Mapping[str, Any], goal: compare.Goal | None) -> Any:
+    """Return the best of a metric, where there is one; a summary of long ago may say infinite."""
+    value = metric.get("best") if goal else None
+    return value if compare.is_number(value) else None
 
 
 def _sums(run: Mapping[str, Any]) -> dict[str, Any]:

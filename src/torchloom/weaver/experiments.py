@@ -7,7 +7,7 @@ records of it come in late. What a weaver does not live to do, the next one does
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,11 +22,15 @@ from torchloom.weaver.recording import Wanted
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.store import Store
 from torchloom.weaver.store.rows import Fact, Job, Rank, Run, Submission
-from torchloom.weaver.summary import facts_of, is_due, project_of, summary_of
+from torchloom.weaver.summary import GOALS, facts_of, is_due, project_of, summary_of
 
 AFTER = 0.5  # seconds: ranks that start have the machine to themselves until then
 _TOGETHER = 0.3  # seconds in which records of an end come together
 _APART = 0.02  # seconds between what a start finds to be done
+_GOALS_MOST = 200  # metrics of a run whose goal is kept
+_LONGEST = 200  # letters of a name
+_TAGS = 50
+_NOTES = 10_000  # letters
 _log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
@@ -51,6 +55,7 @@ class Experiments:
         self._is_closed = False
         self._named: set[str] = set()  # jobs whose program has said its project
         self._acts = {"record": self._record, "sum": self._sum_up}
+        self._takes = {"init": self._init, "metric": self._metric, "labels": self._label}
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
 
     def start(self) -> None:
@@ -63,14 +68,38 @@ class Experiments:
         self._consider(job, 0.0)
 
     def told(self, rank: Rank, event: Event) -> None:
-        """A program says which project it is part of."""
-        project = event.facts.get("project")
-        if event.kind != "init" or not isinstance(project, str) or not project:
-            return
+        """A program says which project it is part of, or something else that its run is to keep."""
         job = self._jobs.get(rank.job)
-        if job is not None and job.id not in self._named:
+        if job is not None and (take := self._takes.get(event.kind)) is not None:
+            take(job, event.facts)
+
+    def _init(self, job: Job, facts: Mapping[str, Any]) -> None:
+        project = facts.get("project")
+        if isinstance(project, str) and project and job.id not in self._named:
             self._named.add(job.id)
             self._put_brief(job, {"project": project}, wins=False)
+
+    def _metric(self, job: Job, facts: Mapping[str, Any]) -> None:
+        """Which way a metric is to go."""
+        name, goal = facts.get("name"), facts.get("goal")
+        run = self._store.state.one(Run, id=job.run_id)
+        goals = dict(run.config.get(GOALS) or {}) if run else {}
+        if isinstance(name, str) and goal in ("min", "max") and len(goals) < _GOALS_MOST:
+            self._put_brief(job, {GOALS: {**goals, name[:_LONGEST]: goal}}, wins=True)
+
+    def _label(self, job: Job, facts: Mapping[str, Any]) -> None:
+        """Tags and notes, as the program has them now; the tags of a spec stay."""
+        found: dict[str, Any] = {}
+        if isinstance(tags := facts.get("tags"), list):
+            row = self._store.state.one(Submission, job=job.id)
+            given = (row.spec.get("tags") or ()) if row else ()
+            said = [str(tag)[:_LONGEST] for tag in tags[:_TAGS]]
+            found["tags"] = list(dict.fromkeys([*given, *said]))
+        if isinstance(notes := facts.get("notes"), str):
+            found["notes"] = notes[:_NOTES]
+        run = self._store.state.one(Run, id=job.run_id)
+        if run is not None and found and (config := {**run.config, **found}) != run.config:
+            self._store.state.put(replace(run, config=config))
 
     def stored(self, job: str) -> None:
         """Records of a job are stored: an end that was summed up without them is not any more."""
@@ -143,7 +172,10 @@ class Experiments:
     def _keep(self, job: Job, record: dict[str, Any]) -> None:
         with self._store.state.together():
             self._store.state.put(Fact(recording.FACT + job.run_id, record))
-            self._put_brief(job, recording.brief(record), wins=True)
+            run, found = self._store.state.one(Run, id=job.run_id), recording.brief(record)
+            told = run.config.get("tags") or () if run else ()
+            found["tags"] = list(dict.fromkeys([*found["tags"], *told]))
+            self._put_brief(job, found, wins=True)
 
     def _put_brief(self, job: Job, found: dict[str, Any], wins: bool) -> None:
         """Add to what lists show of a run."""

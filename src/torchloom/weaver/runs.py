@@ -15,7 +15,7 @@ from torchloom.weaver.ordering import CONFIG, order_of
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store import RecordStore, StateStore
 from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
-from torchloom.weaver.summary import SUMMARY, metrics_of
+from torchloom.weaver.summary import GOALS, SUMMARY, metrics_of
 from torchloom.weaver.surroundings.origin import spec_shown
 from torchloom.weaver.timeline import config_of, timeline_of
 
@@ -174,7 +174,9 @@ def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
     config: Mapping[str, Any] = run.config if run else {}
     is_over = JobState(job.state).is_final
     summary = job.facts.get(SUMMARY) if is_over else None
-    metrics = summary["metrics"] if summary else metrics_of(store.records, job.id)
+    metrics = (
+        summary["metrics"] if summary else metrics_of(store.records, job.id, config.get(GOALS))
+    )
     return {
         "run_id": job.run_id,
         "job_id": job.id,
@@ -184,6 +186,7 @@ def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
         "reason": job.reason,
         **{name: config.get(name) or "" for name in _LABELS},
         "tags": list(config.get("tags") or ()),
+        "notes": config.get("notes") or "",
         "commit": config.get("commit"),
         "branch": config.get("branch"),
         "dirty": config.get("dirty"),
@@ -246,7 +249,8 @@ def _is_wanted(
 def _has(brief: Mapping[str, Any], text: str) -> bool:
     """Tell whether every word of a text is in something that a run is known by."""
     names = ("run_id", "name", "owner", "project", "group", "commit", "branch", "state", "reason")
-    known = " ".join([*(str(brief[name] or "") for name in names), *brief["tags"]]).lower()
+    words = [*(str(brief[name] or "") for name in names), *brief["tags"], brief["notes"]]
+    known = " ".join(words).lower()
     return all(word in known for word in text.lower().split())
 
 

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
 from torchloom.bus.codec import Reader
-from torchloom.bus.messages import DeviceEvent
+from torchloom.bus.messages import DeviceEvent, Metrics
 from torchloom.rules.drmap import DeviceState
 from torchloom.weaver.agents import Agents
 from torchloom.weaver.alerts import NoAlerts, read_alerts
@@ -24,6 +24,7 @@ from torchloom.weaver.coordinator import Coordinator
 from torchloom.weaver.devices import Devices
 from torchloom.weaver.errands import Errands
 from torchloom.weaver.experiments import Experiments
+from torchloom.weaver.finite import Finite
 from torchloom.weaver.guards import Guards
 from torchloom.weaver.hangs import Hangs
 from torchloom.weaver.ingest import Ingest
@@ -98,6 +99,7 @@ class Weaver:
         self.guards = Guards(
             store, self.jobs, self.roster, self.ledger, self.commands, self.journal
         )
+        self.finite = Finite(self.jobs, self.journal)
         self.experiments = Experiments(store, self.jobs, self.roster, self.devices, self.host)
         self.coordinator = Coordinator(
             state,
@@ -150,13 +152,14 @@ class Weaver:
 
     def _connect(self) -> None:
         """Have the parts tell one another what each must hear of."""
+        self.reports.listen(self.finite.told)  # before what may end the ranks
         self.reports.listen(self.responses.told)
         self.reports.listen(self.experiments.told)
         self.reports.listen(self.prompting.told)
         self.reports.hear(self.checkpoints.told, self.shelf.settle)
         self.reports.step_of = self.agents.step
         self.reports.on_end(self.hangs.forget)
-        self.ingest.on_metrics = self.guards.saw
+        self.ingest.on_metrics = self._saw
         self.ingest.on_stored = self.experiments.stored
         self.jobs.on_change = self.experiments.changed
         self.agents.on_rank = self.checkpoints.known
@@ -171,6 +174,10 @@ class Weaver:
         self.every(_ROOM, self.prompting.look)
         self.every(_ROOM, self.coordinator.rooms.look)
         self.every(PERIOD, self.retaining.look_soon)
+
+    def _saw(self, metrics: Metrics) -> None:
+        self.finite.saw(metrics)
+        self.guards.saw(metrics)
 
     def _connect_regrouping(self) -> None:
         """Have the parts hear of jobs whose members change while they run."""

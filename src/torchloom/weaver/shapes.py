@@ -7,6 +7,7 @@ from typing import Any
 
 from torchloom.bus.messages import Progress
 from torchloom.bus.page import Phase
+from torchloom.rules import finite
 from torchloom.weaver.store.rows import (
     Checkpoint,
     Command,
@@ -38,6 +39,7 @@ def job_shape(job: Job, step: int | None, ranks: int | None) -> dict[str, Any]:
         "state": job.state,
         "status": job.state,
         "reason": job.reason,
+        "warning": finite.words(job.facts.get(finite.FACT) or {}),
         "step": step,
         "world_size": ranks,
         "attempt": job.attempt,

@@ -5,21 +5,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from torchloom.history.compare import Goal, goal_of
 from torchloom.specs.job import JobState
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store import RecordStore, StateStore, curves
-from torchloom.weaver.store.rows import Happening, Job, Point, Told
+from torchloom.weaver.store.rows import Happening, Job, Point, Run, Told
 
 SUMMARY = "summary"  # among a job's facts
 SUMMARIZED = "summarized"  # among them, too: of which end it is the summary
+GOALS = "goals"  # in a run's config: which way its program says that metrics are to go
 _PAGE = 1000  # events that are read at a time
-_LOWER = (
-    "loss",
-    "error",
-    "perplexity",
-    "time",
-    "seconds",
-)  # of what is called so, the least is the best
 _BAD_EXIT = re.compile(r"exit_(?:code_(?!0(?:_|$))|signal_).*?(?:_rank_(?P<rank>\d+))?")
 _FAULTS = ("hang", "fail", "node_lost", "notice", "kill")  # told by the weaver
 _TOLD_FAULTS = ("nan", "collective_error", "threadlet_failed")  # told by ranks
@@ -29,6 +24,7 @@ _WANTED = (*_TOLD_FAULTS, "trained", "init", "goodbye")
 def summary_of(state: StateStore, records: RecordStore, job: Job) -> dict[str, Any]:
     """Return the summary of a job from what is stored of it; the same whenever it is asked for."""
     told = list(_told(records, job.id))
+    run = state.one(Run, id=job.run_id)
     trained: Mapping[str, Any] = next(
         (one.facts for one in reversed(told) if one.kind == "trained"), {}
     )
@@ -37,7 +33,7 @@ def summary_of(state: StateStore, records: RecordStore, job: Job) -> dict[str, A
         "samples": _whole(trained.get("samples")),
         "wall_seconds": _wall_seconds(job),
         "restarts": max(0, job.attempt - 1),
-        "metrics": metrics_of(records, job.id),
+        "metrics": metrics_of(records, job.id, run.config.get(GOALS) if run else None),
         "faults": faults_of(job, _happened(state, job.id), told),
     }
 
@@ -47,32 +43,30 @@ def is_due(job: Job) -> bool:
     return JobState(job.state).is_final and job.facts.get(SUMMARIZED) != job.ended_at
 
 
-def metrics_of(records: RecordStore, job: str) -> dict[str, dict[str, Any]]:
+def metrics_of(
+    records: RecordStore, job: str, goals: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the last, least, greatest and best of each metric, by the lowest rank that has it."""
     extremes = {(one.name, one.rank, one.role): one for one in curves.best(records, job)}
     found: dict[str, dict[str, Any]] = {}
     for last in sorted(curves.last(records, job), key=lambda one: (one.name, one.rank, one.role)):
         if last.name not in found:
             extreme = extremes.get((last.name, last.rank, last.role))
-            found[last.name] = _metric(last, extreme)
+            found[last.name] = _metric(last, extreme, goal_of(last.name, goals))
     return found
 
 
-def _metric(last: Point, extreme: curves.Best | None) -> dict[str, Any]:
+def _metric(last: Point, extreme: curves.Best | None, goal: Goal | None) -> dict[str, Any]:
     low, high = (extreme.low, extreme.high) if extreme is not None else (None, None)
-    best = low if lower_is_better(last.name) else high
+    best = {"min": low, "max": high, None: None}[goal]
     return {
+        "goal": goal,
         "last": plain(last.value),
         "min": plain(low.value) if low else None,
         "max": plain(high.value) if high else None,
         "best": plain(best.value) if best else None,
         "best_step": best.step if best else None,
     }
-
-
-def lower_is_better(name: str) -> bool:
-    """Tell by the name of a metric which way it is to go."""
-    return any(word in name.lower() for word in _LOWER)
 
 
 def plain(value: float) -> float | str:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from torchloom.rules import finite
 from torchloom.rules.committing import Phase
-from torchloom.rules.keeping import Saved, excess, wishes_of
+from torchloom.rules.keeping import Saved, excess, sound, wishes_of
 from torchloom.weaver.errands import Errands, Said
 from torchloom.weaver.jobs import SAVING, Jobs, is_over
 from torchloom.weaver.shelf import Shelf
@@ -21,6 +22,7 @@ class Thinning:
         self._jobs = jobs
         self._shelf = shelf
         self._errands = errands
+        self._tainted: dict[str, set[int]] = {}  # steps saved when a loss was not finite, by job
 
     def remove(self, row: Checkpoint, author: str, reason: str) -> Checkpoint:
         """Have a checkpoint go: that it is to go is stored, then somebody is asked."""
@@ -31,14 +33,23 @@ class Thinning:
         return row
 
     def held(self, job: Job) -> frozenset[int]:
-        """Return the steps that must stay: the last committed, and what the job went on from."""
+        """Return the steps that must stay.
+
+        The last committed, what the job went on from, and the last one from before a loss was not
+        finite, until it is again.
+        """
         rows = self._shelf.committed(job.id)
         last = max(rows, key=lambda row: row.committed_at or 0.0, default=None)
         restored = job.facts.get(RESTORED) or {}
         steps = {last.step, rows[0].step} if last else set()
         if not is_over(job) and restored.get("generation") == job.generation:
             steps.add(restored["step"])
-        return frozenset(steps)
+        bad, tainted = finite.since(job.facts.get(finite.FACT) or {}), self._tainted.get(job.id)
+        return sound((row.step for row in rows), bad, tainted or ()) | steps
+
+    def taint(self, row: Checkpoint) -> None:
+        """Know that a loss was not finite when this was saved, before its event has come."""
+        self._tainted.setdefault(row.job, set()).add(row.step)
 
     def thin(self, row: Checkpoint) -> None:
         """Have those go that the job does not keep; only its present ranks say which."""

@@ -147,7 +147,7 @@ def check_all(logged: Logged, first: int, last: int, buckets: int) -> None:
         values = [point.value for point in all_of_it[best.name]]
         assert best.count == len(values)
         for point, pick in ((best.low, min), (best.high, max)):
-            wanted = extreme(values, pick)
+            wanted = extreme([value for value in values if math.isfinite(value)], pick)
             where = [p for p in all_of_it[best.name] if p.value == wanted]
             assert point == (where[0] if where else None)
 

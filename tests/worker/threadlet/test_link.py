@@ -91,7 +91,8 @@ def test_what_was_logged_is_looked_at_in_each_tick_and_not_at_each_waking(tmp_pa
     errors: list[BaseException] = []
     register = Register(HEAD, "trainer", 0, "here", 1, 1, "trainer/0", (), "none", (), 1, "")
     nobody = str(tmp_path / "agent")
-    link = Link(nobody, lambda: register, lambda message: None, collect, errors.append)
+    told = (lambda: register, lambda message: None, collect, errors.append, lambda metrics: metrics)
+    link = Link(nobody, *told)
     link.start()
 
     def woken() -> bool:

@@ -48,7 +48,7 @@ def test_stacks_are_told_at_once_and_are_no_record(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen()
-    link = Link(str(tmp_path / "s"), lambda: REGISTER, print, lambda: (), print)
+    link = Link(str(tmp_path / "s"), lambda: REGISTER, print, lambda: (), print, lambda m: m)
     link.start()
     call = Call(listener.accept()[0])
     assert call.hear() == REGISTER

@@ -62,7 +62,7 @@ def job_text(job: Fact, knobs: Sequence[Fact]) -> str:
     values = " ".join(f"{knob['name']}={shown(knob['value'])}" for knob in knobs)
     facts = {
         "job": f"{job['id']} ({job['name']})" if job["name"] else job["id"],
-        "state": f"{job['state']} {job['reason']}".strip(),
+        "state": f"{job['state']} {job['reason']} {job.get('warning', '')}".strip(),
         "step": step(job["step"]),
         "ranks": summary(ranks),
         "knobs": values or "none",

@@ -19,6 +19,7 @@ class Job(Answer):
     state: JobState
     status: JobState
     reason: str
+    warning: str
     step: int | None
     world_size: int | None
     attempt: int

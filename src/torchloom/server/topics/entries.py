@@ -34,6 +34,7 @@ _SORTS: Mapping[str, str] = {
     "kill": "alert",
     "fail": "alert",
     "nan": "alert",
+    "loss_not_finite": "alert",
     "device_failed": "alert",
     "cancelled": "state",
 }
@@ -93,6 +94,8 @@ def _changes(facts: Mapping[str, Any]) -> str:
 
 
 def _words(what: str, body: Mapping[str, Any], facts: Any) -> str:
+    if what == "nan" and isinstance(facts, dict):
+        return f"{facts.get('name')} is {'NaN' if facts.get('value') == 'nan' else 'not finite'}"
     words = what.replace("_", " ")
     if body["rank"] is not None and body["rank"] >= 0 and "rank" in what:
         words = words.replace("rank", f"rank {body['rank']}", 1)

@@ -1,5 +1,6 @@
 """What readers want of metrics: curves at any resolution, points, the newest and the best."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -61,7 +62,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The lowest and the highest of a series that is not NaN, each where it was first."""
+    """The lowest and the highest finite value of a series, each where it was first."""
 
     name: str
     rank: int
@@ -188,12 +189,15 @@ class _Pick(Protocol):
 def _where(
     strand: Strand, known: Buckets, name: Literal["min", "max"], pick: _Pick
 ) -> Point | None:
-    column: Sequence[float] = getattr(known, name)
+    column = [
+        value if math.isfinite(value) else _finite(strand, known, place, value, pick)
+        for place, value in enumerate(getattr(known, name))
+    ]
     numbers = [value for value in column if value == value]
     if not numbers:
         return None
     value = pick(numbers)
-    place = list(column).index(value)
+    place = column.index(value)
     ends = (known.step_first[place], known.step_last[place])
     if known.count[place] > _FEW:
         return _where(strand, columns(strand.level(*ends, _FEW)), name, pick)
@@ -202,6 +206,15 @@ def _where(
             at = block.values.index(value)
             return next(_rows(strand.series, block.cut(at, at + 1)))
     raise AssertionError("a bucket has a value that none of its points has")
+
+
+def _finite(strand: Strand, known: Buckets, place: int, value: float, pick: _Pick) -> float:
+    """Return the extreme of what is finite in a bucket that has something infinite; else NaN."""
+    if math.isnan(value):
+        return value
+    blocks = strand.blocks(known.step_first[place], known.step_last[place])
+    numbers = [number for block in blocks for number in block.values if math.isfinite(number)]
+    return pick(numbers) if numbers else math.nan
 
 
 def _newest(strand: Strand, first: int, last: int, limit: int | None) -> Iterator[Points]:

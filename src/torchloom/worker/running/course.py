@@ -195,12 +195,12 @@ class Course:
             self.save(step, trigger)
         self.saves.finish()
 
-    def noting(self, add: Callable[[int, dict[str, Any]], None]) -> Callable[..., None]:
+    def noting(self, add: Callable[..., None]) -> Callable[..., None]:
         """Return what logs, and remembers the last numbers: checkpoints are chosen by them."""
         last = self.saves.metrics
 
-        def note(step: int, values: dict[str, Any]) -> None:
-            add(step, values)
+        def note(step: int, values: dict[str, Any], at: int | None = None) -> None:
+            add(step, values, at)
             for name, value in values.items():
                 last[name] = value.detach() if isinstance(value, Tensor) else value
 

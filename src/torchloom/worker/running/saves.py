@@ -1,5 +1,6 @@
 """When this rank saves, and what it says with it: the number of a step, a command, the end."""
 
+import math
 import os
 import platform
 import signal
@@ -18,6 +19,7 @@ from torchloom.specs.jobspec import Checkpointing
 from torchloom.worker.running import peers
 from torchloom.worker.running.sharing import check_shared
 from torchloom.worker.running.things import State
+from torchloom.worker.threadlet.notes import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 ROOT_VARIABLE = "LOOM_CHECKPOINT_ROOT"
@@ -105,7 +107,9 @@ class Saves:
         self._enter(Phase.CHECKPOINT)
         shared, own = capture()
         told = {"epoch": self.epoch, **_strategy(), **facts, "rng_state": True}
-        told |= {"versions": versions(), "metrics": _numbers(self.metrics), "trigger": trigger}
+        numbers = _numbers(self.metrics)
+        told |= {"versions": versions(), "metrics": numbers, "trigger": trigger}
+        told["not_finite"] = any(not math.isfinite(numbers[name]) for name in losses(numbers))
         self._opened().save(step, shared, own, told)
         self._is_behind = True
         self._enter(Phase.STEP)
@@ -190,7 +194,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         try:
             found[name] = float(value)
-        except (TypeError, ValueError, RuntimeError):  # a text, a picture, a vector
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # a text, a vector
             continue
     return found
 

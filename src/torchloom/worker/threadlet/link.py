@@ -35,6 +35,7 @@ from torchloom.worker.threadlet.stacks import own_stacks
 
 TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
 _RETRY = 0.25
+_SOON = 0.01  # seconds between two looks of somebody who waits for all to be sent
 _CONNECT = 1.0
 _FAREWELL = 1.0  # for what is left at the end
 _CHUNK = 1 << 16
@@ -60,6 +61,11 @@ class Queue:
     def next(self) -> bytes | None:
         """Return the frame to be sent now, if there is one."""
         return self._frames[self._sent][0] if self._sent < len(self._frames) else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the agent has everything."""
+        return not self._frames
 
     def put(self, data: bytes, points: int = 0) -> None:
         """Add a frame that holds so many points; none for what must not be lost."""
@@ -106,6 +112,7 @@ class Link:
         hear: Callable[[Message], None],
         collect: Callable[[], Iterable[Message]],
         broken: Callable[[BaseException], None],
+        mend: Callable[[Metrics], Metrics],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self._address = address
@@ -113,6 +120,7 @@ class Link:
         self._hear = hear
         self._collect = collect
         self._broken = broken
+        self._mend = mend  # numbers that cannot be sent as they are
         self._said: deque[Message] = deque(maxlen=1 << 14)
         self._queue = Queue()
         self._sending: bytes | None = None  # a frame, of which so much is sent
@@ -128,6 +136,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._next_try = 0.0
         self._next_look = 0.0
+        self._looks = 0
         self._closing = False
         self._last: Message
         self._wake_in, self._wake_out = socket.socketpair()
@@ -152,6 +161,17 @@ class Link:
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it is about to wake anyway
             self._wake_in.send(b"\0")
+
+    def flush(self, patience: float) -> bool:
+        """Wait until the agent has on its disk what was said and logged so far; tell whether."""
+        deadline, before = time.monotonic() + patience, self._looks
+        self._next_look = 0.0
+        self.wake()
+        while self._looks == before or self._said or not self._queue.is_empty:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                return False
+            time.sleep(_SOON)
+        return True
 
     def close(self, last: Message) -> None:
         """Send what is left and a last word, as far as the agent takes it in a second."""
@@ -238,6 +258,7 @@ class Link:
             self.words.look()
             for message in self._collect():
                 self._put(message)
+            self._looks += 1
         if self._socket is not None and self._queue.lost > self._told:
             self._told = self._queue.lost
             facts: dict[str, Value] = {"points": self._told}
@@ -245,7 +266,7 @@ class Link:
 
     def _put(self, message: Message) -> None:
         try:
-            data = frame(message)
+            data = self._framed(message)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
             self.dropped["unsendable"] += 1  # a number of 65 bits, half a character
             return
@@ -254,6 +275,14 @@ class Link:
             return
         points = len(message.rows) * len(message.names) if isinstance(message, Metrics) else 0
         self._queue.put(data, points)
+
+    def _framed(self, message: Message) -> bytes:
+        try:
+            return frame(message)
+        except (msgspec.MsgspecError, ValueError, OverflowError):
+            if not isinstance(message, Metrics):
+                raise
+            return frame(self._mend(message))
 
     def _next(self) -> bytes | None:
         """Return what is to be sent now: until the agent has said how far it is, no record."""

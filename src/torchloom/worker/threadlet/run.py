@@ -5,7 +5,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from operator import index
+from typing import Any, Literal, TypeVar
 
 from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import provoked
@@ -18,7 +19,10 @@ from torchloom.worker.threadlet.threadlet import Threadlet, current
 UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
 RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _COURSE = "torchloom.worker.running.course"
+
+M = TypeVar("M")
 
 _run: "Run | None" = None
 
@@ -91,16 +95,62 @@ class Run:
         self._until = _until(os.environ)
         self._epochs = 0  # of all loops so far
         self._inside = False
+        self._logged = -1  # the step of what was logged last outside of loops
+        self._names: Mapping[str, Any] = {}  # and what was logged in it
+        self._is_finished = False
+        self._tags: tuple[str, ...] = ()
+        self._notes = ""
         self._course: Any = None  # a Course, once there is something to carry
         self._live: Any = None  # its Recovery, in loops whose members may be replaced
         self._error: BaseException | None = None  # of a step or section, held back
 
-    def log(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Note numbers of the current step; never waits, never raises, reads no tensor.
+    def log(
+        self, values: Mapping[str, Any] | None = None, /, step: int | None = None, **more: Any
+    ) -> None:
+        """Note numbers; never waits, never raises, reads no tensor.
 
-        A tensor of one number is kept as it is now and read when its device is done with it.
+        They are of the step that is given, of the current one within `steps`, and elsewhere of
+        one that is counted here: it goes on when a name comes again. A tensor of one number is
+        kept as it is now and read when its device is done with it.
         """
-        self.add(self._boundary.step, {**values, **more} if values else more)
+        if values is not None:
+            try:
+                more = {**values, **more}
+            except TypeError:
+                self._threadlet.notes.drop(f"a {type(values).__name__}", "log takes a mapping")
+                return
+        if step is None:
+            self.add(self._boundary.step if self._inside else self._counted(more), more)
+        elif (told := self._told(step, more)) is not None:
+            self.add(told, more, self._boundary.step)
+
+    def _counted(self, row: Mapping[str, Any]) -> int:
+        """Return the step of numbers that are logged outside of `steps`, without one."""
+        here, names = self._boundary.step, self._names
+        if here > self._logged:
+            self._logged, self._names = here, row
+            return here
+        for name in row:
+            if name in names:
+                self._names = row
+                self._logged += 1
+                return self._logged
+        self._names = {**names, **row}
+        return self._logged
+
+    def _told(self, step: Any, row: Mapping[str, Any]) -> int | None:
+        """Return the step that the program gives; nothing for what is none."""
+        try:
+            at = step if type(step) is int else index(step)
+        except Exception:  # a device that failed, too: logging never raises
+            at = None
+        if at is None or not _LOWEST <= at <= _HIGHEST:
+            what = ", ".join(map(repr, list(row)[:3]))
+            self._threadlet.notes.drop(what, f"{str(step)[:40]!r} is not a step")
+            return None
+        if at > self._logged and self._boundary.kind == "none":
+            self._logged, self._names = at, row
+        return at
 
     def knob(
         self,
@@ -130,6 +180,74 @@ class Run:
     def event(self, kind: str, **facts: Value) -> None:
         """Say that something happened in this step."""
         self._threadlet.event(kind, facts)
+
+    def finish(self) -> None:
+        """Send what was logged, and end what this process says of its run; logging is over then.
+
+        `with loom.init() as run:` does so at the end of the block.
+        """
+        if not self._is_finished:
+            self._is_finished = True
+            if not self._threadlet.finish():
+                sys.stderr.write("loom: not all that was logged has reached the agent\n")
+            self.add = self._refuse
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()
+
+    def _refuse(self, step: int, values: Mapping[str, Any], at: int | None = None) -> None:
+        why = "run.finish() was called; another process is another run"
+        self._threadlet.notes.drop("what is logged now", why)
+
+    # What it is known by.
+
+    @property
+    def url(self) -> str | None:
+        """Return where the dashboard shows this job; nothing where the plane serves none here."""
+        if not self._threadlet.seat.agent:
+            return None
+        from urllib.parse import quote
+
+        from torchloom.client import plane
+
+        page = plane.page()
+        return f"{page}/jobs/{quote(self.id, safe='')}" if page else None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words that the run is found by; to be set as a whole."""
+        return self._tags
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        words = (tags,) if isinstance(tags, str) else tags
+        self._tags = tuple(dict.fromkeys(map(str, words)))
+        self._threadlet.event("labels", {"tags": list(self._tags)})
+
+    @property
+    def notes(self) -> str:
+        """What a person is to know of the run; to be set."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: str) -> None:
+        self._notes = str(notes)
+        self._threadlet.event("labels", {"notes": self._notes})
+
+    def __repr__(self) -> str:
+        seat, url = self._threadlet.seat, self.url
+        about = [f"rank {seat.rank} of {seat.world_size}", f"step {self._boundary.step}"]
+        about = ([f"project {self.project!r}"] if self.project else []) + about
+        return f"<loom run {self.id}: {', '.join(about + ([url] if url else []))}>"
+
+    def metric(self, name: str, goal: Literal["min", "max"]) -> None:
+        """Say which way a metric is to go, where its name does not; its run keeps that."""
+        if goal not in ("min", "max"):
+            raise ValueError(f"goal must be 'min' or 'max', not {goal!r}")
+        self._threadlet.event("metric", {"name": str(name), "goal": goal})
 
     @property
     def generation(self) -> int:
@@ -165,13 +283,14 @@ class Run:
         """Return the step that this life went on from; known when `steps` has begun."""
         return self._course.resumed_from if self._course is not None else None
 
-    def wrap(self, model: Any, name: str = "", **options: Any) -> Any:
+    def wrap(self, model: M, name: str = "", **options: Any) -> M:
         """Return the model as all ranks train it; checkpoints carry its weights and buffers.
 
         Call it when the ranks have met, and make the optimizer from what it returns. Options are
         those of DistributedDataParallel.
         """
-        return self._carried().wrap(model, name, options)
+        wrapped: M = self._carried().wrap(model, name, options)
+        return wrapped
 
     def loader(
         self,

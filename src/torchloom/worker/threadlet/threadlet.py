@@ -26,6 +26,7 @@ from torchloom.worker.threadlet.seat import Seat
 from torchloom.worker.threadlet.vitals import Vitals
 
 State = dict[str, Any]
+_FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
 _WELCOME = 2.0  # seconds that a life after the first waits for the values of the one before
 
 
@@ -63,9 +64,8 @@ class Threadlet:
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
         if self.seat.agent:
-            self._link = Link(
-                self.seat.agent, self.register, self.control.hear, self._collect, self.unlinked
-            )
+            told = (self.register, self.control.hear, self._collect, self.unlinked)
+            self._link = Link(self.seat.agent, *told, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
         os.register_at_fork(after_in_child=self.mute)
@@ -112,6 +112,7 @@ class Threadlet:
     def _dropped(self) -> dict[str, int]:
         link = self._link
         count = self.control.dropped.total() + (link.dropped.total() if link else 0)
+        count += self.notes.lost
         return {"loom/dropped": count} if count else {}
 
     def on(self, name: str, handler: Callable[[Any], object], kind: type | None) -> None:
@@ -231,6 +232,12 @@ class Threadlet:
         self.introduce()
 
     # The end.
+
+    def finish(self) -> bool:
+        """Say goodbye once the agent has all that was logged; tell whether it has."""
+        has_all = self._link is None or self._link.flush(_FLUSH)
+        self.close()
+        return has_all
 
     def close(self) -> None:
         """Say goodbye, and all that has not been said."""

@@ -37,7 +37,7 @@ for step in run.steps(batches, epochs=2):
             (parameter * 0.0).sum().backward()
             optimizer.step()
         total += 1  # in place: what was logged before must not change
-        step.log(loss=loss, total=total, half=step.number / 2, what="text", bad=object())
+        step.log(loss=loss, total=total, half=step.number / 2)
         time.sleep(float(os.environ.get("PAUSE", "0.002")))
     if here[0] == int(os.environ.get("BREAK_AFTER", "-1")):
         break
