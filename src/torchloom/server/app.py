@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torchloom.server.desk import Desk
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import Reach
 from torchloom.server.passing import Passing
-from torchloom.server.routes import ROUTERS
+from torchloom.server.routes import ROUTERS, dashboard
 from torchloom.server.topics import following
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -64,7 +65,9 @@ def build(desk: Desk, front: Front) -> FastAPI:
 
 def guarded(app: FastAPI, front: Front) -> ASGIApp:
     """Return the app behind everything that a request must pass first."""
-    behind = Guard(BodyLimit(app), app.state.identities, front.reach)
+    not_found = partial(dashboard.not_found, front.bundle)
+    identities = app.state.identities
+    behind = Guard(BodyLimit(app), identities, front.reach, not_found=not_found)
     return Passing(behind, log_request, app.state.counts.count)
 
 
