@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.client import calls, places
 from torchloom.client.errors import NoPlane, PlaneLost, PlaneSilent
+from torchloom.errors import LoomError
 from torchloom.unix import hear, say
 
 if TYPE_CHECKING:
@@ -16,19 +17,31 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0  # seconds for an answer, or for a plane to be up
 _RESTART = 5.0  # seconds that a weaver may take to come back
+_GLANCE = 1.0  # seconds for an answer that can be done without
 _WORTH_A_LOOK = 0.02
 _SHAPE = ("url", "nats", "host", "pid", "started_at", "token_file")
 
 
-def find() -> dict[str, Any] | None:
+def find(timeout: float = PATIENCE) -> dict[str, Any] | None:
     """Return how this user's plane is, or nothing when none runs here."""
     try:
-        with calls.call(places.control(), PATIENCE) as channel:
+        with calls.call(places.control(), timeout) as channel:
             return _checked(calls.answer(channel, calls.question("status", {})))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # not there, or on its way out
         return None
+
+
+def page_of(job: str) -> str:
+    """Return the address of a job's page; nothing while no server of the plane answers."""
+    from urllib.parse import quote
+
+    try:
+        url = str((find(_GLANCE) or {}).get("url", ""))
+    except LoomError:  # another's plane, or one that is busy: whoever asks can do without
+        return ""
+    return f"{url}/jobs/{quote(job, safe='')}" if url.startswith("http") else ""
 
 
 def shape(found: dict[str, Any]) -> dict[str, Any]:
