@@ -21,7 +21,7 @@ from torchloom.server.desk import Desk
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import Reach
 from torchloom.server.passing import Passing
-from torchloom.server.routes import ROUTERS, dashboard
+from torchloom.server.routes import ROUTERS, not_found
 from torchloom.server.topics import following
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -65,9 +65,8 @@ def build(desk: Desk, front: Front) -> FastAPI:
 
 def guarded(app: FastAPI, front: Front) -> ASGIApp:
     """Return the app behind everything that a request must pass first."""
-    not_found = partial(dashboard.not_found, front.bundle)
-    identities = app.state.identities
-    behind = Guard(BodyLimit(app), identities, front.reach, not_found=not_found)
+    shown, identities = partial(not_found, front.bundle), app.state.identities
+    behind = Guard(BodyLimit(app), identities, front.reach, not_found=shown)
     return Passing(behind, log_request, app.state.counts.count)
 
 
