@@ -98,6 +98,12 @@ def test_whatever_happens_has_a_sort(kind: str, sort: str, title: str) -> None:
     assert (entry["kind"], entry["title"]) == (sort, title)
 
 
+def test_what_a_rank_says_of_its_job_is_no_entry() -> None:
+    told = Told(7, "j", 1, 0, "x", 3, "job", 12, 1.0, {"total_steps": 60})
+
+    assert entry_of(of_told(told)) is None
+
+
 def test_what_a_rank_tells_has_a_key_of_its_own() -> None:
     entry = entry_of(of_told(Told(7, "j", 1, 0, "x", 3, "nan", 12, 1.0, {"name": "loss"})))
 

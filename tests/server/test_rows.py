@@ -1,11 +1,14 @@
 """How far and how fast a job is, by what was seen of it; what may be asked of it as it is."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchloom.server.topics.detail import clocks_of, verbs_of
-from torchloom.server.topics.rows import Pace, progress_of
+from torchloom.server.topics.rows import Pace, labels, progress_of
+from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store.rows import Job, Submission
 
 
 class Clock:
@@ -58,6 +61,20 @@ def test_progress_is_told_where_it_can_be(
     found = progress_of(step, total, speed)
 
     assert (found["progress"], found["total_steps"], found["eta_seconds"]) == expected
+
+
+def test_the_steps_that_a_loop_reports_go_before_those_that_the_job_was_given(
+    tmp_path: Path,
+) -> None:
+    store = open_store(Place(tmp_path))
+    store.state.put(Job("told", facts={"total_steps": 60}), Job("given"))
+    for number, job in enumerate(("told", "given"), 1):
+        store.state.put(Submission(job, number, spec={"hyperparameters": {"steps": 500}}))
+
+    found = labels(store, ["told", "given"])
+    store.close()
+
+    assert {job: its["total_steps"] for job, its in found.items()} == {"told": 60, "given": 500}
 
 
 @pytest.mark.parametrize(

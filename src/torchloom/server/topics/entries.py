@@ -11,6 +11,7 @@ import msgspec
 from torchloom.server.drafts import Draft
 
 _LONGEST = 4096  # bytes of facts that an entry carries along
+_NO_NEWS = "job"  # a rank says what its job is called, or how many steps it has
 _OVER = ("applied", "refused", "aborted")  # of a command that is on its way nothing is entered
 _SORTS: Mapping[str, str] = {
     "restart": "restart",
@@ -51,6 +52,8 @@ def entry_of(draft: Draft) -> dict[str, Any] | None:
     if draft.kind == "state":
         return _entry(body, "state", "job_state", str(body["status"]))
     what, facts = str(body["kind"]), body["facts"]
+    if what == _NO_NEWS:
+        return None
     if what.startswith("command_"):
         return _command(body, what) if what.removeprefix("command_") in _OVER else None
     beginnings = (sort for start, sort in _BEGINNINGS.items() if what.startswith(start))

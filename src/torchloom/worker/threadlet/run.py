@@ -11,7 +11,7 @@ from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import provoked
 from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
-from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step
+from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step, size_of
 from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
@@ -83,6 +83,7 @@ class Run:
         self._next = 0
         self._until = _until(os.environ)
         self._epochs = 0  # of all loops so far
+        self._planned: int | None = 0  # steps of all loops so far; none: not all have a length
         self._inside = False
         self._course: Any = None  # a Course, once there is something to carry
         self._live: Any = None  # its Recovery, in loops whose members may be replaced
@@ -221,7 +222,9 @@ class Run:
         """
         self._threadlet.follow_program()
         provoked.listen(self._provoke)
+        start, size = self._next, size_of(source, epochs)
         dealt = self._begin(source, epochs)
+        self._report_total(start, size)
         if dealt is None:
             return
         self._threadlet.begin()
@@ -238,6 +241,14 @@ class Run:
             if self._error is None or self.applied > self._next:  # what failed was behind it
                 self._next += 1
                 self.applied = self._next
+
+    def _report_total(self, start: int, size: int | None) -> None:
+        """Report with how many steps the program is done, as far as its loops tell by now."""
+        before = start if self._next == start else self._planned  # resumed: by earlier loops' sizes
+        self._planned = None if before is None or size is None else before + size
+        if self._threadlet.seat.rank == 0:
+            total = None if self._planned is None else min(self._planned, self._until)
+            self._threadlet.event("job", {"total_steps": total})
 
     def _take(self, dealing: Dealing) -> Step | None:
         """Return the next step; nothing when there is none left."""
