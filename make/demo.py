@@ -133,7 +133,7 @@ def submit(stage: Stage) -> None:
             raise NotShown(f"{path} is answered with {error}: {error.read().decode()}") from error
 
     job = api("/api/jobs", JOB)
-    print(f"    {job['job_id']}  {job['status']}", flush=True)
+    print(f"    {job['job_id']}  {job['status']}  {plane['url']}/jobs/{job['id']}", flush=True)
     until(lambda: api(f"/api/jobs/{job['id']}")["status"] not in ("QUEUED", "RUNNING"))
     ended = api(f"/api/jobs/{job['id']}")
     print(f"    {job['job_id']}  {ended['status']} after {ended['step']} steps of 4 workers")
@@ -199,6 +199,7 @@ NEXT = (
     (f"{LOOM} run -n 2 train.py --your-flags", "your own script, unchanged"),
     (f"{LOOM} run -d -n 2 {SCRIPT} --steps 20000", "in the background"),
     (f"{LOOM} logs -f @", "follow it"),
+    (f"{LOOM} open @", "see it in a browser (`make dashboard` builds that page)"),
     (f"{LOOM} set lr=0.003", "change it; without values: what can be changed"),
     (f"{LOOM} pause; {LOOM} resume", "hold all its ranks at one step, and go on"),
     (f"{LOOM} stop @", "stop it"),

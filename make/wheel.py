@@ -1,8 +1,8 @@
-"""Put the built dashboard into wheels and sdists: nobody who installs torchloom needs Node.
+"""Put the built dashboard into wheels and sdists: installing torchloom needs no Node.
 
-An sdist has it built; a checkout builds it where Node is at hand. Where none is, the wheel has no
-dashboard, and says so when it is served. An editable install never builds: the plane serves what
-`make dashboard` has built.
+An sdist has it built; a checkout builds it, with a Node that `backend.py` asks pip for where the
+machine has none. A build that cannot have it fails, unless `LOOM_NO_DASHBOARD=1` says that none is
+wanted. An editable install never builds: the plane serves what `make dashboard` has built.
 """
 
 import sys
@@ -24,12 +24,21 @@ class DashboardHook(BuildHookInterface):  # type: ignore[type-arg]
         sys.path.insert(0, str(Path(self.root) / "make"))
         import dashboard
 
+        if dashboard.is_unwanted():
+            self.app.display_warning(f"this {self.target_name} has no dashboard, as you wish")
+            return
         try:
             folder = dashboard.built()
         except dashboard.NoDashboard as error:
-            self.app.display_warning(f"this {self.target_name} has no dashboard: {error}")
-            return
+            raise SystemExit(_no_dashboard(self.target_name, error)) from error
         finally:
             sys.path.pop(0)
         if self.target_name == "wheel":
             build_data["force_include"][str(folder)] = _INSIDE
+
+
+def _no_dashboard(target: str, why: Exception) -> str:
+    return (
+        f"torchloom: the dashboard of this {target} cannot be built: {why}\n"
+        "torchloom: correct that, or set LOOM_NO_DASHBOARD=1 to install without the dashboard"
+    )

@@ -98,7 +98,7 @@ def test_what_would_happen_is_said_before_it_does(
     shown.part("preview").get_by_text(f"Rank 0 of {job} is ended at once").wait_for()
     command = shown.part("preview").locator('[data-testid="copy-text"]')
     shown.waits(lambda: command.text_content() == f"loom devices fail {uuid}")
-    shown.page.get_by_role("button", name="Leave it").click()
+    shown.page.get_by_role("button", name="Cancel").click()
 
     assert (devices(door)[uuid]["state"], pid(out, 0)) == ("healthy", before)
 

@@ -113,7 +113,7 @@ def ends(crawl: Crawl, door: Door, user: str, role: str) -> None:
     shown.part("confirm", ":enabled").click()
     row.wait_for(state="detached")
     shown.part("role").click()
-    shown.page.get_by_role("button", name="Log out").click()
+    shown.page.get_by_role("button", name="Sign out").click()
     shown.part("login-help").wait_for()
 
 

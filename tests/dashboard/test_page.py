@@ -15,12 +15,15 @@ from .conftest import WORLD
 from .showing import PATIENCE, Shown, agrees, pid, points, steps
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Locator
+    from playwright.sync_api import Browser, BrowserContext, Locator
 
 pytestmark = [
     pytest.mark.process,
     *(pytest.mark.needs(what) for what in ("torch", "browser", "dashboard")),
 ]
+
+PHONE = 390  # pixels
+EPOCHS, SAMPLES, BATCH = 1000, 4096, 4  # of scripts/learn.py
 
 
 def link(user: str, role: str) -> str:
@@ -215,6 +218,27 @@ def test_the_tab_of_charts_has_every_metric_of_the_job(
     assert shown.wrong == []
 
 
+def test_on_a_phone_all_pages_are_in_reach_rows_have_names_and_the_steps_are_counted(
+    browser: "Browser", door: Door, job: str
+) -> None:
+    phone = browser.new_context(viewport={"width": PHONE, "height": 844}, is_mobile=True)
+    shown = enter(phone, door, "olga", "operator")
+    open_job(shown, job)
+
+    pages = shown.page.get_by_role("navigation", name="Pages").get_by_role("link").all()
+    boxes = {str(link.text_content()).strip(): link.bounding_box() for link in pages}
+    shown.waits(lambda: "of" in str(shown.part("job-step").first.text_content()))
+    steps_of = str(shown.part("job-step").first.text_content()).replace("\u202f", "")
+    rows = shown.part("timeline").inner_text().split("\n")
+    phone.close()
+
+    assert list(boxes) == ["Jobs", "Experiments", "Submit", "Cluster", "Settings", "API"]
+    assert all(box and 0 <= box["x"] <= box["x"] + box["width"] <= PHONE for box in boxes.values())
+    assert {"Knobs", "Checkpoints", "Recoveries", "Ranks", "Other"} <= set(rows)
+    assert steps_of.endswith(f" of {EPOCHS * SAMPLES // (WORLD * BATCH)}")
+    assert shown.wrong == []
+
+
 def test_the_tab_of_knobs_has_every_knob_of_the_job_and_for_a_viewer_no_editor(
     visitor: "BrowserContext", door: Door, job: str
 ) -> None:
@@ -366,6 +390,17 @@ def drag(shown: Shown, start: float, end: float) -> None:
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + box["width"] * end, y, steps=4)
     shown.page.mouse.up()
+
+
+def test_an_address_that_means_nothing_is_shown_by_the_page(
+    visitor: "BrowserContext", door: Door, plane: Plane
+) -> None:
+    shown = enter(visitor, door, "olga", "operator")
+
+    for path in ("/foo", "/jobs/nope/xyz"):
+        shown.page.goto(f"{door.url}{path}")
+        shown.page.get_by_text("There is no such page").wait_for()
+        assert shown.page.get_by_role("navigation", name="Pages").is_visible()
 
 
 def test_who_is_not_in_is_told_how_to_get_in(visitor: "BrowserContext", door: Door) -> None:

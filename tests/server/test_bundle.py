@@ -18,6 +18,8 @@ from torchloom.weaver.store.reading import open_reading
 
 from .asgi import HOST, Answer, acall
 
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
 
 class Site:
     """An app that serves a folder, and nobody behind it."""
@@ -31,8 +33,8 @@ class Site:
         front = Front(reach(8787), bundle=bundle)
         return guarded(build(self._desk, front), front)
 
-    def get(self, path: str, encoding: str = "") -> Answer:
-        headers = (HOST, ("accept-encoding", encoding))
+    def get(self, path: str, encoding: str = "", accept: str = "*/*") -> Answer:
+        headers = (HOST, ("accept-encoding", encoding), ("accept", accept))
         return self._loop.run_until_complete(acall(self._app, "GET", path, headers))
 
     def close(self) -> None:
@@ -103,6 +105,26 @@ def test_nothing_else_is_there(site: Site, path: str) -> None:
     answer = site.get(path)
 
     assert (answer.status, answer.code) == (404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["/elsewhere", "/foo/bar", "/index.html", "/apiary"])
+def test_a_browser_is_shown_the_page_at_an_address_that_there_is_not(site: Site, path: str) -> None:
+    answer = site.get(path, accept=BROWSER)
+
+    assert (answer.status, answer.body) == (404, b"<!doctype html><title>torchLoom</title>")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/api/nope", 404), ("/api", 404), ("/api/login", 405), ("/api/me", 401)]
+)
+def test_the_api_answers_a_browser_as_it_answers_a_program(
+    site: Site, path: str, status: int
+) -> None:
+    answer = site.get(path, accept=BROWSER)
+
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
 def test_without_a_bundle_the_page_says_in_a_line_how_to_have_it(tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 """What happened, as lines of a timeline: of which sort, in which words, and what is left out."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchloom.server.drafts import of_happening, of_told
 from torchloom.server.topics.entries import concerns, entry_of, is_of_nodes
+from torchloom.server.topics.timeline import newest
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.store import open_store
 from torchloom.weaver.store.rows import Happening, Told
+
+from ..weaver.fresh import fresh
 
 
 def happened(kind: str, **more: Any) -> dict[str, Any]:
@@ -47,6 +53,7 @@ def test_a_change_of_a_knob_has_who_before_and_after() -> None:
             "before": 0.1,
             "after": 0.02,
         },
+        "is_failure": False,
     }
 
 
@@ -96,6 +103,44 @@ def test_whatever_happens_has_a_sort(kind: str, sort: str, title: str) -> None:
     entry = happened(kind, rank=2)
 
     assert (entry["kind"], entry["title"]) == (sort, title)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "is_failure"),
+    [
+        ("rank_gone", "exit_signal_9_rank_2", True),
+        ("rank_gone", "exit_signal_9_rank_0", False),  # it ended with that one
+        ("rank_gone", "ended", False),
+        ("rank_gone", "exit_code_0_rank_2", False),
+        ("checkpoint_failed", "", True),
+        ("checkpoint_committed", "", False),
+        ("restart", "", True),
+        ("job_started", "", False),
+    ],
+)
+def test_what_went_wrong_is_known_as_such(kind: str, reason: str, is_failure: bool) -> None:
+    assert happened(kind, rank=2, reason=reason)["is_failure"] is is_failure
+
+
+def test_of_a_long_timeline_the_newest_and_every_failure_are_told(tmp_path: Path) -> None:
+    store = open_store(fresh(tmp_path))
+    journal = Journal(store.state)
+    journal.note("rank_gone", "j", rank=1, reason="exit_signal_9_rank_1")
+    with store.state.together():
+        for step in range(1200):
+            journal.note("checkpoint_committed", "j", facts={"step": step})
+
+    told = newest(store, "j", 50)
+    store.close()
+
+    assert (len(told), told[0]["what"]) == (51, "rank_gone")
+    assert {entry["what"] for entry in told[1:]} == {"checkpoint_committed"}
+
+
+def test_what_a_rank_says_of_its_job_is_no_entry() -> None:
+    told = Told(7, "j", 1, 0, "x", 3, "job", 12, 1.0, {"total_steps": 60})
+
+    assert entry_of(of_told(told)) is None
 
 
 def test_what_a_rank_tells_has_a_key_of_its_own() -> None:

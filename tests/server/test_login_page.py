@@ -77,7 +77,7 @@ def opened(visitor: "BrowserContext", url: str) -> "tuple[Page, str]":
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if "Security" in said.text else 0)
     page.goto(url)
-    expect(page.locator("p")).not_to_have_text("Letting you in.", timeout=PATIENCE * 1000)
+    expect(page.locator("p")).not_to_have_text("Signing you in.", timeout=PATIENCE * 1000)
     assert wrong == []
     return page, str(page.text_content("p"))
 
@@ -100,7 +100,7 @@ def test_a_link_lets_somebody_in_once_and_leaves_no_code_behind(
     _, again = opened(other, url)
     other.close()
 
-    assert said == "You are in as vera (viewer)."
+    assert said == "Signed in as vera (viewer)."
     assert (me["user"], me["role"], me["kind"]) == ("vera", "viewer", "cookie")
     assert cookies(visitor) == [("loom", "/", True, "Strict", False)]
     assert read == ""
@@ -116,13 +116,13 @@ def test_under_tls_the_cookie_goes_over_tls_alone(
 ) -> None:
     _, said = opened(visitor, link(admin, secured, "oskar", "operator"))
 
-    assert said == "You are in as oskar (operator)."
+    assert said == "Signed in as oskar (operator)."
     assert cookies(visitor) == [("loom", "/", True, "Strict", True)]
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
-    [("", "This page needs a link: ask an admin for one"), ("#made-up", "no such link")],
+    [("", "Sign in with a one-time link"), ("#made-up", "no such link")],
 )
 def test_without_a_link_that_counts_the_page_says_why(
     visitor: "BrowserContext", server: Server, code: str, why: str

@@ -129,6 +129,7 @@ def test_what_the_command_line_says_of_failures_counts_and_no_rank_changes_it(
             await agent.hello()
             adoption(weaver).look_at_all()
             wish = {"policy": {"recovery": "fail"}, "name": "mine", "scheduler": "theirs"}
+            wish |= {"total_steps": 60}
             for head in (rank.head, other.head):
                 await agent.act(Event(head, "job", 0, 1.0, wish))
             await until(lambda: "policy" in weaver.jobs.get("job-2").facts)
@@ -139,6 +140,7 @@ def test_what_the_command_line_says_of_failures_counts_and_no_rank_changes_it(
             jobs = [weaver.jobs.get(name) for name in ("job-1", "job-2")]
             assert found == [[Policy(Recovery.SHRINK, min_groups=2), Policy(Recovery.FAIL)]] * 2
             assert {(job.name, job.scheduler) for job in jobs} == {("train", "local")}
+            assert {job.facts["total_steps"] for job in jobs} == {60}
 
     asyncio.run(scenario())
 

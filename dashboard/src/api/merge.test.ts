@@ -97,6 +97,15 @@ test("a log grows at its end, and loses its beginning before it is too much", ()
   expect([many.items.length, many.items[0]?.key, many.older]).toEqual([20_000, "k1", true]);
 });
 
+test("a timeline that grows for weeks loses its beginning, and no failure of it", () => {
+  const entry = (at: number) => ({ key: `k${at}`, is_failure: at === 3 }) as Values["timeline"]["items"][number];
+  const fresh = Array.from({ length: 2100 }, (_, at) => entry(at));
+
+  const { items } = merged("timeline", { items: [] }, { items: fresh });
+
+  expect([items.length, items[0]?.key, items[1]?.key, items.at(-1)?.key]).toEqual([2001, "k3", "k100", "k2099"]);
+});
+
 test("of the cluster each list takes what is another, and what did not change stays the same", () => {
   const device = (id: string, state: string) => ({ id, state }) as Values["cluster"]["devices"][number];
   const value: Values["cluster"] = {

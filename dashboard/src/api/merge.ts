@@ -20,7 +20,10 @@ const MERGES: { [T in Topic]: Merge<T> } = {
   timeline: (value, delta) => {
     const known = new Set(value.items.map((entry) => entry.key));
     const fresh = delta.items.filter((entry) => !known.has(entry.key));
-    return fresh.length ? { items: [...value.items, ...fresh].slice(-MOST_ENTRIES) } : value;
+    if (!fresh.length) return value;
+    const items = [...value.items, ...fresh];
+    const old = items.slice(0, -MOST_ENTRIES).filter(({ is_failure }) => is_failure);
+    return { items: [...old, ...items.slice(-MOST_ENTRIES)] };
   },
   commands: (value, delta) => ({ items: putById(value.items, delta.items) }),
   checks: (value, delta) => ({ items: putById(value.items, delta.items) }),

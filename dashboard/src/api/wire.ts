@@ -98,6 +98,8 @@ export interface Entry {
   after: unknown;
   command: string | null;
   facts: Record<string, unknown>;
+  /** Something went wrong: it is listed however much came after it. */
+  is_failure: boolean;
 }
 
 /** How much of something a node has, or has left; of devices their uuids. */

@@ -27,7 +27,7 @@ export function UserMenu({ me }: { me: Me | undefined }) {
           {me.user} is {me.role}. {MAY[me.role]}
         </p>
         <button type="button" onClick={() => void leave()}>
-          Log out
+          Sign out
         </button>
       </div>
     </details>

@@ -9,7 +9,7 @@ import { logRange, logSplits } from "./log-axis";
 
 const [LINEAR, LOGARITHMIC] = [1, 3]; // uPlot's enum has no values at run time
 const LINES = 6; // colours of series; further ones begin anew, dashed
-const GUTTER = 56; // pixels of the axis on the left; the timeline keeps clear of it
+const [GUTTER, NAME] = [50, 18]; // pixels of the axis on the left, and of an axis' name
 
 const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400]; // seconds
 const DAYS = [2, 5, 10, 20, 50, 100].map((days) => days * 86_400);
@@ -30,6 +30,10 @@ export interface Look {
   hasRaw: boolean;
   /** Charts that share this word have one crosshair. */
   shared: string;
+  /** What the numbers are, with their unit. */
+  name: string;
+  /** Pixels that the axis on the left has at least, its name included. */
+  gutter: number;
 }
 
 /** Return the columns in the order of `chartOptions`' series; a logarithm knows nothing below zero. */
@@ -59,8 +63,13 @@ export function chartOptions(look: Look, size: uPlot.Options["width"], height: n
     },
     scales: { x: { time: look.axis === "time" }, y: look.log ? LOG_SCALE : { distr: LINEAR } },
     axes: [
-      { ...axis(line, text), size: 28, ...AXES[look.axis] },
-      { ...axis(line, text), size: GUTTER, values, ...(look.log ? LOG_AXIS : {}) },
+      { ...axis(line, text, ACROSS[look.axis]), size: 24, labelSize: 16, labelGap: -2, ...AXES[look.axis] },
+      {
+        ...axis(line, text, look.name),
+        size: Math.max(GUTTER, look.gutter - NAME),
+        values,
+        ...(look.log ? LOG_AXIS : {}),
+      },
     ],
     bands: look.hasBand ? [{ series: [2, 1], fill: faded(first, 0.18) }] : [],
     series: [
@@ -86,8 +95,11 @@ function isLonely(chart: uPlot, series: number): boolean {
   return count === 1;
 }
 
-function axis(line: string, text: string): uPlot.Axis {
+function axis(line: string, text: string, name: string): uPlot.Axis {
   return {
+    label: name,
+    labelSize: NAME,
+    labelFont: "11px system-ui, sans-serif",
     stroke: text,
     font: "11px system-ui, sans-serif",
     grid: { stroke: line, width: 1 },
@@ -116,6 +128,7 @@ const LOG_AXIS: Partial<uPlot.Axis> = {
   filter: (_, splits) => splits,
 };
 
+const ACROSS: Record<Across, string> = { step: "step", time: "time", relative: "time since the start" };
 const AXES: Record<Across, Partial<uPlot.Axis>> = {
   step: { values: steps },
   time: {},

@@ -13,6 +13,10 @@ const HEIGHT = 300;
 
 interface Props {
   found: Drawn;
+  /** What the numbers are, with their unit. */
+  name: string;
+  /** Pixels that the axis on the left has at least. */
+  gutter?: number;
   axis: Across;
   log: boolean;
   height?: number;
@@ -28,12 +32,13 @@ interface Props {
 }
 
 /** A chart that follows its data; what is zoomed stays where it is. */
-export function Chart({ found, axis, log, height = HEIGHT, picked = null, zoom, shared, ...on }: Props) {
+export function Chart({ found, axis, log, height = HEIGHT, picked = null, zoom, ...more }: Props) {
+  const { name, gutter = 0, shared = "", ...on } = more;
   const { onZoom, onView, onHover, onPick } = on;
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const isDark = useDark();
-  const look = JSON.stringify(lookOf(found, axis, log, shared));
+  const look = JSON.stringify({ ...lookOf(found, axis, log), shared, name, gutter });
   const seen = useEffectEvent((chart: uPlot) => {
     onView?.(viewOf(chart));
     mark(chart, picked);
@@ -86,9 +91,9 @@ export function Chart({ found, axis, log, height = HEIGHT, picked = null, zoom, 
   return <div ref={box} className={styles.chart} data-testid="loss-chart" style={{ height }} />;
 }
 
-function lookOf(found: Drawn, axis: Across, log: boolean, shared = ""): Look {
+function lookOf(found: Drawn, axis: Across, log: boolean): Omit<Look, "shared" | "name" | "gutter"> {
   const [hasBand, hasRaw] = [found.band !== null, found.raw !== null];
-  return { axis, log, lines: found.lines.length, hasBand, hasRaw, shared };
+  return { axis, log, lines: found.lines.length, hasBand, hasRaw };
 }
 
 function xUnder({ cursor, data }: uPlot): number | null {

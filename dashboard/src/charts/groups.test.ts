@@ -48,5 +48,12 @@ test("rows have as many charts as fit; a folded group has its head alone", () =>
     ["train/acc", "train/loss"],
     ["train/opt/lr"],
   ]);
+  expect(rows.flatMap((row) => (row.kind === "charts" ? [row.columns] : []))).toEqual([2, 2, 2]);
   expect([100, 800, 812, 5000].map((width) => columnsOf(width, 400, 12, 4))).toEqual([1, 1, 2, 4]);
+});
+
+test("a group of fewer charts than fit beside each other fills the page", () => {
+  const columns = rowsOf(groupsOf(metrics, all), 4).flatMap((row) => (row.kind === "charts" ? [row.columns] : []));
+
+  expect(columns).toEqual([2, 1, 3]);
 });

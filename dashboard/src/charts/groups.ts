@@ -6,7 +6,7 @@ export interface Group {
   isFolded: boolean;
 }
 
-export type Row = { kind: "head"; key: string; group: Group } | { kind: "charts"; key: string; metrics: string[] };
+export type Row = { kind: "head"; key: string; group: Group } | { kind: "charts"; key: string; metrics: string[]; columns: number };
 
 export const PINNED = "pinned";
 const ALONE = "no prefix";
@@ -30,14 +30,15 @@ export function groupsOf(
     .map(([name, names]) => ({ name, metrics: names, isFolded: folds.includes(name) }));
 }
 
-/** Return groups as rows of so many charts; of a folded group there is the head alone. */
-export function rowsOf(groups: readonly Group[], columns: number): Row[] {
+/** Return groups as rows of so many charts, or of all where these are fewer; of a folded group the head alone. */
+export function rowsOf(groups: readonly Group[], most: number): Row[] {
   return groups.flatMap((group): Row[] => {
+    const columns = Math.max(1, Math.min(most, group.metrics.length)); // few charts fill the page, too
     const head: Row = { kind: "head", key: `head ${group.name}`, group };
     const count = group.isFolded ? 0 : Math.ceil(group.metrics.length / columns);
     const rows = Array.from({ length: count }, (_, at): Row => {
       const metrics = group.metrics.slice(at * columns, (at + 1) * columns);
-      return { kind: "charts", key: `${group.name} ${metrics.join(" ")}`, metrics };
+      return { kind: "charts", key: `${group.name} ${metrics.join(" ")}`, metrics, columns };
     });
     return [head, ...rows];
   });

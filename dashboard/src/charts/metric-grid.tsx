@@ -10,7 +10,7 @@ import { columnsOf, groupsOf, rowsOf } from "./groups";
 import styles from "./metric-grid.module.css";
 import { listed } from "./words";
 
-const [HEAD, CARD, GAP] = [44, 260, 12]; // heights and space, as the style sheet has them
+const [HEAD, CARD, GAP] = [44, 276, 12]; // heights and space, as the style sheet has them
 const [LEAST, MOST] = [400, 4]; // pixels of a chart, and how many beside each other
 
 interface Props {
@@ -60,7 +60,7 @@ export function MetricGrid({ metrics, tools, row: charts }: Props) {
             return row.kind === "head" ? (
               <GroupHead key={key} group={row.group} style={style} />
             ) : (
-              <div key={key} className={styles.row} style={{ ...style, gridTemplateColumns: `repeat(${columns}, minmax(0, 1fr))` }}>
+              <div key={key} className={styles.row} style={{ ...style, gridTemplateColumns: `repeat(${row.columns}, minmax(0, 1fr))` }}>
                 {charts(row.metrics)}
               </div>
             );

@@ -5,6 +5,7 @@ import { useMemo } from "react";
 import { useLive } from "../api/use-live";
 import type { Curve, Problem } from "../api/wire";
 import type { Across } from "./columns";
+import { inUnit } from "./units";
 import type { Zoom } from "./words";
 import { bucketsOf, rangeOf, spliced } from "./zoomed";
 
@@ -24,7 +25,8 @@ export interface Look {
   pixels: number;
 }
 
-/** Read curves while the component is there; `null` reads nothing. Until the finer ones come, the others do. */
+/** Read curves, in the unit they are shown in, while the component is there; `null` reads nothing. Until the
+ * finer ones come, the others do. */
 export function useCurves(wanted: Wanted | null, { axis, zoom, start = 0, pixels }: Look): Found {
   const wish = wanted && {
     topic: "series" as const,
@@ -37,7 +39,7 @@ export function useCurves(wanted: Wanted | null, { axis, zoom, start = 0, pixels
   const range = useMemo(() => rangeOf(curves ?? [], axis, zoom, start), [curves, axis, zoom, start]);
   const fine = useLive(wish && range ? { ...wish, buckets: bucketsOf(pixels), ...range } : null).value?.series;
   const found = useMemo(
-    () => (curves && fine && range ? spliced(curves, fine, range) : curves),
+    () => (curves && fine && range ? spliced(curves, fine, range) : curves)?.map(inUnit),
     [curves, fine, range],
   );
   return { curves: found, problem: whole.problem };

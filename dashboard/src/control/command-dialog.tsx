@@ -57,6 +57,7 @@ export function CommandDialog({ job, verb, knobs, command = "", from = "", chang
       <Question
         about={words.about}
         done={words.done}
+        dismiss={verb === "cancel" ? "Close" : "Cancel"}
         isGrave={words.isGrave}
         isReady={request !== null && !preview.data?.refused}
         isBusy={order.isPending}
@@ -70,7 +71,7 @@ export function CommandDialog({ job, verb, knobs, command = "", from = "", chang
           warnings={shown?.warnings ?? []}
           refused={refused}
           command={shown?.command}
-          hint="Say what is to change."
+          hint="Fill in what is to change."
         />
       </Question>
     </Dialog>

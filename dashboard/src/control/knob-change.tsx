@@ -21,7 +21,7 @@ export function KnobChange({ knob, onSet }: { knob: Knob; onSet: (value: string)
     <form className={styles.change} onSubmit={submit} aria-label={`Change ${knob.name}`}>
       <KnobEditor knob={knob} value={text} wrong={wrong} called="knob-input" onChange={setText} />
       <Button type="submit" disabled={!isSaid || wrong !== undefined} data-testid="knob-change">
-        Change it
+        Apply
       </Button>
     </form>
   );

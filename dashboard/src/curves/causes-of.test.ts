@@ -5,7 +5,7 @@ import { causesOf } from "./causes-of";
 
 const entry = (key: string, kind: Entry["kind"], step: number | null, more: Partial<Entry> = {}): Entry => ({
   ...{ key, seq: 0, kind, step, title: key, what: kind, author: "", reason: "", rank: null },
-  ...{ before: null, after: null, command: null, facts: {}, time: new Date((step ?? 0) * 1000).toISOString() },
+  ...{ before: null, after: null, command: null, facts: {}, is_failure: false, time: new Date((step ?? 0) * 1000).toISOString() },
   ...more,
 });
 const at = (step: number) => ({ step, time: step });
@@ -27,6 +27,16 @@ test("a knob that was turned counts more than a checkpoint that was saved nearer
   const lr = entry("lr", "knob", 80, { before: 0.1, after: 0.3 });
 
   expect(keys([lr, entry("saved", "checkpoint", 99)], 100)).toEqual(["lr", "saved"]);
+});
+
+test("a learning rate a hundred and fifty times as high counts more than a pause just before", () => {
+  const lr = entry("lr", "knob", 400, { before: 0.001, after: 0.15 });
+  const both = entry("both", "knob", 400, { before: { lr: 0.001, wd: 0.1 }, after: { lr: 0.15, wd: 0.1 } });
+  const pause = entry("pause", "command", 899, { title: "pause" });
+  const state = entry("paused", "state", 899, { title: "PAUSED" });
+
+  expect(keys([lr, pause, state], 900)[0]).toBe("lr");
+  expect(keys([both, pause, state], 900)[0]).toBe("both");
 });
 
 test("of two changes of a knob the larger one comes first", () => {

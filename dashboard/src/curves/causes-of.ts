@@ -1,6 +1,7 @@
 /** What changed before something happened, what matters most first. Pure. */
 
 import type { Entry, EntryKind } from "../api/wire";
+import { isEcho } from "./happened";
 
 /** How often a change of a kind is why a curve jumps; the nearer, the more it counts. */
 const WEIGHTS: Record<EntryKind, number> = {
@@ -15,14 +16,16 @@ const WEIGHTS: Record<EntryKind, number> = {
   checkpoint: 0.25,
   event: 0.2,
 };
+const HARMLESS = 0.1; // a pause changes no number: the next step is what it would have been
+const PAUSES = /^(pause|resume|PAUSED|RUNNING)\b/;
 const RESTORED = 0.9; // going on from a checkpoint is no mere saving of one
 const IN_VAIN = /refused|aborted|failed|expired/; // what never took effect can hardly be why
-const ECHO = /^(ready|decided|applied)$/; // what ranks say of a command, which has an entry of its own
 const TAKEN_BACK = 0.3; // who takes a change back has seen the jump already
 const HALF_STEPS = 50; // so many steps before, a change counts half
 const HALF_SECONDS = 60;
 const LEAST = 0.01; // less than this is too long ago to be worth a line
 const MOST = 8;
+const MOST_TENFOLD = 4; // a factor of more than 10,000 counts as that
 
 export interface Moment {
   step: number;
@@ -43,7 +46,7 @@ export function causesOf(entries: readonly Entry[], moment: Moment): Cause[] {
     const seconds = moment.time - Date.parse(entry.time) / 1000;
     const steps = entry.step === null ? null : moment.step - entry.step;
     const isBefore = steps === null ? seconds >= 0 : steps >= 0;
-    if (!isBefore || ECHO.test(entry.what)) return [];
+    if (!isBefore || isEcho(entry)) return [];
     const share = entries.some((other) => isTakenBack(other, entry)) ? TAKEN_BACK : 1;
     return [{ entry, steps, seconds, score: share * scoreOf(entry, steps, seconds) }];
   });
@@ -72,13 +75,24 @@ function nameOf({ title }: Entry): string {
 
 function weightOf(entry: Entry): number {
   if (entry.kind === "checkpoint" && entry.what.includes("restored")) return RESTORED;
+  if ((entry.kind === "command" || entry.kind === "state") && PAUSES.test(entry.title)) return HARMLESS;
   return IN_VAIN.test(entry.what) && entry.kind !== "checkpoint" ? 0.05 : WEIGHTS[entry.kind];
 }
 
-/** A change by a factor of ten or more counts twice, one by nothing half. */
+/** A change by a factor of ten counts twice, by a hundred three times, one by nothing half. */
 function strengthOf({ kind, before, after }: Entry): number {
-  if (kind !== "knob" || typeof before !== "number" || typeof after !== "number") return 1;
+  if (kind !== "knob") return 1;
+  if (!isObject(before) || !isObject(after)) return changeOf(before, after);
+  return Math.max(0.5, ...Object.keys(after).map((name) => changeOf(before[name], after[name]))); // several knobs at once
+}
+
+function changeOf(before: unknown, after: unknown): number {
+  if (typeof before !== "number" || typeof after !== "number") return 1;
   if (before === after) return 0.5;
   if (before <= 0 || after <= 0) return 2;
-  return 1 + Math.min(1, Math.abs(Math.log10(after / before)));
+  return 1 + Math.min(MOST_TENFOLD, Math.abs(Math.log10(after / before)));
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

@@ -5,6 +5,7 @@ import { Skeleton } from "../ui/skeleton";
 import { causesOf, type Cause } from "./causes-of";
 import styles from "./causes.module.css";
 import { EntryIcon } from "./entry-icon";
+import { withSaves } from "./happened";
 import type { Picked } from "./moment";
 
 interface Props {
@@ -16,7 +17,7 @@ interface Props {
 
 /** What changed before a place in a curve, the likeliest cause first. */
 export function Causes({ name, moment, entries, onClose }: Props) {
-  const found = entries && causesOf(entries, moment);
+  const found = entries && causesOf(withSaves(entries), moment);
   const value = moment.isNumber ? number(moment.value) : "no number";
   return (
     <aside className={styles.causes} aria-label="What changed before" data-testid="causes">

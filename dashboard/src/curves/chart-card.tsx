@@ -7,6 +7,7 @@ import { drawn, xsOf } from "../charts/columns";
 import { CurveSlider } from "../charts/curve-slider";
 import { nearest } from "../charts/nearest";
 import { PinButton } from "../charts/pin-button";
+import { axisName, unitOf } from "../charts/units";
 import { acrossOf, zoomOf, zoomWord } from "../charts/words";
 import { Link } from "../ui/link";
 import { useWord } from "../ui/router";
@@ -19,7 +20,7 @@ import { CurveValues } from "./curve-values";
 import { useCurves } from "../charts/use-curves";
 
 const BUCKETS = 300;
-const HEIGHT = 184;
+const HEIGHT = 200;
 const PASSING = 120; // milliseconds in view; a chart that is scrolled past is not asked for
 
 interface Props {
@@ -62,7 +63,13 @@ export const ChartCard = memo(function ChartCard({ job, name, start }: Props) {
         <PinButton name={name} />
       </header>
       <div className={styles.values}>
-        <CurveValues curves={curves ?? []} axis={axis} start={start} x={hovered ?? at ?? zoom?.[1] ?? null} />
+        <CurveValues
+          curves={curves ?? []}
+          axis={axis}
+          start={start}
+          x={hovered ?? at ?? zoom?.[1] ?? null}
+          unit={unitOf(name)}
+        />
       </div>
       <div className={styles.area} ref={measured}>
         <CurveState name={name} curves={curves} problem={problem} rank={rank} />
@@ -76,6 +83,7 @@ export const ChartCard = memo(function ChartCard({ job, name, start }: Props) {
         ) : (
           <>
             <Chart
+              name={axisName(name)}
               found={found}
               axis={axis}
               log={scale === "log"}

@@ -8,6 +8,7 @@ import { metricOf, smoothingOf } from "../charts/choices";
 import { drawn, xsOf, type Axis } from "../charts/columns";
 import { CurveSlider } from "../charts/curve-slider";
 import { nearest } from "../charts/nearest";
+import { axisName, unitOf } from "../charts/units";
 import { useCurves } from "../charts/use-curves";
 import { zoomOf, zoomWord } from "../charts/words";
 import { useWord } from "../ui/router";
@@ -25,6 +26,7 @@ import { momentOf } from "./moment";
 
 const BUCKETS = 600;
 const TALL = 440; // pixels of the table; as much as a chart with its timeline
+const GUTTER = 82; // pixels; the names of the timeline's rows are in it
 const BESIDE = 0.02; // of the buckets in view: so near, a click means the spike beside it
 
 interface Props {
@@ -45,7 +47,7 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
   const axis: Axis = axisWord === "time" ? "time" : "step";
   const name = metricOf(metrics, metric);
   const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);
-  const [view, setView] = useState<View>({ min: 0, max: 0, left: 56, width: 0 });
+  const [view, setView] = useState<View>({ min: 0, max: 0, left: GUTTER, width: 0 });
   const wanted = name ? { job, name, rank, buckets: BUCKETS } : null;
   const { curves, problem } = useCurves(wanted, { axis, zoom, pixels: view.width });
   const timeline = useLive({ topic: "timeline", job, limit: 500 });
@@ -73,10 +75,12 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
         </div>
       ) : (
         <>
-          <CurveValues curves={curves ?? []} axis={axis} x={hovered ?? zoom?.[1] ?? null} />
+          <CurveValues curves={curves ?? []} axis={axis} x={hovered ?? zoom?.[1] ?? null} unit={unitOf(name)} />
           <div className={styles.area}>
             <CurveState name={name} curves={curves} problem={problem} rank={rank} />
             <Chart
+              name={axisName(name)}
+              gutter={GUTTER}
               found={found}
               axis={axis}
               log={scale === "log"}

@@ -11,10 +11,11 @@ interface Props {
   axis: Across;
   start?: number;
   x: number | null;
+  unit?: string;
 }
 
 /** The numbers at a place, or the newest. */
-export function CurveValues({ curves, axis, start = 0, x }: Props) {
+export function CurveValues({ curves, axis, start = 0, x, unit = "" }: Props) {
   const [first] = curves;
   const at = first ? nearest(x ?? Infinity, xsOf(first, axis, start)) : -1;
   if (!first || at < 0) return <p className={styles.values}>&nbsp;</p>;
@@ -25,7 +26,7 @@ export function CurveValues({ curves, axis, start = 0, x }: Props) {
       <span>step {from === to ? whole(to) : `${whole(from)} to ${whole(to)}`}</span>
       {isOne ? (
         <>
-          <b>{first.nans[at] && first.last[at] === null ? "no number" : number(first.last[at])}</b>
+          <b>{first.nans[at] && first.last[at] === null ? "no number" : `${number(first.last[at])} ${unit}`.trim()}</b>
           {from === to ? null : (
             <span>
               least {number(first.min[at])}, greatest {number(first.max[at])}

@@ -8,9 +8,10 @@ export function EntryList({ entries }: { entries: readonly Entry[] }) {
   return (
     <ol className={styles.list}>
       {entries.map((entry) => (
-        <li key={entry.key} data-testid="timeline-entry" data-kind={entry.kind} data-what={entry.what}>
+        <li key={entry.key} data-testid="timeline-entry" data-kind={entry.kind} data-what={entry.what} data-failure={entry.is_failure || undefined}>
           <EntryIcon kind={entry.kind} />
           <span className={styles.title}>
+            {entry.rank === null || entry.title.includes("rank") ? "" : `rank ${entry.rank}: `}
             {entry.title}
             {entry.author ? <span> by {entry.author}</span> : null}
             {entry.reason && !entry.title.includes(entry.reason) ? <span>: {entry.reason}</span> : null}

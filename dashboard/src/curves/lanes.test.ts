@@ -23,8 +23,8 @@ test("marks stand where the chart has their step, and near ones are one", () => 
     ["Knobs", [[100, "a,b"], [500, "c"]]],
     ["Checkpoints", []],
     ["Recoveries", [[500, "d"]]],
-    ["Ranks and nodes", []],
-    ["Everything else", []],
+    ["Ranks", []],
+    ["Other", []],
   ]);
 });
 

@@ -13,16 +13,17 @@ export interface Mark {
 
 export interface Lane {
   name: string;
-  kind: EntryKind;
+  /** What is in it. */
+  about: string;
   marks: Mark[];
 }
 
-const LANES: readonly { name: string; kind: EntryKind; kinds: readonly EntryKind[] }[] = [
-  { name: "Knobs", kind: "knob", kinds: ["knob"] },
-  { name: "Checkpoints", kind: "checkpoint", kinds: ["checkpoint"] },
-  { name: "Recoveries", kind: "recovery", kinds: ["restart", "recovery"] },
-  { name: "Ranks and nodes", kind: "rank", kinds: ["rank", "node"] },
-  { name: "Everything else", kind: "alert", kinds: ["alert", "state", "command", "event"] },
+const LANES: readonly { name: string; about: string; kinds: readonly EntryKind[] }[] = [
+  { name: "Knobs", about: "Changes of knobs", kinds: ["knob"] },
+  { name: "Checkpoints", about: "Checkpoints saved, restored, removed", kinds: ["checkpoint"] },
+  { name: "Recoveries", about: "Restarts and live recoveries", kinds: ["restart", "recovery"] },
+  { name: "Ranks", about: "Ranks and nodes that came and went", kinds: ["rank", "node"] },
+  { name: "Other", about: "Alerts, states, commands and everything else", kinds: ["alert", "state", "command", "event"] },
 ];
 const NEAR = 16; // pixels: nearer marks would lie upon each other
 
@@ -35,7 +36,7 @@ export function lanesOf(
 ): Lane[] {
   const scale = view.max > view.min ? view.width / (view.max - view.min) : 0;
   const [least, most] = boundsOf(view, curve && xsOf(curve, axis));
-  return LANES.map(({ name, kind, kinds }) => {
+  return LANES.map(({ name, about, kinds }) => {
     const placed = entries
       .filter((entry) => kinds.includes(entry.kind))
       .flatMap((entry) => {
@@ -45,7 +46,7 @@ export function lanesOf(
         return [{ entry, x: (seen - view.min) * scale }];
       })
       .sort((a, b) => a.x - b.x);
-    return { name, kind, marks: joined(placed) };
+    return { name, about, marks: joined(placed) };
   });
 }
 

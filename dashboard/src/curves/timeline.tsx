@@ -1,10 +1,10 @@
-import { useState } from "react";
+import { useMemo, useState } from "react";
 
 import type { Curve, Entry } from "../api/wire";
 import type { View } from "../charts/chart-options";
 import type { Axis } from "../charts/columns";
-import { EntryIcon } from "./entry-icon";
 import { EntryList } from "./entry-list";
+import { withSaves } from "./happened";
 import { lanesOf, type Mark } from "./lanes";
 import styles from "./timeline.module.css";
 
@@ -18,15 +18,15 @@ interface Props {
 /** What happened, under the chart and on its axis: a row for each kind. */
 export function Timeline({ entries, axis, curve, view }: Props) {
   const [open, setOpen] = useState("");
-  const lanes = lanesOf(entries ?? [], axis, curve, view);
+  const lines = useMemo(() => withSaves(entries ?? []), [entries]);
+  const lanes = lanesOf(lines, axis, curve, view);
   const chosen = lanes.flatMap(({ marks }) => marks).find(({ key }) => key === open);
   return (
     <div className={styles.timeline} aria-label="Timeline" role="group" data-testid="timeline">
-      {lanes.map(({ name, kind, marks }) => (
+      {lanes.map(({ name, about, marks }) => (
         <div key={name} className={styles.lane} style={{ paddingLeft: view.left }}>
-          <span className={styles.name} title={name}>
-            <EntryIcon kind={kind} />
-            <span className="unseen">{name}</span>
+          <span className={styles.name} title={about}>
+            {name}
           </span>
           <div className={styles.marks}>
             {marks.map((mark) => (

@@ -5,7 +5,7 @@ import { counted, fitting } from "./filter";
 
 const entry = (key: string, more: Partial<Entry>): Entry => ({
   ...{ key, seq: 1, time: "2026-01-01T00:00:00Z", step: null, kind: "event", title: key, what: "custom" },
-  ...{ author: "", reason: "", rank: null, before: null, after: null, command: null, facts: {} },
+  ...{ author: "", reason: "", rank: null, before: null, after: null, command: null, facts: {}, is_failure: false },
   ...more,
 });
 const entries = [

@@ -48,7 +48,7 @@ export function ColumnPicker({ runs, columns, onClose }: Props) {
       })}
       <div className={styles.ends}>
         <Button tone="quiet" disabled={!word} onClick={() => setWord("")}>
-          As it was
+          Reset
         </Button>
         <Button tone="main" onClick={onClose}>
           Done

@@ -21,8 +21,17 @@ test("without a choice the columns are what tells runs apart and what came of th
   expect(columnsOf("", runs)).toEqual([
     ...["state", "config:lr", "last:loss", "tags", "owner", "duration", "created_at"],
   ]);
+  expect(columnsOf("", [...runs, run({})])).toEqual(columnsOf("", runs)); // a run that waits has no config yet
   expect(columnsOf("owner,config:a%2Cb", runs)).toEqual(["owner", "config:a,b"]);
   expect(known(runs)).toEqual({ config: ["lr", "seed"], metrics: ["loom/cpu", "loss"] });
+});
+
+test("the learning rate is a column also where all runs have the same, and comes first", () => {
+  const config = { a: 1, b: 1, c: 1, d: 1, "opt.lr": 0.1 };
+  const runs = [run(config), run({ ...config, a: 2, b: 2, c: 2, d: 2 })];
+
+  expect(columnsOf("", runs).slice(0, 5)).toEqual(["state", "config:opt.lr", "config:a", "config:b", "config:c"]);
+  expect(columnsOf("", [run(config)])).toContain("config:opt.lr");
 });
 
 test("a cell says what the run has, or that it has nothing", () => {

@@ -113,17 +113,28 @@ function tookOf({ started_at: started, ended_at: ended }: ListedRun, now: number
 
 function chosen(runs: readonly ListedRun[]): string[] {
   const { config, metrics } = known(runs);
-  const values = (name: string) => new Set(runs.map((run) => textOf(run, `${CONFIG}:${name}`, 0)));
+  const begun = runs.filter((run) => Object.keys(run.config).length); // one that waits has nothing yet
+  const values = (name: string) => new Set(begun.map((run) => textOf(run, `${CONFIG}:${name}`, 0)));
   const differing = config.filter((name) => values(name).size > 1);
+  const told = runs.length > 1 ? [...new Set([...config.filter(isRate), ...differing])] : config;
   const losses = metrics.filter((name) => !name.startsWith("loom/")).sort((a, b) => weight(a) - weight(b));
   return [
     "state",
-    ...(runs.length > 1 ? differing : config).slice(0, MOST_CONFIG).map((name) => `${CONFIG}:${name}`),
+    ...[...told].sort(ratesFirst).slice(0, MOST_CONFIG).map((name) => `${CONFIG}:${name}`),
     ...losses.slice(0, MOST_METRICS).map((name) => `last:${name}`),
     ...["tags", "owner", "duration"],
     ...(runs.some((run) => run.commit) ? ["commit"] : []),
     "created_at",
   ];
+}
+
+/** Whether a value is a learning rate, which one looks for first, also where all runs have the same. */
+function isRate(name: string): boolean {
+  return /(^|\.)(lr|learning_rate)$/.test(name);
+}
+
+function ratesFirst(a: string, b: string): number {
+  return Number(isRate(b)) - Number(isRate(a));
 }
 
 /** A loss is what one looks for first, then what is evaluated. */

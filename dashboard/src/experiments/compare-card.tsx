@@ -10,12 +10,13 @@ import { CurveSlider } from "../charts/curve-slider";
 import { LabelledTable } from "../charts/labelled-table";
 import { nearest } from "../charts/nearest";
 import { PinButton } from "../charts/pin-button";
+import { axisName, inUnit } from "../charts/units";
 import { acrossOf, zoomOf, zoomWord } from "../charts/words";
 import { useWord } from "../ui/router";
 import { Skeleton } from "../ui/skeleton";
 import { CompareValues } from "./compare-values";
 
-const HEIGHT = 184;
+const HEIGHT = 200;
 
 interface Props {
   name: string;
@@ -36,7 +37,11 @@ export function CompareCard({ name, runs, found }: Props) {
   const axis = acrossOf(axisWord);
   const starts = useMemo(() => runs.map(startOf), [runs]);
   const curves = useMemo(
-    () => runs.map((_, at) => found[at]?.value?.series.find((curve) => curve.name === name)),
+    () =>
+      runs.map((_, at) => {
+        const own = found[at]?.value?.series.find((curve) => curve.name === name);
+        return own && inUnit(own);
+      }),
     [runs, found, name],
   );
   const drawn = useMemo(() => overlaid(curves, axis, smoothingOf(smooth), starts), [curves, axis, smooth, starts]);
@@ -70,6 +75,7 @@ export function CompareCard({ name, runs, found }: Props) {
         {curve && form === "table" ? <LabelledTable found={labelled} isRelative={axis === "relative"} /> : null}
         {curve && form !== "table" ? (
           <Chart
+            name={axisName(name)}
             found={drawn}
             axis={axis}
             log={scale === "log"}

@@ -5,6 +5,7 @@ import { smoothingOf } from "../charts/choices";
 import { drawn } from "../charts/columns";
 import { CurveSlider } from "../charts/curve-slider";
 import { LabelledTable } from "../charts/labelled-table";
+import { axisName, inUnit } from "../charts/units";
 import { CurveValues } from "../curves/curve-values";
 import { acrossOf, zoomOf, zoomWord } from "../charts/words";
 import { useWord } from "../ui/router";
@@ -13,7 +14,7 @@ import styles from "./report-card.module.css";
 import { RunValues } from "./run-values";
 import { useNear } from "./use-near";
 
-const HEIGHT = 184;
+const HEIGHT = 200;
 
 /** One metric: its curve, or several over each other; as a chart or as a table. */
 export function ReportCard({ name, found }: { name: string; found: readonly Named[] }) {
@@ -26,7 +27,8 @@ export function ReportCard({ name, found }: { name: string; found: readonly Name
   const [picked, setPicked] = useState<number | null>(null);
   const [isNear, near] = useNear();
   const axis = acrossOf(axisWord);
-  const curves = useMemo(() => found.map(({ curve }) => curve), [found]);
+  const named = useMemo(() => found.map((one) => ({ ...one, curve: inUnit(one.curve) })), [found]);
+  const curves = useMemo(() => named.map(({ curve }) => curve), [named]);
   const lines = useMemo(() => drawn(curves, axis, smoothingOf(smooth)), [curves, axis, smooth]);
   const zoom = useMemo(() => zoomOf(zoomed), [zoomed]);
   const [only] = curves;
@@ -37,12 +39,12 @@ export function ReportCard({ name, found }: { name: string; found: readonly Name
         <h3 title={name}>{name}</h3>
       </header>
       {form === "table" ? (
-        <LabelledTable found={found} isRelative={axis === "relative"} />
+        <LabelledTable found={named} isRelative={axis === "relative"} />
       ) : (
         <>
           <div className={styles.values}>
             {curves.length > 1 ? (
-              <RunValues found={found} axis={axis} x={x} />
+              <RunValues found={named} axis={axis} x={x} />
             ) : (
               <CurveValues curves={curves} axis={axis} x={x} />
             )}
@@ -50,6 +52,7 @@ export function ReportCard({ name, found }: { name: string; found: readonly Name
           <div className={styles.area} style={{ minHeight: HEIGHT }}>
             {isNear && only ? (
               <Chart
+                name={axisName(name)}
                 found={lines}
                 axis={axis}
                 log={scale === "log"}

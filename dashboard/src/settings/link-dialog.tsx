@@ -20,7 +20,7 @@ export function LinkDialog({ user, onClose }: { user: string; onClose: () => voi
       ) : (
         <Question
           about="Whoever opens the link is in, in that browser, for 30 days."
-          done="Make the link"
+          done="Create the link"
           isReady
           isBusy={add.isPending}
           problem={add.error?.problem ?? null}

@@ -18,7 +18,7 @@ export function RevokeDialog({ token, isAdmin, isThis, onClose }: Props) {
     <Dialog title={`Revoke ${name} of ${token.user}`} onClose={onClose}>
       <Question
         about="It cannot be taken back; another token can be made."
-        done="Revoke it"
+        done="Revoke"
         isGrave
         isReady
         isBusy={revoke.isPending}

@@ -40,7 +40,7 @@ export function TokenDialog({ me, onClose }: { me: Me; onClose: () => void }) {
     <Dialog title="Make a token" onClose={onClose}>
       <Question
         about="A token lets a program in as its user, wherever the plane can be reached."
-        done="Make it"
+        done="Create the token"
         isReady={"seconds" in read}
         isBusy={add.isPending}
         problem={add.error?.problem ?? null}

@@ -30,7 +30,7 @@ export function UserDialog({ user, users, onClose }: Props) {
     <Dialog title={user ? `Change ${user.name}` : "Add somebody"} onClose={onClose}>
       <Question
         about="A viewer looks, an operator submits and steers jobs, an admin manages people. Each may do what those before may."
-        done={user ? "Change it" : "Add"}
+        done={user ? "Apply" : "Add"}
         isGrave={disabled && !user?.disabled}
         isReady={isReady}
         isBusy={put.isPending}

@@ -32,7 +32,7 @@ export function TextPart({ part, value, wrong, onChange }: Props) {
 
 function labelOf({ name, path, isRequired }: Part): string {
   const words = name.replaceAll("_", " ");
-  return isRequired && name === path ? `${words} (must be given)` : words;
+  return isRequired && name === path ? `${words} (required)` : words;
 }
 
 function meant({ kind }: Part, text: string): unknown {

@@ -9,6 +9,8 @@ interface Props {
   about: ReactNode;
   /** What the button that does it says. */
   done: string;
+  /** What the one that does nothing says. */
+  dismiss?: string;
   isGrave?: boolean | undefined;
   isReady: boolean;
   isBusy: boolean;
@@ -19,7 +21,7 @@ interface Props {
 }
 
 /** What a dialog asks: what it is about, fields, what came of a try, and the two ways out. */
-export function Question({ about, done, isGrave, isReady, isBusy, problem, onConfirm, onClose, children }: Props) {
+export function Question({ about, done, dismiss = "Cancel", isGrave, isReady, isBusy, problem, onConfirm, onClose, children }: Props) {
   const confirm = (event: SubmitEvent) => {
     event.preventDefault();
     if (isReady && !isBusy) onConfirm();
@@ -30,7 +32,7 @@ export function Question({ about, done, isGrave, isReady, isBusy, problem, onCon
       {children}
       {problem ? <Trouble detail={problem.detail} remedy={problem.remedy} /> : null}
       <Foot>
-        <Button onClick={onClose}>Leave it</Button>
+        <Button onClick={onClose}>{dismiss}</Button>
         <Button type="submit" tone={isGrave ? "danger" : "main"} data-testid="confirm" disabled={!isReady || isBusy}>
           {isBusy ? "Asking" : done}
         </Button>

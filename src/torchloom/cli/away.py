@@ -119,7 +119,7 @@ def run(target: str, detach: bool, name: str | None, as_json: bool) -> int:
         if as_json:
             echo_json(job)
             return 0
-        say(f"{job['id']} is {job['state']} on {client.url}")
+        say(f"{job['id']} is {job['state']}: {client.url}/jobs/{job['id']}")
         if detach:
             echo(job["id"])
             return 0

@@ -55,17 +55,15 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
     if found["note"]:
         say(found["note"])
     if only is None:
-        _say_what_is_missing()
+        _tell_of_the_dashboard()
     return found
 
 
-def _say_what_is_missing() -> None:
+def _tell_of_the_dashboard() -> None:
     from torchloom import settings
-    from torchloom.server.bundle import HOW, VARIABLE, bundle_of
+    from torchloom.server.bundle import missing
 
-    env = settings.environment()
-    if not env.get(VARIABLE) and not bundle_of(env).is_there:
-        say(HOW)
+    say(missing(settings.environment()) or "`loom open` opens the dashboard and signs you in")
 
 
 def _show(found: dict[str, Any]) -> None:

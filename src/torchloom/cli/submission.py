@@ -26,6 +26,7 @@ from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
+from torchloom.settings import wants_plane
 from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Submission:
         self._schedule()
         echo(self._handle)
         say(f"{self._app_id} is on its way\n{self._next_commands()}")
+        self._tell_its_page()
 
     def submit_json(self) -> None:
         """Start the job and print it."""
@@ -162,6 +164,16 @@ class Submission:
         if not self._is_program:
             echo(self._handle)
         say(f"{self._app_id}: {self._many}")
+        self._tell_its_page()
+
+    def _tell_its_page(self) -> None:
+        """Say where the job is shown; the plane's server may still be on its way."""
+        if not wants_plane():
+            return
+        from torchloom.client.plane import page_of
+
+        url, open_it = page_of(self._app_id), f"`loom open {self._app_id}`"
+        say(f"{url} ({open_it} signs you in)" if url else f"{open_it} shows it in a browser")
 
     def _start(self, give: Input, window: bytes) -> socket.socket:
         return self._scheduler.start(self._info, give, window)
@@ -304,6 +316,9 @@ class Launch(Submission):
         self._show = show
         self._head = head
         self._as_torchrun = as_torchrun
+
+    def _tell_its_page(self) -> None:
+        """Say nothing: it is called as torchrun is, often by a script, and starts at once."""
 
     def _is_alone(self) -> bool:
         """torchrun says nothing when all went well."""

@@ -126,6 +126,12 @@ VERBS: dict[str, Verb] = {
         "check this machine; end what crashes left behind",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
     ),
+    "open": Verb(
+        "open the dashboard in a browser, signed in; over ssh print a link",
+        ("--print", "--json"),
+        "job",
+        False,
+    ),
     "login": Verb(
         "use a plane elsewhere: its address, then a link or a token",
         ("--fingerprint=", "--forget", "--json"),

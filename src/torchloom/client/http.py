@@ -102,6 +102,14 @@ class Client:
         """Exchange the code of a link for a token, once."""
         return self._one("POST", "/api/login", json={"code": code, "kind": "token", "label": label})
 
+    def link(self, user: str) -> dict[str, Any]:
+        """Make a one-time link for a user; its `code` is shown this once. Takes an admin."""
+        return self._one("POST", "/api/links", json={"user": user})
+
+    def my_tokens(self) -> list[dict[str, Any]]:
+        """Return the tokens and cookies of whoever asks."""
+        return list(self._pages("/api/me/tokens"))
+
     def logout(self) -> None:
         """End the token that this client has."""
         self._ask("POST", "/api/logout")

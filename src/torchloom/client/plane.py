@@ -31,20 +31,21 @@ def find() -> dict[str, Any] | None:
         return None
 
 
-def page() -> str | None:
-    """Return where this user's plane serves its page on this host; nothing where it serves none.
+def page_of(job: str) -> str:
+    """Return the address of a job's page; nothing where this user's plane serves none here.
 
-    Nobody is asked: a server that answers has said so in its card.
+    Nothing is asked: a server that answers has said so in its card.
     """
     import json
     import os
+    from urllib.parse import quote
 
     try:
         card = json.loads(places.card().read_text())
         os.kill(int(card["pid"]), 0)
-        return str(card["url"])
+        return f"{card['url']}/jobs/{quote(job, safe='')}"
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return ""
 
 
 def shape(found: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def shape(found: dict[str, Any]) -> dict[str, Any]:
 def tell(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the process that keeps the plane alive: `status`, `ready`, `leave`."""
     try:
-        channel = calls.call(places.control(), timeout)
+        channel = calls.call(places.control(), PATIENCE)
     except OSError as error:
         raise NoPlane from error
     with channel:
@@ -86,7 +87,7 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
 def leave(timeout: float = PATIENCE) -> bool:
     """End the plane and come back when it is gone; false when none was there."""
     try:
-        channel = calls.call(places.control(), timeout)
+        channel = calls.call(places.control(), PATIENCE)
     except OSError:
         return False
     with channel:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torchloom.server.desk import Desk
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import Reach
 from torchloom.server.passing import Passing
-from torchloom.server.routes import ROUTERS
+from torchloom.server.routes import ROUTERS, not_found
 from torchloom.server.topics import following
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -64,7 +65,8 @@ def build(desk: Desk, front: Front) -> FastAPI:
 
 def guarded(app: FastAPI, front: Front) -> ASGIApp:
     """Return the app behind everything that a request must pass first."""
-    behind = Guard(BodyLimit(app), app.state.identities, front.reach)
+    shown, identities = partial(not_found, front.bundle), app.state.identities
+    behind = Guard(BodyLimit(app), identities, front.reach, not_found=shown)
     return Passing(behind, log_request, app.state.counts.count)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 VARIABLE = "LOOM_DASHBOARD"
 NONE = "none"  # as a value: there is to be none
 HOW = (
-    "this plane has no dashboard: install a torchloom wheel that has it, or run `make dashboard`"
-    " in the checkout, then `loom down` and `loom up`"
+    "this plane has no dashboard: install torchloom without LOOM_NO_DASHBOARD, or run"
+    " `make dashboard` in the checkout, then `loom down` and `loom up`"
 )
 _INDEX = "index.html"
 _BUILT = Path(__file__).with_name("static")  # in an installed wheel
@@ -48,3 +48,8 @@ def bundle_of(env: Mapping[str, str]) -> Bundle:
         return NO_BUNDLE if named == NONE else Bundle(Path(named).absolute())
     found = (each for each in (_BUILT, _CHECKOUT) if (each / _INDEX).is_file())
     return Bundle(next(found, None))
+
+
+def missing(env: Mapping[str, str]) -> str:
+    """Return how to have the dashboard where there is none and none was named; else nothing."""
+    return "" if env.get(VARIABLE) or bundle_of(env).is_there else HOW

@@ -4,6 +4,8 @@ In this order: is it meant for this host, does it come from a page of ours, is t
 who is calling, may they, and was it they or a foreign page that sent the cookie along.
 """
 
+from collections.abc import Callable
+
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,12 +24,19 @@ class Guard:
     """Wraps an app. Who is calling is left in `scope["state"]["identity"]`."""
 
     def __init__(
-        self, app: ASGIApp, identities: Identities, reach: Reach, policy: Policy | None = None
+        self,
+        app: ASGIApp,
+        identities: Identities,
+        reach: Reach,
+        policy: Policy | None = None,
+        not_found: Callable[[], Response | None] = lambda: None,
     ) -> None:
+        """`not_found` returns the page for people who ask for an address that there is not."""
         self.app = app
         self._identities = identities
         self._reach = reach
         self._policy = policy or Policy()
+        self._not_found = not_found
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -49,7 +58,8 @@ class Guard:
         method = WEBSOCKET if scope["type"] == "websocket" else scope["method"]
         verdict = self._policy.judge(method, scope["path"])
         if verdict.role is None:
-            return _no_route(verdict.methods)
+            shown = self._not_found() if not verdict.methods and _is_for_people(scope) else None
+            return shown or _no_route(verdict.methods)
         if verdict.role == OPEN:
             return None
         try:
@@ -86,6 +96,14 @@ class Guard:
         if len(shown) > 1 or scheme.lower() != "bearer":
             return None
         return await self._identities.who(secret.strip())
+
+
+def _is_for_people(scope: Scope) -> bool:
+    """Tell whether a browser asks for a page: not a program, and not for the API."""
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        return False
+    is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
+    return not is_api and any("text/html" in value.lower() for value in _values(scope, b"accept"))
 
 
 def _by_cookie(scope: Scope) -> bool:

@@ -18,6 +18,7 @@ WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
 DEADLINE = "deadline"  # when its allocation ends, in unix seconds
 POLICY = "policy"  # what it wants when something fails
 LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
+TOTAL = "total_steps"  # with how many steps its program is done, as its rank 0 said
 SAVING = "saving"  # what its rank 0 said of when to save and what to keep
 RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
@@ -100,8 +101,8 @@ class Jobs:
     def told(self, event: Event) -> Job:
         """Take in what a launch process tells of its job: once when it begins, or as it changes.
 
-        A rank may name its job's policy too, unless its launch has; of a launched job it names
-        nothing else.
+        A rank may name its job's policy too, unless its launch has, and the number of its steps;
+        of a launched job it names nothing else.
         """
         facts, job = event.facts, event.head.job
         known = self._jobs.get(job)
@@ -222,7 +223,7 @@ class Jobs:
 
 def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
     is_given = job is not None and job.facts.get(_GIVEN)
-    names = {ATTACHED, REPLICA_OF} | (set() if is_given else {POLICY})
+    names = {ATTACHED, REPLICA_OF, TOTAL} | (set() if is_given else {POLICY})
     if job is None or not is_launched(job):
         names |= {"name", "owner"}
     return {name: value for name, value in facts.items() if name in names}

@@ -30,7 +30,7 @@ class Numbers(Dataset[torch.Tensor]):
 
 dist.init_process_group("gloo")
 torch.manual_seed(3)
-run = loom.init(project="shown", config={"total_steps": 100_000})
+run = loom.init(project="shown")
 model = run.wrap(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 run.track(optimizer=optimizer)

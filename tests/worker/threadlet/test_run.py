@@ -34,6 +34,17 @@ def test_steps_go_over_the_epochs_and_every_number_arrives(ranks: Ranks) -> None
     assert ranks.agent.wait(Goodbye)[0].step == 60
 
 
+@pytest.mark.parametrize(("source", "totals"), [("loader", [60]), ("stream", [None])])
+def test_rank_0_reports_how_many_steps_a_loop_with_a_length_has(
+    ranks: Ranks, source: str, totals: list[int | None]
+) -> None:
+    ranks.run("api.py", attach=True, BATCHES="30", SOURCE=source)
+
+    ranks.agent.wait(Goodbye)
+    told = [event for event in ranks.agent.of(Event) if event.kind == "job"]
+    assert [event.facts["total_steps"] for event in told] == totals
+
+
 def test_the_step_behind_which_a_program_leaves_its_loop_is_counted(ranks: Ranks) -> None:
     told = json.loads(ranks.run("api.py", BATCHES="30", BREAK_AFTER="7")[0])
 
@@ -145,6 +156,7 @@ def test_a_loss_that_is_no_number_is_an_event_once(ranks: Ranks) -> None:
     events = [(one.kind, one.step, one.facts) for one in ranks.agent.of(Event)]
     assert events == [
         ("init", 0, {"project": ""}),
+        ("job", 0, {"total_steps": 8}),
         ("nan", 3, {"name": "loss", "value": "nan"}),
         ("nan", 6, {"name": "loss", "value": "inf"}),
     ]

@@ -18,6 +18,9 @@ from torchloom.server.routes import (
     prometheus,
     specs,
 )
+from torchloom.server.routes.dashboard import not_found
+
+__all__ = ["ROUTERS", "not_found"]
 
 ROUTERS = (
     health.router,

@@ -55,6 +55,12 @@ def page(request: Request) -> Response:
     return _sent(index, _ALWAYS_ASK)
 
 
+def not_found(bundle: Bundle) -> Response | None:
+    """The page for an address that it does not know, which it says itself; none without it."""
+    index = bundle.index()
+    return None if index is None else _sent(index, _ALWAYS_ASK, 404)
+
+
 @router.get("/assets/{path:path}")
 def asset(path: str, request: Request) -> Response:
     """A file that never changes under its name, for that has the hash of its content."""
@@ -75,10 +81,10 @@ for _path in _BESIDE:
     router.add_api_route(_path, beside)
 
 
-def _sent(path: Path | None, headers: Mapping[str, str]) -> Response:
+def _sent(path: Path | None, headers: Mapping[str, str], status: int = 200) -> Response:
     if path is None:
         raise ApiProblem(404, "not_found", "no such file", remedy="/ is the dashboard")
-    return Response(path.read_bytes(), headers=dict(headers), media_type=_kind(path))
+    return Response(path.read_bytes(), status, dict(headers), _kind(path))
 
 
 def _kind(path: Path) -> str | None:

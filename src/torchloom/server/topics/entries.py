@@ -3,14 +3,17 @@
 Entries are made of the same messages that a job's stream has, whether these are new or old.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from torchloom.server.drafts import Draft
+from torchloom.specs.job import JobState
 
 _LONGEST = 4096  # bytes of facts that an entry carries along
+_WELL = ("", "ended", "ranks_ended", "succeeded", "released", "cancelled", "stopped")  # of ranks
+_NO_NEWS = "job"  # a rank says what its job is called, or how many steps it has
 _OVER = ("applied", "refused", "aborted")  # of a command that is on its way nothing is entered
 _SORTS: Mapping[str, str] = {
     "restart": "restart",
@@ -38,6 +41,11 @@ _SORTS: Mapping[str, str] = {
     "device_failed": "alert",
     "cancelled": "state",
 }
+FAILURES = (  # what is listed however much came after it; of states only those that failed
+    *("restart", "live_ended", "not_live", "rank_gone", "rank_suspect", "hang", "verdict", "kill"),
+    *("fail", "nan", "device_failed", "agent_lost", "checkpoint_failed", "checkpoint_damaged"),
+    "job_state",
+)
 _BEGINNINGS: Mapping[str, str] = {
     "checkpoint": "checkpoint",
     "guard_": "knob",
@@ -52,11 +60,19 @@ def entry_of(draft: Draft) -> dict[str, Any] | None:
     if draft.kind == "state":
         return _entry(body, "state", "job_state", str(body["status"]))
     what, facts = str(body["kind"]), body["facts"]
+    if what == _NO_NEWS:
+        return None
     if what.startswith("command_"):
         return _command(body, what) if what.removeprefix("command_") in _OVER else None
     beginnings = (sort for start, sort in _BEGINNINGS.items() if what.startswith(start))
     sort = _SORTS.get(what) or next(beginnings, "event")
     return _entry(body, sort, what, _words(what, body, facts))
+
+
+def newest(entries: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Return the newest entries, oldest first; failures before them are there, too."""
+    cut = max(0, len(entries) - limit)
+    return [entry for entry in entries[:cut] if entry["is_failure"]] + list(entries[cut:])
 
 
 def is_of_nodes(draft: Draft) -> bool:
@@ -122,7 +138,18 @@ def _entry(body: Mapping[str, Any], sort: str, what: str, title: str) -> dict[st
         "after": None,
         "command": None,
         "facts": facts if is_short else {},
+        "is_failure": what in FAILURES and _has_failed(what, title, body),
     }
+
+
+def _has_failed(what: str, title: str, body: Mapping[str, Any]) -> bool:
+    """Tell of what may be a failure whether it is: not every end of a job or a rank is one."""
+    if what == "job_state":
+        return title == str(JobState.FAILED)
+    reason = str(body.get("reason", ""))
+    is_own = reason.endswith(f"_rank_{body['rank']}") or "_rank_" not in reason
+    is_well = reason in _WELL or reason.startswith("exit_code_0")
+    return what != "rank_gone" or (is_own and not is_well)
 
 
 def _shown(value: Any) -> str:

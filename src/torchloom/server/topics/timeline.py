@@ -7,8 +7,9 @@ from torchloom.server.cursors import Position
 from torchloom.server.desk import Desk
 from torchloom.server.drafts import Draft, of_happening, of_told
 from torchloom.server.letters import whole
+from torchloom.server.topics import entries
 from torchloom.server.topics.asked import Sub
-from torchloom.server.topics.entries import concerns, entry_of, is_of_nodes
+from torchloom.server.topics.entries import FAILURES, concerns, entry_of, is_of_nodes
 from torchloom.server.topics.saying import Voice
 from torchloom.weaver.events import Place
 from torchloom.weaver.store.reading import Reading
@@ -16,6 +17,7 @@ from torchloom.weaver.store.rows import Rank
 
 NOBODYS = ""  # the job of what happens to nodes and devices
 _NODES = 500  # events of nodes that are looked through for those of a job
+_FAILED = 100  # failures that are told, however long ago they were
 _MISSED = 1000  # events that are told one by one to somebody who comes back
 
 
@@ -45,7 +47,8 @@ class TimelineShaper:
         drafts, place = await self._desk.read(_newest, self._desk.store, self._job)
         self._happened, self._told = place
         items = await self._entries(drafts)
-        self._voice.whole(self._sub.id, self._cursor(), {"items": items[-self._sub.limit :]})
+        shown = entries.newest(items, self._sub.limit)
+        self._voice.whole(self._sub.id, self._cursor(), {"items": shown})
 
     async def more(self, drafts: Sequence[Draft], upto: Position, is_first: bool) -> None:
         """Say new entries."""
@@ -75,7 +78,7 @@ _NONE: frozenset[str] = frozenset()
 def newest(store: Reading, job: str, limit: int) -> list[dict[str, Any]]:
     """Return the newest entries, oldest first, for whoever reads them once."""
     drafts, _ = _newest(store, job)
-    return _kept(drafts, _nodes(store, job))[-limit:]
+    return entries.newest(_kept(drafts, _nodes(store, job)), limit)
 
 
 def _kept(drafts: Sequence[Draft], nodes: frozenset[str]) -> list[dict[str, Any]]:
@@ -96,10 +99,16 @@ def _newest(store: Reading, job: str) -> tuple[list[Draft], Place]:
     is new to all of them."""
     ends = store.state.last_happened(limit=1), store.records.last_events(limit=1)
     upto = (ends[0][-1].seq if ends[0] else 0), (ends[1][-1].id if ends[1] else 0)
-    happened = store.state.last_happened(job, _MISSED) + store.state.last_happened(NOBODYS, _NODES)
-    ours = sorted((row for row in happened if row.seq <= upto[0]), key=lambda row: row.seq)
-    told = [row for row in store.records.last_events(job, _MISSED) if row.id <= upto[1]]
-    drafts = [*map(of_happening, ours), *map(of_told, told)]
+    state, records = store.state, store.records
+    happened = state.last_happened(job, _MISSED) + state.last_happened(NOBODYS, _NODES)
+    happened += state.last_happened(job, _FAILED, FAILURES)  # behind however many checkpoints
+    told = records.last_events(job, _MISSED) + records.last_events(job, _FAILED, FAILURES)
+    ours = {row.seq: row for row in happened if row.seq <= upto[0]}
+    theirs = {row.id: row for row in told if row.id <= upto[1]}
+    drafts = [
+        *(of_happening(ours[seq]) for seq in sorted(ours)),
+        *(of_told(theirs[number]) for number in sorted(theirs)),
+    ]
     return sorted(drafts, key=lambda draft: draft.time), upto
 
 

@@ -60,6 +60,7 @@ class Plane:
         self._keys = keys
         self._env = env
         self._pinned = wishes.pinned
+        self._served = wishes.pinned or wishes.served
         self._broker = broker.find(wishes, keys, env)
         self._folder = places.made_folder()
         self._workshop = parts.Workshop(keys, self._folder, places.log().parent, env, commands)
@@ -123,8 +124,8 @@ class Plane:
                 made = self._workshop.part(name, self._broker.address, self._broker.authority)
                 self._supervisor.start(made)
         if parts.SERVER in wishes.names:
-            self._frontage.want(at_once=self._pinned)
-        if missing or (self._pinned and not self._frontage.is_settled()):
+            self._frontage.want(at_once=self._served)
+        if missing or (self._served and not self._frontage.is_settled()):
             self._ready, self._begun = False, time.monotonic()
         if missing:
             lasting = {name: value for name, value in self.status().items() if name != "parts"}
@@ -160,7 +161,7 @@ class Plane:
         child = self._supervisor.children.get(WEAVER)
         if child is None or (child.pid is not None and _answers()):
             self._was_up = True
-            if not self._pinned or self._frontage.is_settled():
+            if not self._served or self._frontage.is_settled():
                 self._ready = True
                 self._announce()
                 self._answer_all({"ok": "up"})
@@ -222,6 +223,7 @@ class Plane:
             here = self._broker.address.url
             raise UserError(f"the plane's NATS is at {here}; `loom down` first, then --host again")
         self._pinned = self._pinned or wishes.pinned
+        self._served = self._served or self._pinned or wishes.served
         self._want(wishes)
 
     def _answer_all(self, message: Message) -> None:

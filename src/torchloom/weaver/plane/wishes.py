@@ -14,11 +14,15 @@ _ALONE = (NATS, WEAVER, AGENT)  # what can be had without the rest
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """`pinned`: stay, job or none. `only`: one part. `host`: listen at this address of ours."""
+    """`pinned`: stay, job or none. `only`: one part. `host`: listen at this address of ours.
+
+    `served`: start the HTTP server at once, and be up when it answers.
+    """
 
     pinned: bool = False
     only: str = ""
     host: str = ""
+    served: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,10 +39,10 @@ class Wishes:
         only, host = str(facts.get("only") or ""), str(facts.get("host") or "")
         if only and only not in _ALONE:
             raise UserError(f"no part {shorten(only)!r} to start alone; {' or '.join(_ALONE)} is")
-        return cls(facts.get("pinned") is True, only, host)
+        return cls(facts.get("pinned") is True, only, host, facts.get("served") is True)
 
     @classmethod
     def read(cls, words: Sequence[str]) -> "Wishes":
-        """Return the wishes of a command line: `--pinned`, `--only=PART`, `--host=ADDRESS`."""
+        """Return the wishes of a command line: `--pinned`, `--served`, `--only=PART`, ..."""
         pairs = (word.removeprefix("--").partition("=") for word in words)
         return cls.of({name: value if equals else True for name, equals, value in pairs})

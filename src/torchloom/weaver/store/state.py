@@ -114,12 +114,16 @@ class StateStore:
             query = query.where(table.c.job == job)
         return [Happening(**row) for row in self._read(Happening, query)]
 
-    def last_happened(self, job: str | None = None, limit: int = 100) -> list[Happening]:
-        """Return the newest of what happened, oldest first."""
+    def last_happened(
+        self, job: str | None = None, limit: int = 100, kinds: Sequence[str] = ()
+    ) -> list[Happening]:
+        """Return the newest of what happened, oldest first: of some kinds, or of all."""
         table = tables.events
         query = sa.select(table).order_by(table.c.seq.desc()).limit(limit)
         if job is not None:
             query = query.where(table.c.job == job)
+        if kinds:
+            query = query.where(table.c.kind.in_(kinds))
         return [Happening(**row) for row in reversed(self._read(Happening, query))]
 
     def close(self) -> None:

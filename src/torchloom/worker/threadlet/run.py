@@ -12,7 +12,7 @@ from torchloom.bus.messages import Value
 from torchloom.worker.threadlet import provoked
 from torchloom.worker.threadlet.arrival import when_imported
 from torchloom.worker.threadlet.knobs import Config
-from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step
+from torchloom.worker.threadlet.steps import NONE, Batch, Dealing, Dealt, Section, Step, size_of
 from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
@@ -94,6 +94,7 @@ class Run:
         self._next = 0
         self._until = _until(os.environ)
         self._epochs = 0  # of all loops so far
+        self._planned: int | None = 0  # steps of all loops so far; none: not all have a length
         self._inside = False
         self._logged = -1  # the step of what was logged last outside of loops
         self._names: Mapping[str, Any] = {}  # and what was logged in it
@@ -209,12 +210,9 @@ class Run:
         """Return where the dashboard shows this job; nothing where the plane serves none here."""
         if not self._threadlet.seat.agent:
             return None
-        from urllib.parse import quote
-
         from torchloom.client import plane
 
-        page = plane.page()
-        return f"{page}/jobs/{quote(self.id, safe='')}" if page else None
+        return plane.page_of(self.id) or None
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -352,7 +350,9 @@ class Run:
         """
         self._threadlet.follow_program()
         provoked.listen(self._provoke)
+        start, size = self._next, size_of(source, epochs)
         dealt = self._begin(source, epochs)
+        self._report_total(start, size)
         if dealt is None:
             return
         self._threadlet.begin()
@@ -369,6 +369,14 @@ class Run:
             if self._error is None or self.applied > self._next:  # what failed was behind it
                 self._next += 1
                 self.applied = self._next
+
+    def _report_total(self, start: int, size: int | None) -> None:
+        """Report with how many steps the program is done, as far as its loops tell by now."""
+        before = start if self._next == start else self._planned  # resumed: by earlier loops' sizes
+        self._planned = None if before is None or size is None else before + size
+        if self._threadlet.seat.rank == 0:
+            total = None if self._planned is None else min(self._planned, self._until)
+            self._threadlet.event("job", {"total_steps": total})
 
     def _take(self, dealing: Dealing) -> Step | None:
         """Return the next step; nothing when there is none left."""

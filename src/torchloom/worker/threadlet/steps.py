@@ -9,6 +9,14 @@ Dealt = Iterator[Batch]
 NONE: Batch = (None, None)
 
 
+def size_of(source: Any, epochs: int) -> int | None:
+    """Return how many steps a loop over a source has; nothing where it has no length."""
+    try:
+        return (source if isinstance(source, int) else len(source)) * epochs
+    except TypeError:
+        return None
+
+
 class Holder(Protocol):
     """A run, as seen from its steps."""
 

@@ -25,7 +25,9 @@ batches = [torch.tensor(float(i)) for i in range(int(os.environ.get("BATCHES", "
 numbers = []
 total = torch.zeros(())
 
-for step in run.steps(batches, epochs=2):
+source = batches if os.environ.get("SOURCE") != "stream" else (one for one in batches)
+
+for step in run.steps(source, epochs=2):
     with step:
         numbers.append((step.number, step.epoch, float(step.batch)))
         here[0] = step.number + 1
