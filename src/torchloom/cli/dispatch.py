@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from torchloom.cli.output import mute, one_line, say
-from torchloom.cli.verbs import ALIASES, VERBS
+from torchloom.cli.verbs import ALIASES, REMARKS, VERBS
 from torchloom.errors import LoomError, NotFound, UserError, nearest, shorten
 from torchloom.settings import environment
 
@@ -113,6 +113,8 @@ def _run(words: list[str]) -> int:
     if not words:
         raise UserError("no verb; `loom --help` lists them")
     verb, *rest = words
+    if verb in REMARKS and all(word.startswith("-") for word in rest):
+        say(REMARKS[verb])
     if verb in ALIASES:
         verb, *extra = ALIASES[verb]
         rest = [*extra, *rest]

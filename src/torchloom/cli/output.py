@@ -23,6 +23,21 @@ def echo(text: str = "", err: bool = False) -> None:
     print(text, file=sys.stderr if err else sys.stdout, flush=True)
 
 
+def is_attended() -> bool:
+    """Tell whether a person reads what is asked and can answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agree(question: str, otherwise: str) -> None:
+    """Ask a person on the terminal; a no ends the command, which has changed nothing."""
+    import click
+
+    from torchloom.errors import Failure
+
+    if not click.confirm(question, err=True):
+        raise Failure(otherwise)
+
+
 def mute(fd: int) -> None:
     """Let what is still to be written at exit go nowhere: its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), fd)

@@ -113,7 +113,7 @@ VERBS: dict[str, Verb] = {
     ),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL; or at a step",
-        ("--now", "--at=", "--reason=", "--no-wait", "--json"),
+        ("--now", "--at=", "--reason=", "--no-wait", "--yes", "--json"),
         "job",
     ),
     "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
@@ -201,9 +201,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "schedulers": ("engines",),
     "configure": ("config", "init"),
     "top": ("monitor",),
-    "kill": ("doctor", "--clean"),
+    "kill": ("stop",),
     "explain": ("plan", "--all"),
     "validate": ("plan", "--check"),
+}
+
+# What is said of a word that means something else elsewhere, when it comes without a job.
+REMARKS: dict[str, str] = {
+    "kill": "`kill` is `stop`; what crashed launches left is ended by `loom doctor --clean`",
 }
 
 _HEAD = """\

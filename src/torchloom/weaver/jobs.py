@@ -22,6 +22,7 @@ SAVING = "saving"  # what its rank 0 said of when to save and what to keep
 RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
+SHELL = "shell"  # the leader of the session that submitted it
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
 
