@@ -8,6 +8,7 @@ import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
+from torchloom.cli.shapes import paint_state
 from torchloom.client import chosen
 from torchloom.errors import UserError
 
@@ -36,7 +37,8 @@ def ls(state: str | None, limit: int | None, every: bool, as_json: bool) -> None
         (one["id"], one["owner"], one["state"], _step(one), age(one["created_at"]), one["reason"])
         for one in found
     ]
-    echo(table(("ID", "OWNER", "STATE", "STEP", "AGE", "REASON"), rows))
+    heads = ("ID", "OWNER", "STATE", "STEP", "AGE", "REASON")
+    echo(table(heads, rows, {"STATE": paint_state}))
 
 
 @click.command("show", cls=LoomCommand)

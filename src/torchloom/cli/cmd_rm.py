@@ -112,4 +112,4 @@ def _agree(jobs: list[str], is_all: bool) -> None:
         what = ", ".join(jobs) if len(jobs) <= _NAMED else f"{len(jobs)} jobs"
         agree(f"remove {what} with logs and checkpoints?", "nothing was removed")
     elif is_all:
-        raise UserError(f"this removes {len(jobs)} jobs; add --yes without a terminal")
+        raise UserError(f"this removes {len(jobs)} jobs; say --yes where nobody can be asked")
