@@ -252,6 +252,33 @@ def test_the_whole_plane_comes_up_and_each_part_comes_back(
     }
 
 
+def test_up_waits_until_its_own_node_can_have_jobs_and_says_when_that_takes_long(
+    plane: Any, until: Callable[..., Any], script: Callable[..., str]
+) -> None:
+    queue = {"LOOM_PLANE": "1", "LOOM_DEVICES": "cpu:1"}
+    started = plane.start("up", env={**os.environ, **queue})
+    agent = until(lambda: of_part(plane, "torchloom.launch.relay"), "the node agent")
+    os.kill(agent, signal.SIGSTOP)  # before it has said what the node has
+    try:
+        late = started.communicate()[1].decode()
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+    again = plane("up", env=queue)
+    Path("job.json").write_text(json.dumps({"name": "note", "script": script("pass")}))
+    job = plane("run", "job.json", env=queue)  # to its end, so that nothing starts a plane again
+
+    assert started.returncode == 0
+    assert "the node agent has not registered after 5 s" in late
+    assert b"registered" not in again.stderr
+    assert job.returncode == 0, job.stderr
+
+
+def of_part(plane: Any, module: str) -> int:
+    """Return the process of a part of the plane, 0 while there is none."""
+    return next((pid for pid, words in plane.processes().items() if module in words), 0)
+
+
 def test_up_needs_no_library_of_the_planes_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--status"]) == 1
 
