@@ -28,8 +28,9 @@ def hearth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     env |= {"HOME": f"{folder}/home", "LOOM_HOME": f"{folder}/loom"}
     env |= {"XDG_RUNTIME_DIR": f"{folder}/run"}
     loom = [sys.executable, "-m", "torchloom"]
-    for words in (["up"], ["run", "-d", "--wait", "warm.py"], ["down"]):
-        subprocess.run([*loom, *words], cwd=folder, env=env, check=True, capture_output=True)
+    end_plane = [sys.executable, "-c", "from torchloom.client import plane; plane.leave()"]
+    for words in ([*loom, "up"], [*loom, "run", "-d", "--wait", "warm.py"], end_plane):
+        subprocess.run(words, cwd=folder, env=env, check=True, capture_output=True)
     until(lambda: list(folder.glob("run/torchloom/zygote-*.sock")), _PATIENCE)
     yield folder
     for pid in living(folder):

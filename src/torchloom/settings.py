@@ -63,6 +63,19 @@ def torchx_home() -> Path:
     return Path(os.environ.get("TORCHX_HOME") or Path.home() / ".torchx")
 
 
+def locale_name() -> str:
+    """Return the locale of characters that the user chose; nothing where none is set.
+
+    In the locale C an interpreter sets LC_CTYPE to a UTF-8 one of its own: that says nothing.
+    """
+    import sys
+
+    own = os.environ.get("LC_CTYPE")
+    if sys.flags.utf8_mode and own in ("C.UTF-8", "C.utf8", "UTF-8"):
+        own = None
+    return os.environ.get("LC_ALL") or own or os.environ.get("LANG") or ""
+
+
 def custom_named_resources() -> str | None:
     """Return the module that holds the user's own named resources, if one is named."""
     return os.environ.get("TORCHX_CUSTOM_NAMED_RESOURCES") or None

@@ -58,6 +58,15 @@ def same_user(channel: "socket.socket") -> bool:
     return uid == os.getuid()
 
 
+def peer_pid(channel: "socket.socket") -> int:
+    """Return the process that listens at the other end of a unix socket; Linux alone tells."""
+    import socket
+
+    peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid: int = _PEER.unpack(peer)[0]
+    return pid
+
+
 def received(channel: "socket.socket", most: int) -> bytes | None:
     """Return what has come, without waiting; nothing yet is None, and b"" the end."""
     try:

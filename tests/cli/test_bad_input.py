@@ -75,6 +75,29 @@ Refused = Callable[..., str]
             ["run", "--detatch", "x.py"],
             "no option '--detatch'; did you mean '--detach'?; `loom run --help` explains",
         ),
+        (
+            ["run", "--nproc_per_node", "4", "train.py"],
+            "no option '--nproc_per_node'; write `-n N` for N processes; `loom launch` takes "
+            "torchrun's options; `loom run --help` explains",
+        ),
+        (
+            ["logs", "-n", "5"],
+            "no option '-n'; write `--last N` for the last N lines of each rank; "
+            "`loom logs --help` explains",
+        ),
+        (
+            ["logs", "@", "--tail", "5"],
+            "--tail follows a job, as -f does; write `--last 5` for the last lines of each rank",
+        ),
+        (
+            ["logs", "--tail=5"],
+            "--tail follows a job, as -f does; write `--last 5` for the last lines of each rank",
+        ),
+        (
+            ["ls", "-n", "5"],
+            "no option '-n'; write `--limit N` for the newest N jobs; `loom ls --help` explains",
+        ),
+        (["queue"], "no verb 'queue'; `loom ls --state queued` lists the jobs that wait"),
         (["ls", "--jsno"], "no option '--jsno'; did you mean '--json'?; `loom ls --help` explains"),
         (["config", "shwo"], "no config command 'shwo'; did you mean 'show'?"),
         (["completion", "tcsh"], "Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of"),

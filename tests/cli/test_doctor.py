@@ -140,7 +140,7 @@ def test_what_an_ended_job_left_running_is_found_and_ended(
     assert main(["doctor", "--clean", "--dryrun"]) == 0
     would = capsys.readouterr().out
     assert leftover.poll() is None
-    assert main(["kill"]) == 0
+    assert main(["doctor", "--clean"]) == 0
 
     assert f"would go process {leftover.pid} sleep 600 (of train-a)" in would
     assert f"ended    process {leftover.pid} sleep 600 (of train-a)" in capsys.readouterr().out

@@ -101,6 +101,21 @@ def test_the_screen_is_drawn_steers_and_leaves_the_terminal_as_it_was(
     assert [rank.applied[0][1:] for rank in plane.ranks["train-1"]] == [(414, 0.03)] * 4
     tmux.keys("q")
     tmux.shows("^code 0")
+    assert "loom: jobs run on; `loom monitor train-1` comes back" in tmux.screen().splitlines()
+
+
+def test_in_the_locale_c_the_screen_is_ascii_and_a_job_can_be_named(
+    plane: Plane, tmux: Tmux
+) -> None:
+    tmux.start((80, 24), "monitor", "train-1", LANG="C", LC_ALL="C")
+    tmux.shows(r"loss 0\.06 +rank 0 step 49")
+    tmux.shows("p pause r resume s set d devices")
+    lines = tmux.screen().splitlines()
+
+    assert [line for line in lines if not line.isascii()] == []
+    assert any(line.startswith("- jobs --") for line in lines), "what was a box is drawn, too"
+    tmux.keys("q")
+    tmux.shows("^code 0")
 
 
 def test_without_colour_not_one_is_used_and_with_it_the_terminals_own(

@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from torchloom.cli.main import main
-from torchloom.cli.output import duration, one_line, table
+from torchloom.cli.output import (
+    duration,
+    echo,
+    in_ascii,
+    narrowed,
+    one_line,
+    shows_unicode,
+    shrunk,
+    table,
+)
 from torchloom.cli.submission import exit_code
+from torchloom.history.plot import in_text, panels
+from torchloom.history.series import Series
 from torchloom.specs.api import AppState
 
 
@@ -16,6 +27,81 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert table(("ID", "STATE"), [("a", "RUNNING"), ("long-id", "OK")]) == (
         "ID       STATE\na        RUNNING\nlong-id  OK"
     )
+
+
+@pytest.mark.parametrize(
+    ("widths", "room", "fit"),
+    [
+        ([7, 6, 3], 20, [7, 6, 3]),
+        ([60, 7, 4, 3], 40, [20, 7, 4, 3]),  # one long name; nothing beside it is touched
+        ([16, 7, 90], 40, [16, 7, 13]),  # a text gives way before a name does
+        ([60, 7, 90], 40, [17, 7, 12]),
+        ([60, 50, 4], 40, [16, 16, 4]),
+        ([9, 9, 9], 10, [4, 4, 4]),
+    ],
+)
+def test_the_longest_columns_give_way_and_no_other(
+    widths: list[int], room: int, fit: list[int]
+) -> None:
+    assert narrowed(widths, room) == fit
+
+
+@pytest.mark.parametrize(
+    ("cell", "width", "shown"),
+    [
+        ("train-x1", 8, "train-x1"),
+        ("a-very-long-name-x1", 9, "a-ve…e-x1"),
+        ("waits for room", 9, "waits fo…"),
+        ("abc", 1, "…"),
+    ],
+)
+def test_a_name_loses_its_middle_and_a_text_its_end(cell: str, width: int, shown: str) -> None:
+    assert shrunk(cell, width) == shown
+
+
+def test_drawings_have_a_likeness_in_ascii() -> None:
+    drawn = "1 ┤⠉⠒⠤⣀⡇\n  └┬── ▁▄█ a…b größe"
+
+    assert in_ascii(drawn) == "1 +'--.|\n  ++-- _-# a~b größe"
+
+
+@pytest.mark.parametrize("name", ["C.UTF-8", "C"])
+def test_a_plot_in_the_locale_c_is_ascii_and_as_wide(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LC_ALL", name)
+    rising = Series.of("loss", [(i, float(i), i / 100) for i in range(101)])
+    drawn = in_text(panels([rising]), 60, 12)
+
+    for line in drawn:
+        echo(line)
+
+    shown = capsys.readouterr().out.splitlines()
+    assert [len(line) for line in shown] == [len(line) for line in drawn]
+    assert all(line.isascii() for line in shown) is (name == "C")
+    assert (shown == drawn) is (name != "C")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_shown"),
+    [
+        ({}, True),
+        ({"LANG": "C"}, False),
+        ({"LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "de_DE.ISO-8859-1"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, False),
+        ({"LANG": "C", "LC_CTYPE": "en_US.utf8"}, True),
+    ],
+)
+def test_what_may_be_drawn_is_the_locales_choice(
+    variables: dict[str, str], is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert shows_unicode() is is_shown
 
 
 def test_a_cell_cannot_forge_a_line_or_move_the_cursor() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from torchloom.specs.api import AppState
+
 pytestmark = pytest.mark.process
 
 Script = Callable[..., str]
@@ -320,20 +322,40 @@ def test_following_logs_ends_at_ctrl_c_without_a_word(on_terminal: Any, script: 
     assert loom("show", "--wait", "@").returncode == 0
 
 
-def test_tables_are_cut_where_the_terminal_ends_and_states_have_colours(
-    on_terminal: Any, ended: Any
-):
-    from torchloom.specs.api import AppState
-
+def test_tables_end_where_the_terminal_does_and_states_have_colours(on_terminal: Any, ended: Any):
     ended("train-b", at=AppState.FAILED, reason="exit_code_1_" + "x" * 60)
 
     listing = on_terminal("ls", size=(24, 40))
     shown = on_terminal("show", "train-b")
 
     assert listing.wait() == 0
-    assert [len(line) for line in listing.screen.decode().splitlines()] == [40, 40]
+    lines = re.sub(r"\x1b\[\d*m", "", listing.screen.decode()).splitlines()
+    assert [len(line) for line in lines] == [40, 40]
     assert shown.wait() == 0
+    assert b"\x1b[31mFAILED\x1b[0m" in listing.screen
     assert b"\x1b[31mFAILED\x1b[0m" in shown.screen
+
+
+def test_a_long_name_shrinks_itself_and_leaves_the_other_columns(
+    on_terminal: Any, ended: Any, loom: Any
+):
+    name = "a-sweep-over-" + "learning-rates-" * 5 + "x1"
+    ended(name, at=AppState.FAILED, reason="exit_code_1")
+    ended("train-b")
+
+    listing = on_terminal("ls", size=(24, 80))
+    piped = loom("ls").stdout.decode()
+
+    assert listing.wait() == 0
+    shown = re.sub(r"\x1b\[\d*m", "", listing.screen.decode()).splitlines()
+    heads, *rows = [line.split() for line in shown]
+    assert heads == ["ID", "STATE", "STEP", "AGE", "TOOK", "REASON"]
+    (long,) = [row for row in rows if row[0] != "train-b"]
+    assert (long[0][:8], long[0][-3:], "…" in long[0]) == ("a-sweep-", "-x1", True)
+    assert (long[1], long[-1]) == ("FAILED", "exit_code_1")
+    assert max(map(len, shown)) <= 80
+    assert name in piped
+    assert "\x1b" not in piped
 
 
 def test_no_color_is_honoured(on_terminal: Any, ended: Any, monkeypatch: pytest.MonkeyPatch):
@@ -341,7 +363,46 @@ def test_no_color_is_honoured(on_terminal: Any, ended: Any, monkeypatch: pytest.
     monkeypatch.setenv("NO_COLOR", "1")
 
     shown, doctor = on_terminal("show", "train-b"), on_terminal("doctor")
+    listing = on_terminal("ls")
 
-    assert shown.wait() == 0
+    assert shown.wait() == listing.wait() == 0
     assert doctor.wait() in (0, 1)  # tests beside this one leave what it complains of
-    assert b"\x1b[3" not in shown.screen + doctor.screen
+    assert b"\x1b[3" not in shown.screen + doctor.screen + listing.screen
+
+
+BARS = """
+import os, sys, time
+rank = os.environ["RANK"]
+for n in range(301):
+    done = "#" * (n // 10 * (1 + int(rank)))
+    sys.stderr.write(f"\\r{n:3d}/300 |{done}| of {rank}")
+    sys.stderr.flush()
+    time.sleep(0.002 + 0.001 * int(rank))
+sys.stderr.write("\\n")
+print("trained", rank, flush=True)
+"""
+
+
+@pytest.mark.parametrize("verb", ["run", "launch"])
+def test_progress_bars_of_several_ranks_tear_no_line(
+    verb: str, on_terminal: Any, script: Script, loom: Any
+):
+    terminal = on_terminal(verb, "-n", "2", script(BARS))
+
+    assert terminal.wait() == 0
+    lines = terminal.screen.decode().split("\r\n")
+    bars = [line for line in lines if "/300" in line]
+    form = re.compile(r"\[rank(\d)\]: +(\d+)/300 \|#*\| of \1")
+    states = [found.groups() for line in bars if (found := form.fullmatch(line))]
+    assert len(states) == len(bars), "each is a whole line of one rank"
+    assert {("0", "300"), ("1", "300")} <= set(states)
+    assert len(bars) < 300, "not each of 602 states"
+    assert {"[rank0]: trained 0", "[rank1]: trained 1"} <= set(lines)
+
+    said = loom("logs", "@").stdout.decode().splitlines()
+    raw = loom("logs", "@", "--raw").stdout
+    assert sorted(line for line in said if "/300" in line) == [
+        f"[rank0]: 300/300 |{'#' * 30}| of 0",
+        f"[rank1]: 300/300 |{'#' * 60}| of 1",
+    ]
+    assert raw.count(b"\r") == 602

@@ -1,5 +1,6 @@
 """`loom up` and `loom down`: one plane, however often it is asked for, and honest exit codes."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from torchloom.cli.main import main
+from torchloom.launch.warm import leave_all
 
 from .test_json import problems
 
@@ -42,7 +44,8 @@ def test_a_plane_comes_up_shows_itself_and_goes_down(plane: Any, state: Path) ->
     assert Path(f"/proc/{shown['pid']}/environ").exists()
 
     down = plane("down", "--json")
-    assert json.loads(down.stdout) == {"was_up": True, "pid": shown["pid"]}
+    none = {"zygotes_ended": 0, "zygotes_in_use": [], "zygotes_starting": 0}
+    assert json.loads(down.stdout) == {"was_up": True, "pid": shown["pid"], **none}
     assert problems("down", json.loads(down.stdout)) == []
     again = plane("up", "--status")
     assert (again.returncode, again.stdout, again.stderr) == (1, b"", NO_PLANE)
@@ -125,6 +128,56 @@ def test_for_people_it_names_the_parts_their_processes_and_logs(plane: Any, stat
     assert lines[5].endswith(f"{state}/plane/logs/{host}-nats.log")
 
 
+@pytest.fixture
+def warm(loom: Any) -> Iterator[dict[str, str]]:
+    """Give what makes runs warm; no zygote is left after the test."""
+    yield {"LOOM_WARM": "1", "OMP_NUM_THREADS": "1"}
+    leave_all()
+
+
+@pytest.mark.needs("torch")
+def test_down_ends_idle_zygotes_and_names_those_that_a_job_uses(
+    loom: Any,
+    warm: dict[str, str],
+    script: Callable[..., str],
+    until: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    loom("run", "-d", "--wait", script("import torch\n"), env=warm)
+    until(lambda: list(tmp_path.glob("run/torchloom/zygote-*.sock")), "the zygote to listen")
+    waiting = script("import time; open('begun', 'w'); time.sleep(50)")
+    job = json.loads(loom("run", "-d", "--json", waiting, env=warm).stdout)["id"]
+    until(Path("begun").exists, "the rank to begin")
+    zygotes = zygotes_in(tmp_path)
+
+    busy = loom("down", "--json")
+    told = loom("down").stdout.decode().splitlines()
+    stayed = zygotes_in(tmp_path)
+    loom("stop", "--now", job)
+    idle = loom("down")
+
+    (zygote,) = zygotes
+    stays = [{"pid": zygote, "jobs": [job]}]
+    warm_ones = {"zygotes_ended": 0, "zygotes_in_use": stays, "zygotes_starting": 0}
+    assert json.loads(busy.stdout) == {"was_up": False, "pid": None, **warm_ones}
+    assert problems("down", json.loads(busy.stdout)) == []
+    assert told[1].startswith(f"the warm interpreter {zygote} stays: {job} uses it")
+    assert stayed == zygotes
+    assert idle.stdout == b"no plane was up\n1 idle warm interpreter ended\n"
+    assert zygotes_in(tmp_path) == []
+
+
+def zygotes_in(folder: Path) -> list[int]:
+    """Return the zygotes whose socket is below a folder, by /proc."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if b"torchloom.worker.zygote" in words and os.fsencode(folder) in words:
+                found.append(int(entry.name))
+    return found
+
+
 def test_at_another_address_nats_speaks_tls(plane: Any) -> None:
     up = plane("up", "--only", "nats", "--host", "127.0.0.2", "--json")
 
@@ -197,6 +250,33 @@ def test_the_whole_plane_comes_up_and_each_part_comes_back(
         "agent": 1,
         "server": 1,
     }
+
+
+def test_up_waits_until_its_own_node_can_have_jobs_and_says_when_that_takes_long(
+    plane: Any, until: Callable[..., Any], script: Callable[..., str]
+) -> None:
+    queue = {"LOOM_PLANE": "1", "LOOM_DEVICES": "cpu:1"}
+    started = plane.start("up", env={**os.environ, **queue})
+    agent = until(lambda: of_part(plane, "torchloom.launch.relay"), "the node agent")
+    os.kill(agent, signal.SIGSTOP)  # before it has said what the node has
+    try:
+        late = started.communicate()[1].decode()
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+    again = plane("up", env=queue)
+    Path("job.json").write_text(json.dumps({"name": "note", "script": script("pass")}))
+    job = plane("run", "job.json", env=queue)  # to its end, so that nothing starts a plane again
+
+    assert started.returncode == 0
+    assert "the node agent has not registered after 5 s" in late
+    assert b"registered" not in again.stderr
+    assert job.returncode == 0, job.stderr
+
+
+def of_part(plane: Any, module: str) -> int:
+    """Return the process of a part of the plane, 0 while there is none."""
+    return next((pid for pid, words in plane.processes().items() if module in words), 0)
 
 
 def test_up_needs_no_library_of_the_planes_own(capsys: pytest.CaptureFixture[str]) -> None:

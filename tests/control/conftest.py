@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from torchloom.client.plane import leave
+
 from ..living import until
 from ..weaver.fresh import fresh
 from ..worker.ranks import Zygote
@@ -52,7 +54,7 @@ def plane(place: Path, database: str) -> Iterator[Plane]:
             fresh(place / "loom" / "plane")
         loom("up")
         yield Plane()
-        loom("down")
+        leave()  # `loom down` would end the interpreter that the next module shares
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,9 @@ def test_a_job_that_waits_is_listed_with_its_reason_shown_and_stopped(
     plane: Plane, job: Callable[..., str], starts: Callable[[], list[tuple[str, int]]]
 ) -> None:
     first = json.loads(loom("run", "--json", job(2, 60)))
-    second = json.loads(loom("run", "--json", job(1)))
+    words = [LOOM, "run", "--json", job(1)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as leader:
+        second = json.loads(leader.communicate()[0])
     until(starts, PATIENCE)
 
     (queued,) = json.loads(loom("ls", "--state", "queued", "--json"))
@@ -91,7 +93,8 @@ def test_a_job_that_waits_is_listed_with_its_reason_shown_and_stopped(
     assert f"QUEUED {why}" in shown
     assert (logs.returncode, logs.stdout) == (1, "")
     assert logs.stderr == f"loom: {second['id']} has no logs: it is QUEUED, {why}\n"
-    assert spec == door.ask("job", job=second["id"])["spec"]
+    stored = door.ask("job", job=second["id"])
+    assert (stored["spec"], stored["facts"]["shell"]["pid"]) == (spec, leader.pid)
     assert stopped == f"{second['id']} CANCELLED\n"
     assert {name for name, _ in starts()} == {first["id"]}
 

@@ -1,10 +1,11 @@
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from torchloom.launch.logreader import Span, Tail, chunks, lines
+from torchloom.launch.logreader import Span, Tail, WholeLines, chunks, lines
 
 
 def at(seconds: float) -> datetime:
@@ -41,6 +42,75 @@ class Writer:
         if self.acts:
             write(*self.acts.pop(0))
         return not self.acts
+
+
+class Clock:
+    """A time that tests set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# Lines that are rewritten.
+
+
+def test_a_progress_bar_is_a_state_a_second_and_the_last(tmp_path: Path) -> None:
+    clock = Clock()
+    bar, shown = WholeLines(1.0, clock), []
+    for at_time, data in (
+        (0.0, b"begin\n\r  0%|    |"),
+        (0.1, b"\r 10%|#   |"),
+        (0.5, b"\r 50%|##  |\r 60"),
+        (1.2, b"%|## |\r 70%|## |"),
+        (1.3, b"\r 80%|## |"),
+        (1.4, b"\r100%|####|\nend"),
+    ):
+        clock.now = at_time
+        shown.append([line.decode() for line in bar.take(data)])
+
+    assert shown == [["begin"], ["  0%|    |"], [], [" 60%|## |"], [], ["100%|####|"]]
+    assert bar.end() == [b"end"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "shown"),
+    [
+        ([b"a\r\nb\r\n"], [b"a", b"b"]),
+        ([b"10%\r20%\r", b"\n"], [b"20%"]),  # shown before its newline came, and not twice
+        ([b"10%\r", b"20%\r", b"30%\r"], [b"10%", b"30%"]),
+        ([b"\n\n"], [b"", b""]),
+        ([b"\r 10%\r      \rdone\n"], [b"done"]),
+        ([b"\x1b[A\r 50%\x1b[K\n"], [b" 50%"]),  # nested bars move the cursor
+        ([b"\x1b[31mred\x1b[0m\n"], [b"\x1b[31mred\x1b[0m"]),
+    ],
+)
+def test_no_line_has_what_would_tear_another(parts: list[bytes], shown: list[bytes]) -> None:
+    bar = WholeLines(1.0, Clock())
+
+    found = [line for part in parts for line in bar.take(part)] + bar.end()
+
+    assert found == shown
+
+
+def test_an_endless_bar_takes_no_memory() -> None:
+    bar = WholeLines(math.inf, Clock())
+
+    for _ in range(1000):
+        bar.take(b"\r" + b"x" * 100)
+
+    assert len(bar._rest) < 300
+
+
+def test_the_lines_of_a_log_are_as_a_terminal_leaves_them_or_as_they_were_written(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, b"\r 0%\r 50%\r100%\nend\r")
+
+    assert list(lines([Tail(tmp_path)], seconds=math.inf)) == ["100%\n", "end"]
+    assert list(lines([Tail(tmp_path)], regex="50", seconds=math.inf)) == []
+    assert list(lines([Tail(tmp_path)])) == ["\r 0%\r 50%\r100%\n", "end\r"]
 
 
 # Whole logs.

@@ -32,16 +32,16 @@ def test_whole_lines_are_shown_behind_their_prefix(
 ) -> None:
     log = ShownLog(LogFiles(tmp_path), {"stdout": "[r0]:", "stderr": "[r0]:"})
 
-    for data in (b"one\ntw", b"o\n", b"\n", b"bar\rbar"):
+    for data in (b"one\ntw", b"o\n", b"\n", b"10%\r", b"20%\r30%"):
         log.write("stdout", data)
     log.write("stderr", b"end")
     half = capfd.readouterr()
     log.close()
     rest = capfd.readouterr()
 
-    assert (half.out, half.err) == ("[r0]:one\n[r0]:two\n[r0]:\n", "")
-    assert (rest.out, rest.err) == ("[r0]:bar\rbar\n", "[r0]:end\n")
-    assert (tmp_path / "stdout.log").read_bytes() == b"one\ntwo\n\nbar\rbar"
+    assert (half.out, half.err) == ("[r0]:one\n[r0]:two\n[r0]:\n[r0]:10%\n", "")
+    assert (rest.out, rest.err) == ("[r0]:30%\n", "[r0]:end\n")
+    assert (tmp_path / "stdout.log").read_bytes() == b"one\ntwo\n\n10%\r20%\r30%"
 
 
 def test_without_a_prefix_all_is_shown_as_it_comes(

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.output import age, echo, echo_json, printable, say, table
+from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
+from torchloom.cli.shapes import paint_state
 from torchloom.client import chosen
 from torchloom.errors import UserError
 
@@ -36,7 +37,8 @@ def ls(state: str | None, limit: int | None, every: bool, as_json: bool) -> None
         (one["id"], one["owner"], one["state"], _step(one), age(one["created_at"]), one["reason"])
         for one in found
     ]
-    echo(table(("ID", "OWNER", "STATE", "STEP", "AGE", "REASON"), rows))
+    heads = ("ID", "OWNER", "STATE", "STEP", "AGE", "REASON")
+    echo(table(heads, rows, {"STATE": paint_state}))
 
 
 @click.command("show", cls=LoomCommand)
@@ -90,11 +92,16 @@ def logs(
 @click.option("--now", is_flag=True, help="Understood; a plane elsewhere ends jobs at once.")
 @click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @_json
-def stop(job: str, now: bool, at: int | None, reason: str, as_json: bool) -> None:
-    """End a job of the plane that was chosen."""
+def stop(job: str, now: bool, at: int | None, reason: str, yes: bool, as_json: bool) -> None:
+    """End a job of the plane that was chosen; without JOB it is named and you are asked."""
     from torchloom.cli.steering import tell
 
+    if not job and not yes and is_attended():
+        with chosen.client() as client:
+            job = chosen.meant(client, job)
+        agree(f"stop {job}?", f"{job} was not stopped")
     if at is not None:
         tell(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
         return

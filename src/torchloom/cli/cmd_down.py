@@ -1,23 +1,49 @@
-"""`loom down`: end the plane of this user; training goes on."""
+"""`loom down`: end the plane of this user and what waits for the next run; training continues."""
+
+from typing import TYPE_CHECKING
 
 import click
 
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json
 
+if TYPE_CHECKING:
+    from torchloom.launch.warm import InUse
+
 
 @click.command("down", cls=LoomCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(as_json: bool) -> None:
-    """End the plane of this user: NATS, weaver and node agent.
+    """End the plane of this user: NATS, weaver and node agent, and idle warm interpreters.
 
-    Jobs run on; what they report waits on disk for the next plane.
+    Jobs run on; what they report waits on disk for the next plane. An interpreter that a job's
+    ranks were forked from stays.
     """
     from torchloom.client.plane import find, leave
+    from torchloom.launch.warm import leave_idle
 
     found = find()
     was_up = leave()
+    ended, in_use, starting = leave_idle()
     if as_json:
-        echo_json({"was_up": was_up, "pid": found["pid"] if found else None})
-    else:
-        echo("the plane is down" if was_up else "no plane was up")
+        stay = [{"pid": one.pid, "jobs": list(one.jobs)} for one in in_use]
+        warm = {"zygotes_ended": ended, "zygotes_in_use": stay, "zygotes_starting": starting}
+        echo_json({"was_up": was_up, "pid": found["pid"] if found else None, **warm})
+        return
+    echo("the plane is down" if was_up else "no plane was up")
+    _tell(ended, in_use, starting)
+
+
+def _tell(ended: int, in_use: "list[InUse]", starting: int) -> None:
+    """Say what became of the warm interpreters; nothing where there were none."""
+    if ended:
+        echo(f"{_counted(ended, 'idle warm interpreter')} ended")
+    for one in in_use:
+        jobs = f"{', '.join(one.jobs)} {'use' if len(one.jobs) > 1 else 'uses'} it"
+        echo(f"the warm interpreter {one.pid} stays: {jobs}; `loom down` ends it afterwards")
+    if starting:
+        echo(f"{_counted(starting, 'warm interpreter')} still starting: `loom down` again ends it")
+
+
+def _counted(many: int, what: str) -> str:
+    return f"{many} {what}{'s' if many > 1 else ''}"

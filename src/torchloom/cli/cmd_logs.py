@@ -1,8 +1,10 @@
 """`loom logs`: print or follow the logs of some or all ranks."""
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import click
 
@@ -11,7 +13,8 @@ from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.logprint import JsonLines, LastLines, NamedLines
 from torchloom.cli.relay import label
 from torchloom.errors import Failure, NotFound, UserError, shorten
-from torchloom.launch.logreader import Span, Tail, Wait, ending, lines
+from torchloom.launch import catalog
+from torchloom.launch.logreader import STATES, Span, Tail, Wait, ending, lines
 from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
@@ -19,7 +22,20 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-@click.command("logs", cls=LoomCommand)
+class LogsCommand(LoomCommand):
+    """A command whose `--tail` is TorchX's, which follows, and takes no number of lines."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for word, following in pairwise([*args, ""]):
+            flag, _, value = word.partition("=")
+            number = value or following
+            if flag == "--tail" and number.isdecimal() and catalog.record(number) is None:
+                write = f"write `--last {shorten(number)}` for the last lines of each rank"
+                raise UserError(f"--tail follows a job, as -f does; {write}")
+        return super().parse_args(ctx, args)
+
+
+@click.command("logs", cls=LogsCommand)
 @click.argument("job", required=False)
 @click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Go on as the job does.")
 @click.option("--ranks", metavar="0,2-3", help="Only these ranks.")
@@ -36,6 +52,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
     help="stdout or stderr; both together otherwise.",
 )
 @click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
+@click.option("--raw", is_flag=True, help="Carriage returns as written, not the last state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 def command(
     job: str | None,
@@ -47,9 +64,14 @@ def command(
     until: str | None,
     stream: str,
     last: int | None,
+    raw: bool,
     as_json: bool,
 ) -> None:
-    """Print the logs of JOB, or of some of it: JOB/ROLE or JOB/ROLE/0,1 for its replicas."""
+    """Print the logs of JOB, or of some of it: JOB/ROLE or JOB/ROLE/0,1 for its replicas.
+
+    Of a progress bar the last state is printed; one that is followed, once a second.
+    """
+    seconds = None if raw else STATES if follow else math.inf
     span = Span(instant(since), instant(until))
     _check_regex(regex)
     meant, parts = _split(job)
@@ -58,7 +80,8 @@ def command(
     if handle is not None and begun is None:
         wanted = numbers(parts[1]) if len(parts) > 1 else None
         place = (parts[0] if parts else role, lambda replica: _is_in(replica, wanted))
-        engine_jobs.logs(handle, *place, follow, regex, span.since, span.until, stream)
+        when = (span.since, span.until)
+        engine_jobs.logs(handle, *place, follow, regex, *when, stream, seconds)
         return
     record = begun[0] if begun else _find(meant)
     chosen = _choose(record, parts, role, ranks)
@@ -67,7 +90,7 @@ def command(
     printer = LastLines(JsonLines(chosen, stream) if as_json else NamedLines(names), last)
     over = ending(begun[1], span.until) if begun else _wait(record, span)
     wait = printer.waiting(over) if follow else None
-    for line in lines(tails, printer.keys(len(tails)), regex, wait):
+    for line in lines(tails, printer.keys(len(tails)), regex, wait, seconds):
         printer.take(line)
     printer.release()
 

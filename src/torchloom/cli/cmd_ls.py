@@ -7,7 +7,7 @@ import click
 from torchloom.cli import live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, echo_json, table
-from torchloom.cli.shapes import engine_job_shape, job_shape, lasted
+from torchloom.cli.shapes import engine_job_shape, job_shape, lasted, paint_state
 from torchloom.launch import catalog
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
@@ -55,7 +55,8 @@ def command(
     if as_json:
         echo_json(shown)
         return
-    click.echo(table(("ID", "STATE", "STEP", "AGE", "TOOK", "REASON"), map(_row, shown)))
+    heads = ("ID", "STATE", "STEP", "AGE", "TOOK", "REASON")
+    click.echo(table(heads, map(_row, shown), {"STATE": paint_state}))
     left = (len(records) if wanted is None else len(jobs)) + len(others) - len(shown)
     if left:
         click.echo(f"({left} older: loom ls --all)")
@@ -82,4 +83,4 @@ def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:
         echo_json([engine_job_shape(a.app_handle, a.name, a.state) for a in apps])
         return
     rows = [(app.app_handle, app.state.name, app.name) for app in apps]
-    click.echo(table(("HANDLE", "STATE", "NAME"), rows))
+    click.echo(table(("HANDLE", "STATE", "NAME"), rows, {"STATE": paint_state}))

@@ -1,6 +1,5 @@
 """`loom rm`: remove ended jobs."""
 
-import sys
 import time
 
 import click
@@ -8,7 +7,7 @@ import click
 from torchloom import settings
 from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import echo_json
+from torchloom.cli.output import agree, echo_json, is_attended
 from torchloom.cli.shapes import state_of
 from torchloom.errors import Ambiguous, UserError
 from torchloom.launch import catalog
@@ -18,6 +17,7 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 
 _OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED")  # as the plane says it
+_NAMED = 5  # jobs that a question names one by one
 _NEWS, _LOOK = 10.0, 0.05  # seconds for an end to be known there, and between two looks
 
 
@@ -29,14 +29,11 @@ _NEWS, _LOOK = 10.0, 0.05  # seconds for an end to be known there, and between t
 def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> None:
     """Remove JOBS with their records, logs and checkpoints, and what the plane has of them.
 
-    One that is not over must be stopped first.
+    On a terminal it asks first. A job that is not over must be stopped before.
     """
     if not jobs and not ended:
         raise UserError("name the jobs to remove, or --ended for all that are over")
     elsewhere = {job: handle for job in jobs if (handle := engine_jobs.handle_of(job))}
-    engine_jobs.remove(list(elsewhere.values()))
-    for handle in elsewhere.values() if not as_json else ():
-        click.echo(f"{handle} removed")
     jobs = tuple(job for job in jobs if job not in elsewhere)
     has_plane = _wake_plane()
     named = [_named(job) for job in jobs]
@@ -45,7 +42,11 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
     states = {job: _state(job, known) for job in (*named, *over)}
     _refuse_active({job: states[job] for job in named})
     gone = [job for job, state in states.items() if state in _OVER]
-    _agree(len(gone), sure=yes or not ended)
+    if not yes:
+        _agree([*elsewhere.values(), *gone], ended)
+    engine_jobs.remove(list(elsewhere.values()))
+    for handle in elsewhere.values() if not as_json else ():
+        click.echo(f"{handle} removed")
     for job in gone:
         _remove(job, job in known)
         if not as_json:
@@ -103,9 +104,12 @@ def _remove(job: str, is_known: bool) -> None:
         plane.ask("remove", job=job, author=settings.user_name())
 
 
-def _agree(many: int, sure: bool) -> None:
-    if sure or not many:
+def _agree(jobs: list[str], is_all: bool) -> None:
+    """Have a person agree; without one, jobs that were named are meant and `--ended` needs -y."""
+    if not jobs:
         return
-    if not sys.stdin.isatty():
-        raise UserError(f"this removes {many} jobs; say --yes where nobody can be asked")
-    click.confirm(f"remove {many} jobs with their logs?", abort=True)
+    if is_attended():
+        what = ", ".join(jobs) if len(jobs) <= _NAMED else f"{len(jobs)} jobs"
+        agree(f"remove {what} with logs and checkpoints?", "nothing was removed")
+    elif is_all:
+        raise UserError(f"this removes {len(jobs)} jobs; say --yes where nobody can be asked")

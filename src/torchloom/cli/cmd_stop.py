@@ -7,10 +7,11 @@ import click
 
 from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.output import echo, echo_json
+from torchloom.cli.output import age, agree, echo, echo_json, is_attended, say
 from torchloom.cli.shapes import handle_of, is_ahead, is_released, job_shape, state_of
 from torchloom.cli.steering import in_words
 from torchloom.errors import Ambiguous, UserError
+from torchloom.launch.identity import ProcessId
 from torchloom.launch.record import Record
 from torchloom.runner.api import Runner, get_runner
 from torchloom.runner.naming import find_job
@@ -28,15 +29,23 @@ _PATIENCE = 3600.0  # seconds for them to come to it
 @click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the end.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(
-    jobs: tuple[str, ...], now: bool, at: int | None, reason: str, no_wait: bool, as_json: bool
+    jobs: tuple[str, ...],
+    now: bool,
+    at: int | None,
+    reason: str,
+    no_wait: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """End JOBS: SIGTERM, their grace, SIGKILL. Logs and records stay.
 
     With --at all ranks end before one and the same step, as if their data had ended there. One that
     was released, or is about to go on, has no ranks: it is cancelled, and its checkpoints stay.
-    Without JOB the only active one is meant.
+    Without JOB the only active one is meant; on a terminal it is named, and if another shell
+    started it you are asked.
     """
     if now and at is not None:
         raise UserError("--now does not wait for a step; leave --at out, or --now")
@@ -47,6 +56,8 @@ def command(
         if not jobs:
             return
     found, strangers = _found(jobs or (None,))
+    if not jobs and not yes and is_attended():
+        _agree(next(iter(found), None), strangers)
     for job in strangers:
         if live.is_of_the_queue(live.job(job) or {}):
             _leave_queue(job, reason, as_json)
@@ -76,6 +87,30 @@ def command(
         had = "had already ended: " if before.is_over() else ""
         had = between.get(after.id, had)
         click.echo(f"{after.id} {had}{state_of(after, known.get(after.id))}")
+
+
+def _agree(record: Record | None, strangers: Sequence[str]) -> None:
+    """Name the job that is meant; have a person agree unless it was started from this shell."""
+    job = record.id if record else strangers[0]
+    known = live.job(job)
+    state = state_of(record, known) if record else (known or {}).get("state", "")
+    started = record.created_at if record else (known or {}).get("created_at")
+    if _is_from_here(record, known):
+        say(f"stopping {job} ({state})")
+        return
+    what = f"{job} ({state}, started {age(started)} ago, not from this shell)"
+    agree(f"stop {what}?", f"{job} was not stopped")
+
+
+def _is_from_here(record: Record | None, known: live.Live | None) -> bool:
+    """Tell whether the leader of our session led the one that started or submitted a job."""
+    mine = ProcessId.of_session()
+    submitted = ((known or {}).get("facts") or {}).get("shell")
+    theirs = [
+        record.shell if record else None,
+        ProcessId.from_dict(submitted) if submitted else None,
+    ]
+    return mine is not None and mine in theirs
 
 
 def _between(found: Sequence[Record]) -> dict[str, str]:

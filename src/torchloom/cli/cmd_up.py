@@ -9,6 +9,7 @@ from torchloom.cli.output import age, echo, echo_json, say, table
 from torchloom.errors import UserError
 
 _PARTS = ("nats", "weaver")
+_REGISTRATION, _LOOK = 5.0, 0.02  # seconds for the node agent to register, and between two looks
 
 
 @click.command("up", cls=LoomCommand)
@@ -19,8 +20,8 @@ _PARTS = ("nats", "weaver")
 def command(host: str | None, only: str | None, status: bool, as_json: bool) -> None:
     """Start the plane of this user: NATS, weaver, node agent and HTTP server.
 
-    It goes on in the background until `loom down`. A plane that a job started is kept from
-    leaving; one that is up already is left as it is.
+    It runs in the background until `loom down`. A plane that a job started is kept from leaving;
+    one that is up already is left as it is. The command ends when this node can be given jobs.
     """
     if status and (host or only):
         raise UserError("--status only looks; leave out --host and --only, or --status")
@@ -55,8 +56,34 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
     if found["note"]:
         say(found["note"])
     if only is None:
+        _await_agent(found)
         _tell_of_the_dashboard()
     return found
+
+
+def _await_agent(found: dict[str, Any]) -> None:
+    """Come back when this node can be given jobs: its agent has told the weaver what it has."""
+    import time
+
+    deadline = time.monotonic() + _REGISTRATION
+    while not _has_node(found["host"]):
+        if time.monotonic() > deadline:
+            log = found["parts"].get("agent", {}).get("log", "its log")
+            late = f"the node agent has not registered after {_REGISTRATION:.0f} s"
+            say(f"{late}: until it has, jobs for this node are refused; see {log}")
+            return
+        time.sleep(_LOOK)
+
+
+def _has_node(host: str) -> bool:
+    from torchloom.client import plane
+    from torchloom.errors import LoomError
+
+    try:
+        nodes = plane.ask("cluster", _REGISTRATION)["nodes"]
+    except (LoomError, OSError):  # the weaver is being started again
+        return False
+    return any((one["host"], one["state"]) == (host, "up") for one in nodes)
 
 
 def _tell_of_the_dashboard() -> None:

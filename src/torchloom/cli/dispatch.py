@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from torchloom.cli.output import mute, one_line, say
-from torchloom.cli.verbs import ALIASES, VERBS
+from torchloom.cli.verbs import ALIASES, REMARKS, VERBS, WRITTEN, WRITTEN_OPTIONS
 from torchloom.errors import LoomError, NotFound, UserError, nearest, shorten
 from torchloom.settings import environment
 
@@ -113,10 +113,14 @@ def _run(words: list[str]) -> int:
     if not words:
         raise UserError("no verb; `loom --help` lists them")
     verb, *rest = words
+    if verb in REMARKS and all(word.startswith("-") for word in rest):
+        say(REMARKS[verb])
     if verb in ALIASES:
         verb, *extra = ALIASES[verb]
         rest = [*extra, *rest]
     if verb not in VERBS:
+        if verb in WRITTEN:
+            raise NotFound("verb", verb, (), WRITTEN[verb])
         raise NotFound("verb", verb, [*VERBS, *ALIASES], "`loom --help` lists them")
     if verb == "launch" and (code := _launch(rest)) is not None:
         return code
@@ -182,8 +186,9 @@ def _in_words(error: "click.ClickException") -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context is not None:
         flags = [flag for p in context.command.params for flag in (*p.opts, *p.secondary_opts)]
-        message = f"no option {shorten(error.option_name)!r}"
-        message += f"; {hint}" if (hint := nearest(error.option_name, flags)) else ""
+        others = WRITTEN_OPTIONS.get(context.command.name or "", {})
+        hint = others.get(error.option_name.replace("_", "-"), nearest(error.option_name, flags))
+        message = f"no option {shorten(error.option_name)!r}{hint and f'; {hint}'}"
     if context is not None:
         message = f"{message}; `{context.command_path} --help` explains"
     return message

@@ -207,6 +207,7 @@ def logs(
     since: datetime | None,
     until: datetime | None,
     stream: str,
+    seconds: float | None,
 ) -> None:
     """Print the lines of some replicas, or of all, by one reader."""
     backend, _, app_id = parse_app_handle(handle)
@@ -216,7 +217,8 @@ def logs(
         lines = runner.log_lines(handle, role or "", 0, regex, since, until, follow)
     else:
         places = _places(scheduler, app_id, role, replicas)
-        lines = scheduler.log_lines(app_id, places, follow, regex, since, until, stream)
+        wanted = (follow, regex, since, until, stream)
+        lines = scheduler.log_lines(app_id, places, *wanted, seconds=seconds)
     for line in lines:
         click.echo(line, nl=not line.endswith("\n"))
 

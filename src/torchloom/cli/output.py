@@ -3,11 +3,16 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+from torchloom import settings
 from torchloom.settings import environment
+
+GAP = 2  # columns between two cells
+_TEXT, _LEAST = 12, 4  # columns that a text keeps before others give way, and any cell
 
 
 def say(text: str) -> None:
@@ -20,7 +25,26 @@ def say(text: str) -> None:
 
 def echo(text: str = "", err: bool = False) -> None:
     """Print a line at once; the library of the command line takes longer to import than this."""
-    print(text, file=sys.stderr if err else sys.stdout, flush=True)
+    print(
+        text if text.isascii() else fitting(text),
+        file=sys.stderr if err else sys.stdout,
+        flush=True,
+    )
+
+
+def is_attended() -> bool:
+    """Tell whether a person reads what is asked and can answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agree(question: str, otherwise: str) -> None:
+    """Ask a person on the terminal; a no ends the command, which has changed nothing."""
+    import click
+
+    from torchloom.errors import Failure
+
+    if not click.confirm(question, err=True):
+        raise Failure(otherwise)
 
 
 def mute(fd: int) -> None:
@@ -35,25 +59,118 @@ def echo_json(value: Any) -> None:
     echo(json.dumps(value, indent=2))
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows in columns, each line cut where the terminal ends; a pipe gets all of it."""
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    paints: Mapping[str, Callable[[str], str]] | None = None,
+) -> str:
+    """Return rows in columns; on a terminal long cells shrink until all columns fit.
+
+    A pipe gets all of it. `paints` colours the cells below some heads, on a terminal alone.
+    """
     lines = [tuple(heads), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = (
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-    return "\n".join(clip(line) for line in shown)
+    room = _room()
+    if room is None:
+        return "\n".join(_line(cells, widths, {}) for cells in lines)
+    painted = {n: paints[head] for n, head in enumerate(heads) if paints and head in paints}
+    widths = narrowed(widths, room)
+    first, *others = ([shrunk(*cell) for cell in zip(line, widths, strict=True)] for line in lines)
+    shown = [_line(first, widths, {}), *(_line(line, widths, painted) for line in others)]
+    return fitting("\n".join(shown))
+
+
+def _line(
+    cells: Sequence[str], widths: Sequence[int], paints: Mapping[int, Callable[[str], str]]
+) -> str:
+    texts = [
+        (paints[n](cell) if n in paints else cell) + " " * (width - len(cell))
+        for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return (" " * GAP).join(texts).rstrip()
+
+
+def narrowed(widths: Sequence[int], room: int) -> list[int]:
+    """Return widths of columns that fit beside each other.
+
+    The last column, which is text, gives way first; then the widest, so that one long name takes
+    nothing from the columns beside it.
+    """
+    fit = list(widths)
+    over = sum(fit) + GAP * (len(fit) - 1) - room
+    given = max(0, min(over, fit[-1] - _TEXT))
+    fit[-1] -= given
+    for _ in range(over - given):
+        widest = max(range(len(fit)), key=lambda n: (fit[n], n))
+        if fit[widest] > _LEAST:
+            fit[widest] -= 1
+    return fit
+
+
+def shrunk(cell: str, width: int) -> str:
+    """Return a cell that fits: a text loses its end, a name its middle, since names end apart."""
+    if len(cell) <= width:
+        return cell
+    kept = max(0, width - 1)
+    begin = kept if " " in cell else (kept + 1) // 2
+    return f"{cell[:begin]}…{cell[len(cell) - (kept - begin) :]}"
 
 
 def clip(line: str) -> str:
     """Return a line that fits the terminal; without one, the line as it is."""
-    if not sys.stdout.isatty():
+    room = _room()
+    if room is None or len(line) <= room:
         return line
+    return fitting(f"{line[: room - 1]}…")
+
+
+def _room() -> int | None:
+    """Return the columns of the terminal that is printed to; nothing where there is none."""
+    if not sys.stdout.isatty():
+        return None
     import shutil
 
-    room = shutil.get_terminal_size((80, 24)).columns
-    return line if len(line) <= room else f"{line[: room - 1]}…"
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def fitting(text: str) -> str:
+    """Return text in characters that stdout and the user's locale have: in C, ASCII drawings."""
+    return text if shows_unicode() else in_ascii(text)
+
+
+def shows_unicode() -> bool:
+    """Tell whether drawings may be other than ASCII: stdout and the locale are UTF-8."""
+    name = settings.locale_name()
+    encodings = (getattr(sys.stdout, "encoding", None) or "", name or "utf-8")
+    return all("utf8" in one.lower().replace("-", "") for one in encodings)
+
+
+def in_ascii(text: str) -> str:
+    """Return text with each letter of a drawing (bars, boxes, braille) as one of ASCII."""
+    return text.translate(_ascii_drawings())
+
+
+@cache
+def _ascii_drawings() -> dict[int, str]:
+    boxes = dict.fromkeys(range(9472, 9600), "+")
+    boxes |= dict.fromkeys(map(ord, "─━┄┅┈┉╌╍═╴╶╸╺╼╾"), "-")
+    boxes |= dict.fromkeys(map(ord, "│┃┆┇┊┋╎╏║╵╷╹╻╽╿"), "|")
+    blocks = dict.fromkeys(range(9600, 9632), "#")
+    blocks |= {ord(bar): plain for bar, plain in zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True)}
+    others = {ord(one): plain for one, plain in zip("…·•●○→←↑↓▶◀▲▼", "~-**o><^v><^v", strict=True)}
+    return boxes | blocks | others | {0x2800 + dots: _dots(dots) for dots in range(256)}
+
+
+def _dots(dots: int) -> str:
+    """Return what looks most like a braille letter, by the rows in which it has dots."""
+    rows = tuple(bool(dots & row) for row in (0x09, 0x12, 0x24, 0xC0))
+    if not any(rows):
+        return " "
+    if sum(rows) > 2:
+        return "|"
+    if any(rows[:2]) and any(rows[2:]):
+        return "-" if rows[1] and rows[2] else ":"
+    return "'" if rows[0] else "." if rows[3] else "-"
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from torchloom.cli.output import echo, echo_json, say
@@ -12,6 +12,7 @@ from torchloom.cli.submission import Submission
 from torchloom.cli.target import Request, python_of_caller, variables_of
 from torchloom.client import plane
 from torchloom.launch import catalog
+from torchloom.launch.identity import ProcessId
 from torchloom.runner.api import Runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.local_scheduler import LocalScheduler
@@ -93,6 +94,7 @@ class QueuedSubmission(Submission):
             author=me,
             cwd=os.getcwd(),
             python=shutil.which(python) or python,
+            shell=asdict(shell) if (shell := ProcessId.of_session()) else None,
         )
         self._app_id = self._shape["id"]
         self._handle = make_app_handle(self._scheduler.backend, self._runner.name(), self._app_id)

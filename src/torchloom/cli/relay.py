@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchloom.cli import site
 from torchloom.cli.output import say
-from torchloom.launch.logreader import STREAMS, Span, Tail, Wait, chunks
+from torchloom.launch.logreader import STATES, STREAMS, Span, Tail, Wait, WholeLines, chunks
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.showing import Showing
 
@@ -26,7 +26,8 @@ def relay_logs(
 
     What is shown, and behind which words, is the launch's own choice where it has one; of that the
     site's known noise is hidden, and at the end it is said how much. Of a run that goes on, only
-    what it says since then is shown.
+    what it says since then is shown. Progress bars of several ranks are shown as whole lines, a
+    state a second and the last one; that of a single rank rewrites its line.
     """
     noise = site.noise() if show is not None else None
     before = _labels(record, plain) if show is None else _chosen(record, show)
@@ -35,12 +36,18 @@ def relay_logs(
     places = [(record.log_path(record.ranks[index]), stream) for index, stream in sources]
     tails = [Tail(*place, Span(since)) for place in places]
     partial = dict.fromkeys(sources, b"")
+    is_torn = len({index for index, _ in sources}) > 1  # a terminal's line may be two ranks'
+    whole = {source: WholeLines(STATES) for source in sources if names[source] and is_torn}
     for which, data in chunks(tails, wait):
         source = sources[which]
-        if names[source] or noise:
+        if source in whole:
+            lines = [line + b"\n" for line in whole[source].take(data)]
+            data = _dressed(names[source], lines, noise)
+        elif names[source] or noise:
             lines, partial[source] = split_lines(partial[source] + data)
             data = _dressed(names[source], lines, noise)
         _write(_target(source, plain), data)
+    partial |= {source: b"".join(maker.end()) for source, maker in whole.items()}
     for source, rest in partial.items():
         if rest:
             end = b"\n" if names[source] else b""

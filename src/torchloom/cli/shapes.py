@@ -14,6 +14,7 @@ _FINER = ("PAUSED", "RECOVERING")  # than any state of a scheduler
 _LISTED = {"COMPLETED": "SUCCEEDED"}  # a plane's word, and the one in lists of all jobs
 _COLOURS = {
     "RUNNING": "cyan",
+    "COMPLETED": "green",
     "SUCCEEDED": "green",
     "FAILED": "red",
     "CANCELLED": "yellow",

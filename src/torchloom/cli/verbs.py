@@ -74,6 +74,7 @@ VERBS: dict[str, Verb] = {
             "--until=",
             "--stream=",
             "--last=",
+            "--raw",
             "--json",
         ),
         "job",
@@ -113,7 +114,7 @@ VERBS: dict[str, Verb] = {
     ),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL; or at a step",
-        ("--now", "--at=", "--reason=", "--no-wait", "--json"),
+        ("--now", "--at=", "--reason=", "--no-wait", "--yes", "--json"),
         "job",
     ),
     "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
@@ -207,9 +208,25 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "schedulers": ("engines",),
     "configure": ("config", "init"),
     "top": ("monitor",),
-    "kill": ("doctor", "--clean"),
+    "kill": ("stop",),
     "explain": ("plan", "--all"),
     "validate": ("plan", "--check"),
+}
+
+# What is said of a word that means something else elsewhere, when it comes without a job.
+REMARKS: dict[str, str] = {
+    "kill": "`kill` is `stop`; what crashed launches left is ended by `loom doctor --clean`",
+}
+
+# Words that others have for what we write otherwise: of verbs, and of a verb's options.
+WRITTEN: dict[str, str] = dict.fromkeys(
+    ("queue", "squeue", "qstat", "bjobs"), "`loom ls --state queued` lists the jobs that wait"
+)
+_RANKS = "write `-n N` for N processes; `loom launch` takes torchrun's options"
+WRITTEN_OPTIONS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("run", "plan"), dict.fromkeys(("--nproc-per-node", "--nproc"), _RANKS)),
+    "logs": dict.fromkeys(("-n", "--lines"), "write `--last N` for the last N lines of each rank"),
+    "ls": {"-n": "write `--limit N` for the newest N jobs"},
 }
 
 _HEAD = """\

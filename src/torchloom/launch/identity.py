@@ -37,6 +37,14 @@ class ProcessId:
         return cls(host_name(), boot_id(), os.getpid(), _start_time(os.getpid()) or "")
 
     @classmethod
+    def of_session(cls) -> "ProcessId | None":
+        """Return the leader of our session: on a terminal the shell; nothing once that is gone.
+
+        Every terminal, window of tmux and ssh login has a session of its own.
+        """
+        return cls.of(os.getsid(0))
+
+    @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ProcessId":
         return cls(data["host"], data["boot"], data["pid"], data["started"])
 

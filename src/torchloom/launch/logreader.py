@@ -1,7 +1,9 @@
 """Read the logs of ranks: all of it or a span of time, once or as it grows, one rank or many."""
 
+import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +15,8 @@ STREAMS = ("stdout", "stderr")
 _COLUMN = {"stdout": 1, "stderr": 2, "combined": 3}
 _SOON, _LATE = 0.02, 0.25  # seconds between looks while lines come, and when nothing does
 _CHUNK = 1 << 20
+
+STATES = 1.0  # seconds between two states of a progress bar that stands beside other lines
 
 Wait = Callable[[float], bool]  # sleep at most so long; true when nothing more will be written
 
@@ -112,22 +116,82 @@ def chunks(tails: Sequence[Tail], wait: Wait | None = None) -> Iterator[tuple[in
             pause = min(pause * 2, _LATE)
 
 
+class WholeLines:
+    """The whole lines of one output, also of one that rewrites its line, as progress bars do.
+
+    Such a line is shown as it is in the end, and as it is on the way once in so many seconds: never
+    a half of it, nor a carriage return, which would tear what another rank has on the same line of
+    a terminal. Endless seconds show the end alone; without a number all is left as it was written.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._rest = b""
+        self._due = math.inf if seconds == math.inf else -math.inf  # of the next state
+        self._is_shown = False  # all of the rest but its last carriage return
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now, without their newline."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if self._seconds is None:
+            return whole
+        if whole and self._is_shown and not whole[0].strip(b"\r"):
+            whole = whole[1:]
+        self._is_shown = self._is_shown and not whole
+        return [last_state(line) for line in whole] + self._states(self._seconds)
+
+    def end(self) -> list[bytes]:
+        """Return what is left when nothing follows."""
+        rest, self._rest = self._rest, b""
+        if self._seconds is None:
+            return [rest] if rest else []
+        return [left] if (left := last_state(rest)).strip() else []
+
+    def _states(self, seconds: float) -> list[bytes]:
+        """Return the newest state that was written whole, if it is time for one; forget older."""
+        before, mark, last = self._rest.rpartition(b"\r")
+        state = last_state(before)
+        if not mark or not state.strip():
+            return []
+        if (now := self._clock()) < self._due:
+            self._rest = state + mark + last
+            return []
+        self._due, self._rest, self._is_shown = now + seconds, mark + last, True
+        return [state]
+
+
+_CURSOR = re.compile(rb"\x1b\[[\d;?]*[A-HJKSTfsu]")  # what moves it or erases
+
+
+def last_state(line: bytes) -> bytes:
+    """Return a line as a terminal leaves it: what follows its last carriage return."""
+    state = line.rstrip(b"\r").rpartition(b"\r")[2]
+    return _CURSOR.sub(b"", state) if b"\x1b" in state else state
+
+
 def lines(
     tails: Sequence[Tail],
     prefixes: Sequence[str] | None = None,
     regex: str | None = None,
     wait: Wait | None = None,
+    seconds: float | None = None,
 ) -> Iterator[str]:
-    """Yield whole lines with their newline, each behind its tail's prefix."""
+    """Yield whole lines with their newline, each behind its tail's prefix.
+
+    With `seconds`, lines that are rewritten are shown as `WholeLines` has them.
+    """
     wanted = re.compile(regex) if regex else None
-    partial: dict[int, bytes] = {}
-    for which, data in chunks(tails, wait):
-        *whole, partial[which] = (partial.get(which, b"") + data).split(b"\n")
-        for raw in whole:
-            text = raw.decode(errors="replace")
-            if wanted is None or wanted.search(text):
-                yield f"{prefixes[which] if prefixes else ''}{text}\n"
-    for which, raw in sorted(partial.items()):
+    makers: dict[int, WholeLines] = defaultdict(lambda: WholeLines(seconds))
+
+    def shown(which: int, raw: bytes, end: str) -> Iterator[str]:
         text = raw.decode(errors="replace")
-        if text and (wanted is None or wanted.search(text)):
-            yield f"{prefixes[which] if prefixes else ''}{text}"
+        if wanted is None or wanted.search(text):
+            yield f"{prefixes[which] if prefixes else ''}{text}{end}"
+
+    for which, data in chunks(tails, wait):
+        for raw in makers[which].take(data):
+            yield from shown(which, raw, "\n")
+    for which, maker in sorted(makers.items()):
+        for raw in maker.end():
+            yield from shown(which, raw, "")

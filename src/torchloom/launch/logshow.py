@@ -5,6 +5,7 @@ import select
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torchloom.launch.logreader import STATES, WholeLines
 from torchloom.launch.rank import Log
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _PATIENCE = 1000  # milliseconds for a reader that does not read; the agent has 
 class ShownLog:
     """A rank's log that is printed as well, by whole lines behind a prefix or as it comes.
 
+    Behind a prefix a progress bar is a state a second, as `WholeLines` has it.
     `before` has the prefix of each stream; one without is not shown. What is read by nobody is not
     shown either, nor what is noise, for which only whole lines are looked at: the log has it.
     """
@@ -30,7 +32,8 @@ class ShownLog:
         self._before = {
             stream: text.encode() for stream, text in before.items() if text is not None
         }
-        self._partial = dict.fromkeys(self._before, b"")
+        self._partial = dict.fromkeys(self._before, b"")  # of those without a prefix
+        self._lines = {stream: WholeLines(STATES) for stream in self._before}
         self._noise = noise
         self._patience = _PATIENCE
 
@@ -43,17 +46,20 @@ class ShownLog:
         prefix = self._before.get(stream)
         if prefix is None:
             return
-        if prefix or self._noise is not None:
+        if prefix:
+            whole_lines = self._lines[stream].take(data)
+            data = self._dressed(prefix, [line + b"\n" for line in whole_lines])
+        elif self._noise is not None:
             whole, newline, self._partial[stream] = (self._partial[stream] + data).rpartition(b"\n")
             data = self._dressed(prefix, (whole + newline).splitlines(keepends=True))
         self._print(stream, data)
 
     def close(self) -> None:
-        for stream, rest in self._partial.items():
-            if rest:
-                end = b"\n" if self._before[stream] else b""
-                self._print(stream, self._dressed(self._before[stream], [rest + end]))
-                self._partial[stream] = b""
+        for stream, prefix in self._before.items():
+            rests = [line + b"\n" for line in self._lines[stream].end()] if prefix else []
+            if rest := self._partial[stream]:
+                rests, self._partial[stream] = [rest], b""
+            self._print(stream, self._dressed(prefix, rests))
         self._log.close()
 
     def _dressed(self, prefix: bytes, lines: list[bytes]) -> bytes:

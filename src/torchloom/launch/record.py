@@ -75,6 +75,7 @@ class Record:
     saves: bool = False  # it was described as a job that does
     deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
+    shell: ProcessId | None = None  # the leader of the session that started it
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
@@ -91,6 +92,7 @@ class Record:
                 "state": AppState[data["state"]],
                 "guard": _process(data.get("guard")),
                 "launcher": _process(data.get("launcher")),
+                "shell": _process(data.get("shell")),
                 "ranks": tuple(RankRecord.from_dict(rank) for rank in data["ranks"]),
             }
         )

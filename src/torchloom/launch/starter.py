@@ -11,7 +11,7 @@ from torchloom.errors import Failure
 from torchloom.launch.detached import start_process
 from torchloom.launch.folder import RunFolder, StateNotWritable, now
 from torchloom.launch.handshake import GO, READY, TAKEN, Input
-from torchloom.launch.identity import host_name
+from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.ledger import rank_records
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest
@@ -101,6 +101,7 @@ def _first_record(request: LaunchRequest) -> Record:
         checkpoints=request.checkpoints,
         saves=request.saves,
         deadline=request.deadline,
+        shell=ProcessId.of_session(),
     )
 
 

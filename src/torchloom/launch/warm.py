@@ -13,11 +13,12 @@ from typing import Any
 from torchloom import settings
 from torchloom.errors import Failure
 from torchloom.launch import importing, sockets
+from torchloom.launch.identity import ProcessId
 from torchloom.launch.probe import Probe, basics, locate, probe
 from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.variables import AGENT_VARIABLE
 from torchloom.specs.dataclass import dataclass
-from torchloom.unix import hear, same_user, say
+from torchloom.unix import hear, peer_pid, same_user, say
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
@@ -38,6 +39,14 @@ class Cold:
     """A command that no zygote can run, and why."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """A zygote that stays, with the jobs whose ranks are its forks."""
+
+    pid: int
+    jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,21 @@ class Zygote:
             with channel, contextlib.suppress(OSError):
                 say(channel, {"do": "leave"})
 
+    def leave_if_idle(self) -> "InUse | bool":
+        """Have it go unless a job has ranks of it; tell whether its process has ended."""
+        channel = self.connect()
+        if channel is None:
+            return False
+        with channel, contextlib.suppress(OSError):
+            channel.settimeout(_ANSWER_LIMIT)
+            process = ProcessId.of(peer_pid(channel))
+            say(channel, {"do": "leave", "if_idle": True})
+            answer = hear(channel)
+            if process is not None and answer is not None:
+                return InUse(process.pid, tuple(answer["jobs"]))
+            return process is None or process.wait_exit(_ANSWER_LIMIT)
+        return False
+
 
 def find(command: PythonCommand | None, env: Mapping[str, str], cwd: str) -> Zygote | Cold:
     """Return the zygote for a command with this environment and folder, living or not."""
@@ -186,6 +210,19 @@ def leave_all() -> None:
     """Ask every zygote of this user to go."""
     for address in _addresses():
         _at(address).leave()
+
+
+def leave_idle() -> tuple[int, list[InUse], int]:
+    """End the zygotes of this user that no job uses.
+
+    Return how many ended, which stay because of a job, and how many cannot answer yet: those that
+    are still being started. A linked socket belongs to another runtime folder and is left alone.
+    """
+    outcomes = [_at(path).leave_if_idle() for path in _addresses() if not path.is_symlink()]
+    locks = settings.runtime_dir().glob("zygote-*.lock")
+    starting = sum(_at(path).is_coming() for path in locks if not path.is_symlink())
+    in_use = [one for one in outcomes if isinstance(one, InUse)]
+    return outcomes.count(True), in_use, starting
 
 
 def _addresses() -> Iterator[Path]:

@@ -25,6 +25,7 @@ RESIZING = "resizing"  # how it is to go on then, if it is to
 ATTACHED = "attached"  # ranks of its program's group, where that is larger than the job
 REPLICA_OF = "replica_of"  # the project of which its ranks are replicas, by their own word
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
+SHELL = "shell"  # the leader of the session that submitted it
 _GIVEN = "policy_given"  # whether whoever launched it has said so
 _WORDS = ("name", "owner", "scheduler", "handle", "run_id")
 

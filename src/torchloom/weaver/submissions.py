@@ -15,7 +15,7 @@ from torchloom.schedulers.ids import make_unique
 from torchloom.specs.api import make_app_handle
 from torchloom.specs.jobspec import JobSpec
 from torchloom.weaver import queueing
-from torchloom.weaver.jobs import SUBMITTED, WORLD_SIZE, Jobs
+from torchloom.weaver.jobs import SHELL, SUBMITTED, WORLD_SIZE, Jobs
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, Job, Submission
@@ -50,6 +50,7 @@ class Wanted:
     key: str = ""
     cwd: str = ""
     python: str = ""
+    shell: Any = None  # the leader of the session that wants it, a process
 
     @property
     def need(self) -> Need:
@@ -169,7 +170,7 @@ class Submissions:
 
 
 def _job(name: str, wanted: Wanted) -> Job:
-    spec = wanted.spec
+    spec, shell = wanted.spec, {SHELL: wanted.shell} if wanted.shell else {}
     return Job(
         name,
         name=spec.name,
@@ -178,7 +179,7 @@ def _job(name: str, wanted: Wanted) -> Job:
         handle=make_app_handle(spec.scheduler, SESSION, name),
         reason="submitted",
         run_id=name,
-        facts={SUBMITTED: True, WORLD_SIZE: spec.resources.workers},
+        facts={SUBMITTED: True, WORLD_SIZE: spec.resources.workers, **shell},
     )
 
 

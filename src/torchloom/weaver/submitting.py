@@ -57,6 +57,7 @@ class Submitting:
             key=_key(asked),
             cwd=asked.text("cwd"),
             python=asked.text("python"),
+            shell=asked.facts.get("shell"),
         )
         job, is_new = await self._coordinator.submit(wanted)
         workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer

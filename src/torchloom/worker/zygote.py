@@ -48,7 +48,7 @@ class Zygote:
         self._lock = lock
         self._idle = idle
         self._used = time.monotonic()
-        self._keepers: set[int] = set()
+        self._keepers: dict[int, str] = {}  # by process: the job whose ranks it has
         self._look = _PAUSE
         self._files = files
         self._seen_for: str | None = None  # the run for which the files were looked at already
@@ -94,9 +94,13 @@ class Zygote:
     def _on_signals(self) -> None:
         for signum in self._signals.read():
             if signum == signal.SIGCHLD:
-                self._keepers -= {pid for pid, _ in reap()}
+                self._reap()
             else:
                 self._leaving = True
+
+    def _reap(self) -> None:
+        for pid, _ in reap():
+            self._keepers.pop(pid, None)
 
     def _on_caller(self) -> None:
         try:
@@ -121,6 +125,10 @@ class Zygote:
             self._seen_for = None if _changed(self._files) else request["alert"]
             return
         if request["do"] != "keep":
+            self._reap()
+            if request.get("if_idle") and self._keepers:
+                say(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
+                return
             self._retire()
             return
         self._used = time.monotonic()
@@ -133,7 +141,7 @@ class Zygote:
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)
-        self._keepers.add(pid)
+        self._keepers[pid] = request["job"]
 
     def _cold_because(self, request: dict[str, Any]) -> str:
         if (threads := len(os.listdir("/proc/self/task"))) != 1:

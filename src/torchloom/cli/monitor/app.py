@@ -14,6 +14,7 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Input, Label, Static
@@ -29,7 +30,7 @@ from torchloom.cli.monitor.poll import Poll, Snapshot, Wish
 from torchloom.cli.monitor.prompt import Ask, Prompt
 from torchloom.cli.monitor.sheet import Sheet
 from torchloom.cli.monitor.windows import Devices, Reading
-from torchloom.cli.output import one_line
+from torchloom.cli.output import in_ascii, one_line, shows_unicode
 from torchloom.errors import LoomError
 
 _LONGEST = 300  # characters of a message
@@ -43,6 +44,13 @@ _INTERRUPTED = (130, -signal.SIGINT)
 def _key(key: str, action: str, text: str = "", shown: str | None = None) -> Binding:
     """Return a key that is taken in the order of typing: what follows `:` is no key any more."""
     return Binding(key, action, text, show=bool(text), key_display=shown, priority=True)
+
+
+class AsciiDriver(LinuxDriver):
+    """A terminal whose locale has no more than ASCII: boxes and bars are drawn with that."""
+
+    def write(self, data: str) -> None:
+        super().write(in_ascii(data))
 
 
 class Monitor(App[None]):
@@ -77,7 +85,8 @@ class Monitor(App[None]):
     ]
 
     def __init__(self, ask: Ask, job: str = "") -> None:
-        super().__init__(ansi_color=True)  # the terminal's own colours: light or dark is its choice
+        driver = None if shows_unicode() else AsciiDriver
+        super().__init__(driver, ansi_color=True)  # its own colours: light or dark is its choice
         self.theme = "ansi-dark"
         self._ask = ask
         self._history = History()
@@ -91,6 +100,11 @@ class Monitor(App[None]):
     def job(self) -> str:
         """The job that keys and lines mean: the one under the cursor, shown already or not."""
         return self._sheet("jobs").key or self._seen.job
+
+    @property
+    def watched(self) -> str:
+        """The job that was looked at last, also when the screen has been left."""
+        return self._poll.wish.job or self._seen.job
 
     def compose(self) -> ComposeResult:
         yield Label(id="top", markup=False)

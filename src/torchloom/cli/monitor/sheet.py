@@ -12,7 +12,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-_GAP = 2
+from torchloom.cli.output import GAP, narrowed, shrunk
+
 TONES = {
     "": Style(),
     "good": Style(color="green"),
@@ -145,14 +146,15 @@ class Sheet(ScrollView, can_focus=True):
     def _line(self, row: Row, style: Style, width: int) -> Strip:
         segments, room = [], width
         last = len(row.cells) - 1
+        widths = narrowed(self._widths, width)
         for n, (cell, column, wide) in enumerate(
-            zip(row.cells, self._columns, self._widths, strict=True)
+            zip(row.cells, self._columns, widths, strict=True)
         ):
             wide = max(0, room if n == last else min(wide, room))
-            text = cell if len(cell) <= wide else f"{cell[: max(0, wide - 1)]}…"[:wide]
+            text = shrunk(cell, wide)[:wide]
             text = text.rjust(wide) if column.right and n != last else text.ljust(wide)
             own = style if n != row.toned or style.reverse else TONES[row.tone] + style
-            gap = min(_GAP, room - wide) if n != last else 0
+            gap = min(GAP, room - wide) if n != last else 0
             segments += [Segment(text, own), Segment(" " * gap, style)]
             room -= wide + gap
         return Strip(segments, width)

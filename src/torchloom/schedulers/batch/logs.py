@@ -30,6 +30,7 @@ def lines(
     until: datetime | None = None,
     stream: str = "combined",
     labelled: bool = False,
+    seconds: float | None = None,
 ) -> Iterator[str]:
     """Yield the lines of some replicas, all by one reader; a job that never ran has its script's.
 
@@ -44,7 +45,8 @@ def lines(
         return
     wait = logreader.ending(open_ones.growing(is_over), until) if follow else None
     named = labelled or len(open_ones.tails) > 1 or open_ones.is_array
-    yield from logreader.lines(open_ones.tails, open_ones.labels if named else None, regex, wait)
+    labels = open_ones.labels if named else None
+    yield from logreader.lines(open_ones.tails, labels, regex, wait, seconds)
 
 
 class _Open:

@@ -166,15 +166,17 @@ class BatchScheduler(BatchEngine):
         until: datetime | None = None,
         stream: str = "combined",
         labelled: bool = True,
+        seconds: float | None = None,
     ) -> Iterator[str]:
-        """Yield the lines of some replicas, or of all, by one reader."""
+        """Yield the lines of some replicas, or of all, by one reader; see `logreader.lines`."""
         entry = self._index.get(app_id)
         if entry is None:
             raise NotFound("job", app_id, remedy=f"only jobs submitted from {self._index.path}")
         if places is None:
             places = [(role, i) for role, many in entry.replicas.items() for i in range(many)]
         over = partial(self.is_over, app_id)
-        return logs.lines(entry, places, over, follow, regex, since, until, stream, labelled)
+        wanted = (follow, regex, since, until, stream, labelled, seconds)
+        return logs.lines(entry, places, over, *wanted)
 
     def begun(self, app_id: str) -> dict[str, Record]:
         """Return the run of a job, or those of its tasks, once one has begun or all is over."""
