@@ -116,12 +116,14 @@ def test_a_planned_script_submitted_by_hand_is_the_same_job(jobs: SlurmJobs) -> 
     number = jobs.slurm("sbatch", "--parsable", str(folder / "job.sh")).strip()
     until(lambda: len(jobs.told()) == 2)
     ended = jobs.ended(f"slurm://torchx/{number}")
-    again = jobs.said("resume", number).strip()
+    refused = jobs.loom("resume", number)
+    again = jobs.said("resume", "--from-scratch", "--until", "1", number).strip()
     until(lambda: jobs.ended(again))
 
     assert (ended["state"], ended["name"]) == ("SUCCEEDED", "train")
     told = jobs.told()
     assert [(one["argv"], one["env"]["A"]) for one in told.values()] == [(["x y"], "b c")] * 2
+    assert (refused.returncode, "is COMPLETED: nothing is left" in refused.stderr) == (2, True)
     assert again == f"slurm://torchx/{int(number) + 1}"
     assert {one["env"]["LOOM_ATTEMPT"] for one in told.values()} == {"1"}
     assert jobs.shown(again)["run_id"] == ended["run_id"]

@@ -13,8 +13,10 @@ import click
 from torchloom import settings
 from torchloom.cli.output import echo, echo_json, printable, table
 from torchloom.cli.shapes import engine_job_shape, paint_state
+from torchloom.cli.verbs import VERBS
 from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch import catalog
+from torchloom.launch.lifetimes import Continuation
 from torchloom.launch.logreader import Wait
 from torchloom.launch.record import Record
 from torchloom.runner.api import Runner, get_runner
@@ -61,7 +63,7 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
     Else the words to go on with here, by the name that the plane knows. The first word that is
     neither a flag nor a value names the job.
     """
-    place = next((i for i, w in enumerate(words) if not w.startswith("-") and "=" not in w), None)
+    place = _place(verb, words)
     if place is None or (handle := handle_of(words[place])) is None:
         return list(words)
     backend, _, app_id = parse_app_handle(handle)
@@ -74,11 +76,30 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
         return named
     argv = scheduler.inside(app_id, [sys.executable, "-m", "torchloom", verb, *named])
     if argv is None and verb == "resume":
-        echo(make_app_handle(backend, scheduler.session_name, scheduler.resubmit(app_id)))
+        again = scheduler.resubmit(app_id, _continuation(named))
+        echo(make_app_handle(backend, scheduler.session_name, again))
         return 0
     if argv is None:
         raise UserError(f"{handle} does not run: {verb} is for a job that does")
     return subprocess.run(argv, check=False).returncode
+
+
+def _place(verb: str, words: Sequence[str]) -> int | None:
+    """Return which word names the job; nothing where none does."""
+    valued = {flag[:-1] for flag in VERBS[verb].flags if flag.endswith("=")}
+    for place, word in enumerate(words):
+        is_value = place > 0 and words[place - 1] in valued
+        if not (word.startswith("-") or "=" in word or is_value):
+            return place
+    return None
+
+
+def _continuation(words: Sequence[str]) -> Continuation:
+    from torchloom.cli.cmd_resume import command
+
+    with command.make_context("loom resume", list(words)) as context:
+        found = context.params
+    return Continuation(found["workers"], found["step"], found["until"], found["from_scratch"])
 
 
 def _is_watched_here(run_id: str) -> bool:

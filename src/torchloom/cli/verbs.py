@@ -96,7 +96,7 @@ VERBS: dict[str, Verb] = {
     ),
     "resume": Verb(
         "go on with a job that is paused or has ended",
-        ("-n=", "--from=", "--detach", "--reason=", "--json"),
+        ("-n=", "--from=", "--until=", "--from-scratch", "--detach", "--reason=", "--json"),
         "job",
         beside="pause",
     ),
