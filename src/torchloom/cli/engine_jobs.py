@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from torchloom import settings
+from torchloom.cli import live
 from torchloom.cli.output import echo, echo_json, printable, table
-from torchloom.cli.shapes import engine_job_shape, paint_state
+from torchloom.cli.shapes import engine_job_shape, paint_state, step_of
 from torchloom.cli.verbs import VERBS
 from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch import catalog
@@ -31,6 +32,7 @@ from torchloom.specs.api import (
     make_app_handle,
     parse_app_handle,
 )
+from torchloom.specs.job import job_word
 from torchloom.workspace import submitted
 
 
@@ -104,13 +106,18 @@ def _continuation(words: Sequence[str]) -> Continuation:
 
 def _is_watched_here(run_id: str) -> bool:
     """Tell whether ranks of a run speak to this host's own plane."""
-    from torchloom.cli import live
-
     known = live.job(run_id)
     return known is not None and any(rank["state"] == "up" for rank in known["ranks"])
 
 
-def show(handle: str, wait: bool, spec: bool, roles: str | None, as_json: bool) -> int:
+def show(
+    handle: str,
+    wait: bool,
+    spec: bool,
+    roles: str | None,
+    as_json: bool,
+    in_words: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> int:
     """Print one job: its state and why, its replicas and their hosts."""
     runner = get_runner()
     status = runner.wait(handle) if wait else runner.status(handle)
@@ -120,9 +127,9 @@ def show(handle: str, wait: bool, spec: bool, roles: str | None, as_json: bool) 
     if spec:
         _show_spec(runner, handle, as_json)
     elif as_json:
-        echo_json(_shape(runner, handle, status, wanted))
+        echo_json(in_words(_shape(runner, handle, status, wanted)))
     else:
-        _show(runner, handle, status, wanted)
+        _show(in_words(_shape(runner, handle, status, wanted)), status)
     return 1 if wait and status.state is not AppState.SUCCEEDED else 0
 
 
@@ -130,12 +137,14 @@ def _shape(
     runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None
 ) -> dict[str, Any]:
     entry = _entry(runner, handle)
+    record = catalog.record(entry.run_id) if entry else None
     source = submitted.kept(Path(entry.folder)) if entry else None
     shape = engine_job_shape(handle, entry.name if entry else "", status.state)
     return {
         **shape,
         "run_id": entry.run_id if entry else None,
-        "reason": status.msg,
+        "reason": status.msg or (record.why() if record else ""),
+        "step": step_of(record, live.job(record.id)) if record else None,
         "restarts": status.num_restarts,
         "error": status.structured_error_msg,
         "folder": entry.folder if entry else None,
@@ -151,10 +160,9 @@ def _shape(
     }
 
 
-def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None) -> None:
-    shape = _shape(runner, handle, status, wanted)
-    why = f"  {printable(status.msg)}" if status.msg else ""
-    facts = [("handle", handle), ("state", paint_state(status.state.name) + why)]
+def _show(shape: dict[str, Any], status: AppStatus) -> None:
+    why = f"  {printable(shape['reason'])}" if shape["reason"] else ""
+    facts = [("handle", shape["handle"]), ("state", paint_state(shape["state"]) + why)]
     facts += [(name, str(shape[key])) for name, key in _SHOWN.items() if shape[key] is not None]
     if shape["commit"]:
         facts.append(("commit", shape["commit"] + " and changes" * shape["is_changed"]))
@@ -169,6 +177,7 @@ def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | No
 _SHOWN = {
     "name": "name",
     "run": "run_id",
+    "step": "step",
     "restarts": "restarts",
     "folder": "folder",
     "cwd": "cwd",
@@ -272,7 +281,7 @@ def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> Non
     for handle, state in states.items():
         found = before[handle]
         had = "had already ended: " if found is not None and is_terminal(found.state) else ""
-        echo(f"{handle} {had}{state.name}")
+        echo(f"{handle} {had}{job_word(state)}")
 
 
 def _stop(runner: Runner, handle: str, now: bool) -> None:

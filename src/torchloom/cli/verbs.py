@@ -186,11 +186,11 @@ VERBS: dict[str, Verb] = {
 # Other tools' words. The value is our verb and the flags that make it mean the same.
 ALIASES: dict[str, tuple[str, ...]] = {
     "submit": ("run", "-d"),
-    "list": ("ls",),
+    "list": ("ls", "--as-torchx"),
     "jobs": ("ls",),
     "ps": ("ls",),
     "runs": ("ls",),
-    "status": ("show",),
+    "status": ("show", "--as-torchx"),
     "job": ("show",),
     "describe": ("show", "--spec"),
     "log": ("logs",),
