@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from torchloom.client import plane as door
 from torchloom.launch import catalog
 
-from ..control.steering import Plane, loom
+from ..control.steering import LOOM, Plane, loom
 from ..living import until
 from .http import door_of_admin
 
@@ -92,3 +93,49 @@ def test_a_job_that_was_killed_and_one_that_completed_are_told_alike_everywhere(
     assert {*alone[done].values(), *alone[killed].values()} == {*views[done].values(), told}
     assert "first error:\n[rank1]: rank 1 was killed (SIGKILL)\n" in words
     assert loom("show", killed).endswith(words[words.index("first error:") :])
+
+
+TELLING = """
+import os, time
+import torchloom as loom
+run = loom.init()
+time.sleep(60)
+"""
+
+
+def test_cores_of_ranks_that_any_verb_started_are_not_free_and_their_devices_go_with_them(
+    plane: Plane, folder: Path
+) -> None:
+    (folder / "work" / "telling.py").write_text(TELLING)
+
+    def node() -> dict[str, Any]:
+        found: dict[str, Any] = door_of_admin().ask("/api/cluster/workers")["items"][0]
+        return found
+
+    def used() -> dict[str, list[str]]:
+        found = json.loads(loom("devices", "--json"))
+        return {one["uuid"]: one["processes"] for one in found if one["processes"]}
+
+    before, introduced = node(), _devices(plane)
+    ran = json.loads(loom("run", "--json", "-n", "2", "telling.py"))["id"]
+    env = {**os.environ, "SECONDS": "60", "STARTS": str(folder / "starts")}
+    with subprocess.Popen([LOOM, "launch", "-n", "1", "note.py"], env=env) as launch:
+        try:
+            until(lambda: node()["free"]["cpus"] == before["cpus"] - 3, LONG)
+            busy, devices = node(), used()
+        finally:
+            launch.terminate()
+    loom("stop", "--now", ran)
+
+    assert before["free"]["cpus"] == before["cpus"] == 4
+    assert (len(busy["jobs"]), ran in busy["jobs"]) == (2, True)
+    users = sorted(name for names in devices.values() for name in names)
+    assert len(users) == 3
+    assert users[1:] == [f"{ran}/telling/{rank}" for rank in range(2)]
+    until(lambda: node()["free"] == before["free"], LONG)
+    assert (node()["jobs"], used(), _devices(plane)) == ([], {}, introduced)
+
+
+def _devices(plane: Plane) -> set[str]:
+    with plane.database("state") as base:
+        return {uuid for (uuid,) in base.execute("SELECT uuid FROM devices")}

@@ -124,6 +124,7 @@ class Reports:
         """Note the end of a rank's life."""
         if self._roster.gone(rank, reason, state):
             self._keep_step(rank, self.step_of(rank))
+            self._devices.leave(rank)
             self._commands.gone(rank)
             for ended in self._ended:
                 ended(rank)
