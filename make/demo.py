@@ -62,7 +62,7 @@ def look(stage: Stage) -> None:
     shown = stage.loom("show", "@")
     print()
     listed = stage.loom("ls")
-    if not all("SUCCEEDED" in text or "COMPLETED" in text for text in (shown, listed)):
+    if not all("COMPLETED" in text for text in (shown, listed)):
         raise NotShown("the run is not shown as succeeded")
 
 

@@ -99,7 +99,7 @@ def test_a_component_prints_its_handle_first_and_its_lines_to_stderr(loom: Any):
     lines = text(done.stderr).splitlines()
     assert lines[0] == f"loom: {job}: 2 processes"
     assert sorted(lines[1:3]) == ["[echo0]: hello", "[echo1]: hello"]
-    assert re.fullmatch(rf"loom: {job} SUCCEEDED after \d+s", lines[3])
+    assert re.fullmatch(rf"loom: {job} COMPLETED after \d+s", lines[3])
 
 
 def test_a_cold_start_that_takes_long_says_why_once_and_show_tells_it_of_each_rank(
@@ -472,7 +472,7 @@ def test_another_engine_is_submitted_to_followed_and_listed(
     assert json.loads(detached.stdout) == {
         "id": "echo-1",
         "name": "echo",
-        "state": "FAILED",
+        **dict.fromkeys(("state", "job_state", "app_state"), "FAILED"),
         "handle": "far://torchx/echo-1",
         "scheduler": "far",
     }

@@ -111,7 +111,7 @@ def test_a_job_that_anybody_started_is_listed_shown_and_changed(
     until(lambda: all(len(rows(tmp_path, n)) > at + 10 for n in range(world)), PATIENCE)
     loom("stop", job["id"])
     code = started.wait(PATIENCE)
-    until(lambda: listed(*before)[0]["state"] == "SUCCEEDED", PATIENCE)
+    until(lambda: listed(*before)[0]["state"] == "COMPLETED", PATIENCE)
 
     for rank in range(world):
         used = [row[2]["lr"] for row in rows(tmp_path, rank)]

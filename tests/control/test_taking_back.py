@@ -68,5 +68,5 @@ def test_a_job_is_stopped_before_one_step_from_the_command_line(
 
     assert said.startswith((f"will stop at step {last}", f"stopped at step {last}"))
     assert [job.step(rank) for rank in range(WORLD)] == [last - 1] * WORLD
-    assert (shown["id"], shown["state"]) == (job.id, "SUCCEEDED")
+    assert (shown["id"], shown["state"]) == (job.id, "COMPLETED")
     assert (shown["step"], shown["world_size"]) == (last, WORLD)

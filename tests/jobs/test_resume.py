@@ -23,6 +23,7 @@ from ..living import processes_of, until
 
 pytestmark = pytest.mark.process
 LONG = 180.0  # seconds, for loaded machines
+ANEW = {"from_scratch": True, "until": 1}  # for jobs that save nothing, complete or not
 Submit = Callable[..., dict[str, Any]]
 Starts = Callable[[], list[tuple[str, int]]]
 
@@ -56,7 +57,7 @@ def test_a_job_of_the_queue_goes_through_it_again_and_is_one_attempt_more(
     job = submit(workers=2)["id"]
     until(lambda: state_of(job) == "COMPLETED", LONG)
 
-    answer = door.ask("resume", job=job, workers=1, author="ann", reason="once more")
+    answer = door.ask("resume", job=job, workers=1, author="ann", reason="once more", **ANEW)
     until(lambda: state_of(job) == "COMPLETED" and len(starts()) == 3, LONG)
 
     assert (answer["kind"], answer["before"], answer["payload"]) == (
@@ -86,7 +87,7 @@ def test_of_many_who_resume_a_job_at_once_one_does(
 
     def resume() -> None:
         try:
-            door.ask("resume", job=job)
+            door.ask("resume", job=job, from_scratch=True)
             said.append("")
         except LoomError as error:
             said.append(str(error))
@@ -119,7 +120,7 @@ def test_a_job_goes_on_after_everything_of_it_and_of_the_plane_was_killed(
     loom("up")
     until(lambda: state_of(job) == "FAILED" and door.ask("cluster")["nodes"], LONG)
 
-    loom("resume", "-d", job)
+    loom("resume", "-d", "--from-scratch", job)
     until(lambda: len(starts()) == 4, LONG)
 
     until(lambda: state_of(job) == "RUNNING", LONG)
@@ -139,12 +140,30 @@ def test_a_run_of_which_no_plane_knows_goes_on_and_becomes_known(
     until(lambda: catalog.record(job).is_over())  # type: ignore[union-attr]
     monkeypatch.delenv("LOOM_PLANE")
 
-    loom("resume", "-d", "-n", "3", job)
+    loom("resume", "-d", "--from-scratch", "-n", "3", job)
     until(lambda: len(starts()) == 5, LONG)
 
     until(lambda: state_of(job) == "RUNNING", LONG)
     assert door.ask("job", job=job)["attempt"] == 2
     loom("stop", "--now", job)
+
+
+def test_who_lifts_a_pause_of_a_job_that_has_ended_meanwhile_starts_nothing(
+    plane: Plane, submit: Submit, starts: Starts
+) -> None:
+    job = submit(seconds=60)["id"]
+    until(lambda: starts(), LONG)
+    loom("stop", "--now", job)
+    until(lambda: state_of(job) == "CANCELLED", LONG)
+
+    with pytest.raises(LoomError, match=f"{job} is CANCELLED: there is no pause to lift") as over:
+        door.ask("resume", job=job, unpause=True, from_scratch=True)
+    with pytest.raises(LoomError, match=f"{job} has no checkpoint to resume from") as bare:
+        door.ask("resume", job=job)
+
+    assert (over.value.code, bare.value.code) == ("ended_meanwhile", "no_checkpoint")
+    assert (state_of(job), len(starts())) == ("CANCELLED", 1)
+    assert door.ask("job", job=job)["attempt"] == 1
 
 
 def test_a_launched_run_is_resumed_by_the_plane_too(
@@ -158,7 +177,7 @@ def test_a_launched_run_is_resumed_by_the_plane_too(
     until(lambda: state_of(job) == "CANCELLED", LONG)
     seconds(job, "0")
 
-    door.ask("resume", job=job)
+    door.ask("resume", job=job, from_scratch=True)
     until(lambda: state_of(job) == "COMPLETED", LONG)
 
     assert door.ask("job", job=job)["attempt"] == 2
@@ -183,7 +202,7 @@ def test_what_a_run_did_while_no_plane_was_up_is_known_to_the_next(
     loom("down")
     seconds(job, "0")
     monkeypatch.setenv("LOOM_PLANE", "0")
-    loom("resume", job)
+    loom("resume", "--from-scratch", job)
     monkeypatch.delenv("LOOM_PLANE")
 
     loom("up")
@@ -199,7 +218,8 @@ def test_a_job_whose_script_is_gone_is_refused_in_words_and_stays_what_it_was(
     until(lambda: state_of(job) == "COMPLETED", LONG)
     (folder / "work" / "note.py").unlink()
 
-    done = subprocess.run([LOOM, "resume", job], capture_output=True, text=True, timeout=LONG)
+    words = [LOOM, "resume", "--from-scratch", "--until", "1", job]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LONG)
 
     assert done.returncode == 2
     assert "the script it ran is gone" in done.stderr
@@ -248,6 +268,26 @@ def train(plane: Plane, folder: Path) -> Callable[..., str]:
         return str(door.ask("submit", spec=asked, cwd=os.getcwd(), author="test")["id"])
 
     return submit
+
+
+@pytest.mark.needs("torch")
+def test_a_complete_job_is_extended_and_only_to_where_that_was_said(
+    train: Callable[..., str], folder: Path
+) -> None:
+    job = train(steps=15)
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    with pytest.raises(LoomError, match=f"{job} is COMPLETED: nothing is left") as refused:
+        door.ask("resume", job=job)
+
+    loom("resume", "--until", "22", job)
+
+    assert refused.value.code == "already_complete"
+    assert [step for _, step in ledger(folder)] == list(range(22))
+    until(lambda: state_of(job) == "COMPLETED", LONG)
+    shown = json.loads(loom("checkpoint", "ls", job, "--json"))
+    assert shown[0]["step"] == 22
+    with pytest.raises(LoomError, match="--until 22 leaves nothing to train"):
+        door.ask("resume", job=job, until=22)
 
 
 @pytest.mark.needs("torch")
@@ -305,7 +345,7 @@ def test_a_job_that_is_stopped_before_its_next_life_has_begun_has_none(
     until(lambda: state_of(job) == "COMPLETED", LONG)
     other = submit(workers=4, seconds=60)["id"]
     until(lambda: len(starts()) == 5, LONG)
-    door.ask("resume", job=job)
+    door.ask("resume", job=job, **ANEW)
 
     listed = loom("ls", "--state", "queued", "--json")
     said = loom("stop", job)
@@ -326,7 +366,7 @@ def test_a_job_that_is_stopped_while_its_next_life_begins_does_not_live_on(
     loom("stop", "--now", job)
     until(lambda: state_of(job) == "CANCELLED", LONG)
 
-    door.ask("resume", job=job)
+    door.ask("resume", job=job, from_scratch=True)
     said = loom("stop", "--now", job)
 
     assert said == f"{job} CANCELLED\n"

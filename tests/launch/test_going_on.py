@@ -405,7 +405,7 @@ def test_four_ranks_go_on_as_two(
     request = RunFolder.named(app_id).path / "request.json"
     request.write_text(request.read_text().replace('"SECONDS": "60"', '"SECONDS": "0"'))
 
-    scheduler.resume(app_id, ranks=2)
+    scheduler.resume(app_id, lifetimes.Continuation(ranks=2))
 
     record = over(app_id)
     assert (record.state, len(record.ranks)) == (AppState.SUCCEEDED, 2)
@@ -421,7 +421,7 @@ def test_a_run_goes_on_from_the_step_that_was_chosen_and_newer_ones_are_set_asid
     root = RunFolder.named(app_id).path / "checkpoints"
     chosen, later = commit(root, 10), commit(root, 20)
 
-    scheduler.resume(app_id, step=10)
+    scheduler.resume(app_id, lifetimes.Continuation(step=10))
     over(app_id)
 
     assert lives(out)[-1][4] == chosen

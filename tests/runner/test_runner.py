@@ -140,6 +140,7 @@ def test_options_are_those_given_else_the_files_else_the_defaults(home: Path) ->
         "checkpoints": None,
         "resume": False,
         "resume_from": None,
+        "resume_until": None,
         "id": None,
         "cwd": None,
         "hosts": None,

@@ -116,7 +116,7 @@ class Jobs:
 
         def over() -> bool:
             found[:] = [self.shown(handle)]
-            return found[0]["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
+            return found[0]["state"] in ("COMPLETED", "FAILED", "CANCELLED")
 
         until(over)
         return found[0]

@@ -80,6 +80,7 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
         "checkpoints": None,
         "resume": False,
         "resume_from": None,
+        "resume_until": None,
         "id": None,
         "cwd": None,
         "hosts": None,

@@ -33,7 +33,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: LsfJobs) -> None
     Path("go").touch()
     ended = jobs.ended(handle)
 
-    assert ended["state"] == "SUCCEEDED", jobs.output(handle)
+    assert ended["state"] == "COMPLETED", jobs.output(handle)
     jobs.whole(handle, follower)
     jobs.is_from(ended, *source)
     assert (stored["queue"], stored["vendor"]["description"]) == ("gpu", "it's so")
@@ -75,7 +75,7 @@ def test_refusals_limits_stops_and_arrays_are_told_in_lsfs_own_words(jobs: LsfJo
     assert waits["reason"].startswith("held: The job was suspended by the user")
     assert stopped == f"{held} CANCELLED\n{polite} CANCELLED\n"
     assert jobs.shown(polite)["reason"] == "cancelled_by_user"  # it was asked, not killed
-    assert array["state"] == "SUCCEEDED"
+    assert array["state"] == "COMPLETED"
     assert jobs.said("logs", "many").splitlines() == [
         "[task3 rank0]: task 3",
         "[task4 rank0]: task 4",
@@ -98,7 +98,7 @@ def test_a_planned_script_submitted_by_hand_is_the_same_job(jobs: LsfJobs) -> No
     until(lambda: len(jobs.told()) == 2)
     ended = jobs.ended(handle)
 
-    assert (ended["state"], ended["name"]) == ("SUCCEEDED", "train")
+    assert (ended["state"], ended["name"]) == ("COMPLETED", "train")
     told = jobs.told()
     assert [(one["argv"], one["env"]["A"]) for one in told.values()] == [(["x y"], "b c")] * 2
 
@@ -116,7 +116,7 @@ def test_a_job_whose_host_dies_is_told_apart_and_runs_again_where_it_may(jobs: L
     jobs.cluster.boot("n1")
     lost = jobs.ended(once)
 
-    assert (ended["state"], ended["replicas"][0]["node"]) == ("SUCCEEDED", "n2")
+    assert (ended["state"], ended["replicas"][0]["node"]) == ("COMPLETED", "n2")
     assert (unknown["state"], unknown["reason"]) == ("UNKNOWN", "host_unreachable")
     assert (lost["state"], lost["reason"]) == ("FAILED", "node_failure")
 

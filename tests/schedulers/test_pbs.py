@@ -33,7 +33,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: PbsJobs) -> None
     Path("go").touch()
     ended = jobs.ended(handle)
 
-    assert ended["state"] == "SUCCEEDED", jobs.output(handle)
+    assert ended["state"] == "COMPLETED", jobs.output(handle)
     jobs.whole(handle, follower)
     jobs.is_from(ended, *source)
     assert len([line for line in seen if "train.py" in line]) >= 4
@@ -85,7 +85,7 @@ def test_the_tasks_of_an_array_are_runs_of_their_own(jobs: PbsJobs) -> None:
     handle = jobs.submit("-cfg", "array=3-4", "--name", "many", train)
     ended = jobs.ended(handle)
 
-    assert (handle[-2:], ended["state"]) == ("[]", "SUCCEEDED")
+    assert (handle[-2:], ended["state"]) == ("[]", "COMPLETED")
     assert jobs.said("logs", "many").splitlines() == [
         "[task3 rank0]: task 3",
         "[task4 rank0]: task 4",
@@ -105,7 +105,7 @@ def test_a_job_whose_host_dies_runs_again_elsewhere_under_its_number(jobs: PbsJo
     ended = jobs.ended(handle)
 
     assert (ended["state"], ended["restarts"], jobs.known(handle)["run_count"]) == (
-        *("SUCCEEDED", 1, 2),
+        *("COMPLETED", 1, 2),
     )
 
 

@@ -13,7 +13,7 @@ from ..living import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "schedulers.md"
 LOOM = (sys.executable, "-m", "torchloom")
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+OVER = ("COMPLETED", "FAILED", "CANCELLED")
 
 pytestmark = pytest.mark.process
 
@@ -50,7 +50,7 @@ def test_an_engine_from_an_entry_point_plans_runs_lists_reads_and_ends(
     shown = json.loads(said("show", handle, "--json"))
 
     assert "renice -n 3" in plan
-    assert (shown["state"], shown["scheduler"]) == ("SUCCEEDED", "shell")
+    assert (shown["state"], shown["scheduler"]) == ("COMPLETED", "shell")
     assert sorted(said("logs", handle).splitlines()) == [
         "[rank0]: rank 0 a b",
         "[rank1]: rank 1 a b",

@@ -36,7 +36,7 @@ def test_a_script_is_submitted_run_shown_read_and_removed(jobs: SlurmJobs) -> No
     Path("go").touch()
     ended = jobs.ended(handle)
 
-    assert ended["state"] == "SUCCEEDED", jobs.output(handle)
+    assert ended["state"] == "COMPLETED", jobs.output(handle)
     jobs.whole(handle, follower)
     jobs.is_from(ended, *source)
     assert len([line for line in seen if "train.py" in line]) >= 4
@@ -72,7 +72,7 @@ def test_roles_that_differ_get_their_own_hosts_macros_ports_and_the_first_ones_n
     handle = jobs.submit("-cfg", "exclusive=true", "app.json")
     ended = jobs.ended(handle)
 
-    assert ended["state"] == "SUCCEEDED", jobs.output(handle)
+    assert ended["state"] == "COMPLETED", jobs.output(handle)
     told = jobs.told()
     assert sorted(told) == ["x-0-reader", "x-0-trainer", "x-1-reader"]
     assert len({one["host"] for one in told.values()}) == 3
@@ -116,12 +116,14 @@ def test_a_planned_script_submitted_by_hand_is_the_same_job(jobs: SlurmJobs) -> 
     number = jobs.slurm("sbatch", "--parsable", str(folder / "job.sh")).strip()
     until(lambda: len(jobs.told()) == 2)
     ended = jobs.ended(f"slurm://torchx/{number}")
-    again = jobs.said("resume", number).strip()
+    refused = jobs.loom("resume", number)
+    again = jobs.said("resume", "--from-scratch", "--until", "1", number).strip()
     until(lambda: jobs.ended(again))
 
-    assert (ended["state"], ended["name"]) == ("SUCCEEDED", "train")
+    assert (ended["state"], ended["name"]) == ("COMPLETED", "train")
     told = jobs.told()
     assert [(one["argv"], one["env"]["A"]) for one in told.values()] == [(["x y"], "b c")] * 2
+    assert (refused.returncode, "is COMPLETED: nothing is left" in refused.stderr) == (2, True)
     assert again == f"slurm://torchx/{int(number) + 1}"
     assert {one["env"]["LOOM_ATTEMPT"] for one in told.values()} == {"1"}
     assert jobs.shown(again)["run_id"] == ended["run_id"]
@@ -133,7 +135,7 @@ def test_the_tasks_of_an_array_are_runs_of_their_own(jobs: SlurmJobs) -> None:
     handle = jobs.submit("-cfg", "array=3-4", "--name", "many", train)
     ended = jobs.ended(handle)
 
-    assert ended["state"] == "SUCCEEDED"
+    assert ended["state"] == "COMPLETED"
     assert jobs.said("logs", "many").splitlines() == [
         "[task3 rank0]: task 3",
         "[task4 rank0]: task 4",

@@ -6,7 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from torchloom.server.preview import command_line
+from torchloom.errors import LoomError
+from torchloom.server.preview import Scene, command_line, outlook
+from torchloom.weaver.store.rows import Job
 
 from .plane import Plane, Ranks, Server
 
@@ -96,6 +98,10 @@ def test_a_viewer_may_look_and_is_told_that_it_would_be_refused(
         ({"verb": "resize", "workers": 4, "at": 5}, "loom resize j 4 --at 5"),
         ({"verb": "resume", "workers": 2, "from_step": 9}, "loom resume j -n 2 --from 9"),
         (
+            {"verb": "resume", "from_scratch": True, "until": 9, "unpause": True},
+            "loom resume j --from-scratch --until 9",
+        ),
+        (
             {"verb": "set", "values": {"b": [0.9, 1], "s": "cosine"}, "guard": "loss>2", "span": 9},
             "loom set j 'b=[0.9, 1]' s=cosine --guard 'loss>2' --for 9",
         ),
@@ -103,3 +109,29 @@ def test_a_viewer_may_look_and_is_told_that_it_would_be_refused(
 )
 def test_the_same_can_be_typed(asked: dict[str, Any], line: str) -> None:
     assert command_line("j", asked) == line
+
+
+@pytest.mark.parametrize(
+    ("state", "newest", "asked", "code"),
+    [
+        ("FAILED", None, {}, "no_checkpoint"),
+        ("FAILED", None, {"from_scratch": True}, ""),
+        ("FAILED", 40, {}, ""),
+        ("FAILED", 40, {"unpause": True}, "ended_meanwhile"),
+        ("COMPLETED", 40, {}, "already_complete"),
+        ("COMPLETED", 40, {"until": 80}, ""),
+        ("PAUSED", None, {"unpause": True}, ""),
+    ],
+)
+def test_a_resume_that_would_surprise_is_refused_before_it_is_asked_for(
+    state: str, newest: int | None, asked: dict[str, Any], code: str
+) -> None:
+    scene = Scene(Job("j", name="j", run_id="j", state=state), (), {}, (), (), 40, None, newest)
+
+    try:
+        outlook(scene, {"verb": "resume", **asked})
+        found = ""
+    except LoomError as error:
+        found = error.code
+
+    assert found == code

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.errors import Failure
+from torchloom.launch.lifetimes import Continuation
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver.coordinator import Again, Coordinator
@@ -106,7 +107,7 @@ class World:
             self.running.add(order.job)
         self.fate.step()
 
-    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+    def resume(self, job: str, asked: Continuation) -> None:
         """All jobs of this world come through the queue."""
         raise NotImplementedError
 

@@ -29,7 +29,10 @@ interface Props {
 /** Ask something of a job: say what, see what would happen, confirm, watch the ranks answer. */
 export function CommandDialog({ job, verb, knobs, command = "", from = "", change: begun, onClose }: Props) {
   const words = VERBS[verb];
-  const [form, setForm] = useState<Form>(() => ({ ...EMPTY, verb, command, from, knob: firstOf(knobs), ...begun }));
+  const [form, setForm] = useState<Form>(() => {
+    const unpause = verb === "resume" && job.ended_at === null;
+    return { ...EMPTY, verb, command, from, unpause, knob: firstOf(knobs), ...begun };
+  });
   const [key, setKey] = useState(newKey);
   const { request, wrong } = read(form, knobs);
   const preview = usePreview(job.id, useSettled(request, PAUSE));

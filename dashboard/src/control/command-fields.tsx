@@ -30,6 +30,28 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
         </label>
       ) : null}
       {form.verb === "resume" && isOver ? (
+        <label className={styles.tick}>
+          <input
+            type="checkbox"
+            data-testid="from-scratch"
+            checked={form.fromScratch}
+            onChange={(event) => onChange({ fromScratch: event.target.checked })}
+          />
+          <span>Start over, where there is no checkpoint</span>
+        </label>
+      ) : null}
+      {form.verb === "resume" && isOver ? (
+        <Field
+          label="Until step"
+          inputMode="numeric"
+          placeholder="its own end"
+          hint="How far to train; a completed job is extended"
+          value={form.until}
+          wrong={wrong.until ?? null}
+          onChange={(event) => onChange({ until: event.target.value })}
+        />
+      ) : null}
+      {form.verb === "resume" && isOver ? (
         <div className={styles.pair}>
           <Field
             label="Workers"

@@ -36,7 +36,8 @@ test("another number of ranks must be said", () => {
 });
 
 test("each verb takes its own words and no others", () => {
-  const all = { at: "9", release: true, workers: "4", from: "200", command: "c1", reason: "r" };
+  const resume = { from: "200", until: "300", fromScratch: true, unpause: true };
+  const all = { at: "9", release: true, workers: "4", ...resume, command: "c1", reason: "r" };
 
   const asked = (["pause", "resume", "resize", "stop", "checkpoint", "undo", "cancel"] as const).map(
     (verb) => read(form(verb, all), []).request,
@@ -44,7 +45,7 @@ test("each verb takes its own words and no others", () => {
 
   expect(asked).toEqual([
     { verb: "pause", reason: "r", at: 9, release: true },
-    { verb: "resume", reason: "r", workers: 4, from_step: 200 },
+    { verb: "resume", reason: "r", workers: 4, from_step: 200, until: 300, from_scratch: true, unpause: true },
     { verb: "resize", reason: "r", at: 9, workers: 4 },
     { verb: "stop", reason: "r", at: 9 },
     { verb: "checkpoint", reason: "r", at: 9 },

@@ -12,11 +12,15 @@ export interface Form {
   release: boolean;
   workers: string;
   from: string;
+  until: string;
+  fromScratch: boolean;
+  /** Whether the job had not ended when the dialog was opened: then only its pause is lifted. */
+  unpause: boolean;
   command: string;
   reason: string;
 }
 
-export type Field = "value" | "at" | "workers" | "from";
+export type Field = "value" | "at" | "workers" | "from" | "until";
 
 export interface Read {
   request: CommandRequest | null;
@@ -25,7 +29,7 @@ export interface Read {
 
 export const EMPTY: Omit<Form, "verb"> = {
   ...{ knob: "", value: "", hold: false, guard: "", at: "", release: false },
-  ...{ workers: "", from: "", command: "", reason: "" },
+  ...{ workers: "", from: "", until: "", fromScratch: false, unpause: false, command: "", reason: "" },
 };
 
 type Value = string | number | boolean;
@@ -33,7 +37,7 @@ type Value = string | number | boolean;
 /** Return the request of a form, or null with what is wrong; an empty value is not wrong yet. */
 export function read(form: Form, knobs: readonly Knob[]): Read {
   const wrong: Read["wrong"] = {};
-  const count = (field: "at" | "workers" | "from", least: number) => {
+  const count = (field: "at" | "workers" | "from" | "until", least: number) => {
     const text = form[field].trim();
     if (!text) return undefined;
     if (/^\d{1,15}$/.test(text) && Number(text) >= least) return Number(text);
@@ -49,6 +53,9 @@ export function read(form: Form, knobs: readonly Knob[]): Read {
   if (form.verb === "resume") {
     put(request, "workers", count("workers", 1));
     put(request, "from_step", count("from", 0));
+    put(request, "until", count("until", 1));
+    if (form.fromScratch) request.from_scratch = true;
+    if (form.unpause) request.unpause = true;
   }
   if (form.verb === "resize") put(request, "workers", count("workers", 1));
   const isWhole = isSaid(request) && (form.verb !== "set" || putValue(request, form, knobs, wrong));
@@ -109,6 +116,6 @@ function putValue(request: CommandRequest, form: Form, knobs: readonly Knob[], w
   return true;
 }
 
-function put(request: CommandRequest, name: "at" | "workers" | "from_step", value: number | undefined): void {
+function put(request: CommandRequest, name: "at" | "workers" | "from_step" | "until", value: number | undefined): void {
   if (value !== undefined) request[name] = value;
 }

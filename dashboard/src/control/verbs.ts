@@ -38,7 +38,7 @@ export const VERBS: Record<Verb, Words> = {
     button: "Resume",
     icon: "play",
     title: (job) => `Resume ${job}`,
-    about: "A paused job goes on at its next step; one that has ended, from its newest checkpoint.",
+    about: "A paused job goes on at its next step; an ended one from its newest checkpoint, a completed one to a later step.",
     done: "Resume",
   },
   resize: {

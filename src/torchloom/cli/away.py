@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from torchloom.cli import shapes
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
 from torchloom.cli.shapes import paint_state
@@ -14,9 +15,10 @@ from torchloom.errors import UserError
 
 _SCREENFUL = 30
 _SPECS = (".yaml", ".yml", ".json")
-_DONE, _LISTED = "COMPLETED", "SUCCEEDED"  # a plane's word, and the one in lists of all jobs
-_THEIRS = {_LISTED: _DONE}
+_DONE = "COMPLETED"
+_OURS = {"SUCCEEDED": _DONE, "PENDING": "QUEUED"}  # TorchX's words, and a plane's
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_torchx = click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`, `loom status`
 
 
 @click.command("ls", cls=LoomCommand)
@@ -24,12 +26,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @_json
-def ls(state: str | None, limit: int | None, every: bool, as_json: bool) -> None:
+@_torchx
+def ls(state: str | None, limit: int | None, every: bool, as_json: bool, as_torchx: bool) -> None:
     """List jobs of the plane that was chosen, newest first."""
     most = limit or (None if every or as_json else _SCREENFUL)
     with chosen.client() as client:
-        jobs = client.jobs(state=_THEIRS.get(state.upper(), state.upper()) if state else None)
-        found = [_as_listed(job) for job in _first(jobs, most)]
+        jobs = client.jobs(state=_OURS.get(state.upper(), state.upper()) if state else None)
+        in_words = shapes.as_torchx if as_torchx else dict
+        found = [in_words(shapes.with_both_states(job)) for job in _first(jobs, most)]
     if as_json:
         echo_json(found)
         return
@@ -43,18 +47,20 @@ def ls(state: str | None, limit: int | None, every: bool, as_json: bool) -> None
 
 @click.command("show", cls=LoomCommand)
 @click.argument("job", default="")
-@click.option("--wait", is_flag=True, help=f"Wait for its end first; exit 1 unless {_LISTED}.")
+@click.option("--wait", is_flag=True, help=f"Wait for its end first; exit 1 unless {_DONE}.")
 @click.option("--spec", is_flag=True, help="Print what was submitted.")
 @click.option("--events", is_flag=True, help="Print what happened, in order.")
 @_json
-def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool) -> int:
+@_torchx
+def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torchx: bool) -> int:
     """Show one job of the plane that was chosen."""
     with chosen.client() as client:
         name = chosen.meant(client, job)
         if wait:
             for _ in client.follow(name):
                 pass
-        found = _as_listed(client.job(name))
+        found = shapes.with_both_states(client.job(name))
+        found = shapes.as_torchx(found) if as_torchx else found
         if events:
             _show_events(client.events(found["id"]), as_json)
         elif as_json:
@@ -63,7 +69,7 @@ def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool) -> int:
             echo_json(found["spec"])
         else:
             _show(found, client.knobs(found["id"]) if found["ranks"] else [])
-    return 1 if wait and found["state"] != _LISTED else 0
+    return 1 if wait and found["job_state"] != _DONE else 0
 
 
 @click.command("logs", cls=LoomCommand)
@@ -108,7 +114,7 @@ def stop(job: str, now: bool, at: int | None, reason: str, yes: bool, as_json: b
     with chosen.client() as client:
         done = client.cancel(chosen.meant(client, job), reason)
     if as_json:
-        echo_json([done])
+        echo_json([shapes.with_both_states(done)])
     else:
         echo(f"{done['id']} {done['state']}")
 
@@ -124,7 +130,7 @@ def run(target: str, detach: bool, name: str | None, as_json: bool) -> int:
     with chosen.client() as client:
         job = client.submit(spec)
         if as_json:
-            echo_json(job)
+            echo_json(shapes.with_both_states(job))
             return 0
         say(f"{job['id']} is {job['state']}: {client.url}/jobs/{job['id']}")
         if detach:
@@ -166,12 +172,6 @@ def _first(jobs: Iterable[dict[str, Any]], most: int | None) -> list[dict[str, A
     from itertools import islice
 
     return list(islice(jobs, most))
-
-
-def _as_listed(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job in the words that all jobs are listed with."""
-    state = _LISTED if job["state"] == _DONE else job["state"]
-    return {**job, "state": state, "status": state}
 
 
 def _show(job: dict[str, Any], knobs: list[dict[str, Any]]) -> None:

@@ -1,20 +1,26 @@
 """`loom ls`: jobs, newest first."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 import click
 
-from torchloom.cli import live
+from torchloom.cli import live, shapes
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, echo_json, table
-from torchloom.cli.shapes import engine_job_shape, job_shape, lasted, paint_state
+from torchloom.cli.shapes import (
+    STATES,
+    engine_job_shape,
+    is_in,
+    job_shape,
+    lasted,
+    paint_state,
+)
 from torchloom.launch import catalog
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
-from torchloom.specs.api import AppState
 
 _SCREENFUL = 30
-_FINER = ("QUEUED", "PAUSED", "RECOVERING")  # what only the plane tells
 _MOST = 1000  # jobs that nobody of ours launched
 
 
@@ -23,13 +29,14 @@ _MOST = 1000  # jobs that nobody of ours launched
 @click.option("-cfg", "--scheduler_args", "--scheduler-args", default="", hidden=True)
 @click.option(
     "--state",
-    type=click.Choice([*(state.name for state in AppState), *_FINER], case_sensitive=False),
+    type=click.Choice(STATES, case_sensitive=False),
     metavar="STATE",
     help="Only jobs in this state, such as running.",
 )
 @click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list; all unless --limit says less.")
+@click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`
 def command(
     scheduler: str,
     scheduler_args: str,
@@ -37,10 +44,12 @@ def command(
     limit: int | None,
     every: bool,
     as_json: bool,
+    as_torchx: bool,
 ) -> None:
     """List jobs, newest first."""
+    in_words = shapes.as_torchx if as_torchx else dict
     if scheduler not in LOCAL:
-        _list_engine(scheduler, scheduler_args, as_json)
+        _list_engine(scheduler, scheduler_args, as_json, in_words)
         return
     records, most = catalog.records(), limit or (None if every or as_json else _SCREENFUL)
     looked = records[:most] if state is None else records  # the plane knows finer states
@@ -49,9 +58,9 @@ def command(
     handles = index.handles()
     found = [{**job, **handles.get(job["id"], {})} for job in found]
     wanted = state.upper() if state else None
-    jobs = [job for job in found if wanted in (None, job["state"])]
-    others = [j for j in live.strangers(most or _MOST) if wanted in (None, j["state"])]
-    shown = sorted([*jobs, *others], key=_time, reverse=True)[:most]
+    jobs = [job for job in found if wanted is None or is_in(job, wanted)]
+    others = [j for j in live.strangers(most or _MOST) if wanted is None or is_in(j, wanted)]
+    shown = [in_words(job) for job in sorted([*jobs, *others], key=_time, reverse=True)[:most]]
     if as_json:
         echo_json(shown)
         return
@@ -73,14 +82,17 @@ def _row(job: live.Live) -> tuple[str, ...]:
     return job["id"], job["state"], step, age(job["created_at"]), took, why
 
 
-def _list_engine(scheduler: str, scheduler_args: str, as_json: bool) -> None:
+def _list_engine(
+    scheduler: str, scheduler_args: str, as_json: bool, in_words: Callable[[live.Live], live.Live]
+) -> None:
     """List what an engine knows in its own words."""
     from torchloom.runner.api import get_runner
 
     runner = get_runner()
     apps = runner.list(scheduler, runner.cfg_from_str(scheduler, scheduler_args))
+    jobs = [in_words(engine_job_shape(app.app_handle, app.name, app.state)) for app in apps]
     if as_json:
-        echo_json([engine_job_shape(a.app_handle, a.name, a.state) for a in apps])
+        echo_json(jobs)
         return
-    rows = [(app.app_handle, app.state.name, app.name) for app in apps]
+    rows = [(job["handle"], job["state"], job["name"]) for job in jobs]
     click.echo(table(("HANDLE", "STATE", "NAME"), rows, {"STATE": paint_state}))

@@ -1,5 +1,6 @@
-"""`loom resume`: go on with a job that is paused, or that has ended."""
+"""`loom resume`: lift a job's pause, or have one that has ended go on."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ from torchloom.cli.steering import tell
 
 if TYPE_CHECKING:
     from torchloom.cli.going_on import Resumption
+    from torchloom.errors import LoomError
     from torchloom.launch.record import Record
 
 
@@ -16,25 +18,57 @@ if TYPE_CHECKING:
 @click.argument("job", required=False, default="")
 @click.option("-n", "workers", type=Number(1), metavar="N", help="With so many from now on.")
 @click.option("--from", "step", type=Number(0), metavar="STEP", help="From its checkpoint of then.")
+@click.option("--until", type=Number(1), metavar="STEP", help="Train up to this step.")
+@click.option("--from-scratch", is_flag=True, help="Start over, where it has no checkpoint.")
 @click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the command.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object; implies -d.")
 def command(
-    job: str, workers: int | None, step: int | None, detach: bool, reason: str, as_json: bool
+    job: str,
+    workers: int | None,
+    step: int | None,
+    until: int | None,
+    from_scratch: bool,
+    detach: bool,
+    reason: str,
+    as_json: bool,
 ) -> int:
     """Go on with JOB: a paused one at its next step, one that has ended from its last checkpoint.
 
     One that has ended, for whatever reason, goes on as a new attempt of the same run; it is
-    followed as `run` does. --from leaves newer checkpoints aside. Without JOB the only active one
-    is meant.
+    followed as `run` does. --from leaves newer checkpoints aside. One without a checkpoint starts
+    over only if you say so: with --from-scratch, or when you are asked. One that is COMPLETED needs
+    --until, which extends it (programs that loop over `run.steps`), or --from. Without JOB the only
+    active one is meant.
     """
+    from torchloom.errors import LoomError
+
+    words = {"workers": workers, "from_step": step, "until": until, "reason": reason}
+    asked = {"job": job, **{name: value for name, value in words.items() if value is not None}}
+    try:
+        return _resume({**asked, "from_scratch": from_scratch}, detach, as_json)
+    except LoomError as error:
+        if not _may_start_over(error):
+            raise
+    return _resume({**asked, "from_scratch": True}, detach, as_json)
+
+
+def _may_start_over(refusal: "LoomError") -> bool:
+    """Ask on a terminal whether a job without a checkpoint is to start over."""
+    from torchloom.launch.lifetimes import NoCheckpoint
+
+    if refusal.code != NoCheckpoint.code or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    why = str(refusal).partition(";")[0]
+    return click.confirm(f"{why}. Start over?", abort=True, err=True)
+
+
+def _resume(asked: dict[str, Any], detach: bool, as_json: bool) -> int:
     from torchloom.client import chosen
 
-    asked = {"job": job, "workers": workers, "from_step": step, "reason": reason}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    record = None if chosen.is_elsewhere() else _ended(job)
-    if record is None:
-        tell(chosen.ask("resume", None, **asked), as_json)
+    record = None if chosen.is_elsewhere() else _run_of(asked["job"])
+    if record is None or not record.is_over():
+        tell(chosen.ask("resume", None, **asked, unpause=_is_active(asked["job"], record)), as_json)
         return 0
     going = _resumption(record, {**asked, "job": record.id})
     if not (detach or as_json):
@@ -43,44 +77,60 @@ def command(
     return 0
 
 
-def _ended(job: str) -> "Record | None":
-    """Return the run that is meant if it is over; the plane knows about all others."""
+def _run_of(job: str) -> "Record | None":
+    """Return the run that is meant, if there is one; the plane knows about all others."""
     from torchloom.errors import Ambiguous, UserError
     from torchloom.runner.naming import find_job
 
     try:
-        record = find_job(job) if job else None
+        return find_job(job) if job else None
     except Ambiguous:
         raise
     except UserError:  # it waits in the queue, or has never had a run
         return None
-    return record if record is not None and record.is_over() else None
+
+
+def _is_active(job: str, record: "Record | None") -> bool:
+    """Tell whether a job has not ended: then all that is wanted is that its pause is lifted."""
+    from torchloom.client import chosen
+    from torchloom.client.http import OVER
+
+    if record is not None or not job:
+        return True
+    return chosen.is_elsewhere() and chosen.ask("job", job=job)["state"] not in OVER
 
 
 def _resumption(record: "Record", asked: dict[str, Any]) -> "Resumption":
-    from torchloom.cli import going_on
+    from torchloom.cli import going_on, live, shapes
     from torchloom.client import plane
+    from torchloom.launch.lifetimes import Continuation, newest_checkpoint
     from torchloom.runner.api import get_runner
     from torchloom.schedulers.local_scheduler import create_scheduler
+    from torchloom.specs.api import AppState
 
+    known = _known_to_the_plane(record.id)
+    going_on.committed(record.id)
+    ranks, step, until = map(asked.get, ("workers", "from_step", "until"))
+    wanted = Continuation(ranks, step, until, asked["from_scratch"])
+    is_ahead = known is not None and shapes.is_ahead(record, known)
+    is_complete = record.state is AppState.SUCCEEDED and not is_ahead
+    if record.started_at is not None:
+        wanted.check(record.id, is_complete, newest_checkpoint(record))
     runner = get_runner()
     scheduler = create_scheduler(runner.name())
-    if _is_of_the_queue(record.id):
-        info = scheduler.resume_dryrun(record.id, None, asked.get("from_step"))
-        begin = lambda: plane.ask("resume", None, **asked)  # noqa: E731
-        return going_on.Resumption(runner, scheduler, info, begin)
-    info = scheduler.resume_dryrun(record.id, asked.get("workers"), asked.get("from_step"))
-    going_on.committed(record.id)
-    return going_on.Resumption(runner, scheduler, info)
+    info = scheduler.resume_dryrun(record.id, wanted)
+    if not live.is_of_the_queue(known or {}):
+        return going_on.Resumption(runner, scheduler, info)
+    return going_on.Resumption(runner, scheduler, info, lambda: plane.ask("resume", None, **asked))
 
 
-def _is_of_the_queue(job: str) -> bool:
-    """Tell whether a job goes through the queue of this user's plane, which is started for that."""
+def _known_to_the_plane(job: str) -> dict[str, Any] | None:
+    """Return a job as this user's plane sees it, which is started for that."""
     from torchloom.cli import live
     from torchloom.client import plane
     from torchloom.settings import wants_plane
 
     if not wants_plane():
-        return False
+        return None
     plane.find_or_start()
-    return live.is_of_the_queue(live.job(job) or {})
+    return live.job(job)

@@ -15,8 +15,7 @@ from torchloom.launch.record import Record
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
-_OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
-_ENDS = ("COMPLETED", "FAILED", "CANCELLED")  # as the plane says it
+_ENDS = ("COMPLETED", "FAILED", "CANCELLED")
 _NAMED = 5  # jobs that a question names one by one
 _NEWS, _LOOK = 10.0, 0.05  # seconds for an end to be known there, and between two looks
 
@@ -41,7 +40,7 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
     known = live.jobs([*named, *over]) if has_plane else {}
     states = {job: _state(job, known) for job in (*named, *over)}
     _refuse_active({job: states[job] for job in named})
-    gone = [job for job, state in states.items() if state in _OVER]
+    gone = [job for job, state in states.items() if state in _ENDS]
     if not yes:
         _agree([*elsewhere.values(), *gone], ended)
     engine_jobs.remove(list(elsewhere.values()))
@@ -70,14 +69,13 @@ def _state(job: str, known: dict[str, live.Live]) -> str:
     record: Record | None = catalog.record(job)
     if record is not None:
         return state_of(record, known.get(job))
-    state = str(known[job]["state"])
-    return _OVER[_ENDS.index(state)] if state in _ENDS else state
+    return str(known[job]["state"])
 
 
 def _refuse_active(states: dict[str, str]) -> None:
     """Refuse before any is removed: a command that fails has changed nothing."""
     for job, state in states.items():
-        if state not in _OVER:
+        if state not in _ENDS:
             raise UserError(f"{job} is {state}; stop it first: `loom stop {job}`")
 
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torchloom.cli import engine_jobs, live
+from torchloom.cli import engine_jobs, live, shapes
 from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import age, echo_json, printable, table
 from torchloom.cli.shapes import (
@@ -17,7 +18,6 @@ from torchloom.cli.shapes import (
     paint_state,
     rank_shape,
     start_of,
-    state_of,
     took,
 )
 from torchloom.errors import Ambiguous, NotFound, UserError
@@ -27,24 +27,33 @@ from torchloom.runner.api import get_runner
 from torchloom.runner.naming import find_job
 from torchloom.specs.api import NONE, AppState
 
+Words = Callable[[live.Live], live.Live]  # whose words for states: ours, or TorchX's
 _LAST_LINES = 8  # of what the failed rank said
 _TAIL_BYTES = 8192
 
 
 @click.command("show", cls=LoomCommand)
 @click.argument("job", required=False)
-@click.option("--wait", is_flag=True, help="Wait for its end first; exit 1 unless it SUCCEEDED.")
+@click.option("--wait", is_flag=True, help="Wait for its end first; exit 1 unless it COMPLETED.")
 @click.option("--spec", is_flag=True, help="Print the app as it was submitted.")
 @click.option("--events", is_flag=True, help="Print what happened, in order.")
 @click.option("--roles", metavar="A,B", help="Only these roles.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@click.option("--as-torchx", is_flag=True, hidden=True)  # `loom status`
 def command(
-    job: str | None, wait: bool, spec: bool, events: bool, roles: str | None, as_json: bool
+    job: str | None,
+    wait: bool,
+    spec: bool,
+    events: bool,
+    roles: str | None,
+    as_json: bool,
+    as_torchx: bool,
 ) -> int:
     """Show one job: by id, the beginning of it, name, handle, or @ for the newest."""
     handle = engine_jobs.handle_of(job)
+    in_words = shapes.as_torchx if as_torchx else dict
     if handle is not None and not events:
-        return engine_jobs.show(handle, wait, spec, roles, as_json)
+        return engine_jobs.show(handle, wait, spec, roles, as_json, in_words)
     job = engine_jobs.run_id(handle) if handle is not None else job
     try:
         record = find_job(job)
@@ -53,10 +62,10 @@ def command(
         if found is None:
             raise
         if live.is_of_the_queue(found) and not events:
-            return _show_queued(found, wait, spec, as_json)
+            return _show_queued(found, wait, spec, as_json, in_words)
         if wait or spec or events:
             raise UserError(f"nobody of ours launched {found['id']}: show it as it is") from None
-        _show_stranger(found, as_json)
+        _show_stranger(in_words(found), as_json)
         return 0
     if wait:
         get_runner().wait(handle_of(record))
@@ -66,21 +75,21 @@ def command(
     elif events:
         _show_events(record, as_json)
     else:
-        _show(record, _ranks(record, roles), as_json)
+        _show(record, _ranks(record, roles), as_json, in_words)
     return 1 if wait and record.state is not AppState.SUCCEEDED else 0
 
 
-def _show_queued(job: live.Live, wait: bool, spec: bool, as_json: bool) -> int:
+def _show_queued(job: live.Live, wait: bool, spec: bool, as_json: bool, in_words: Words) -> int:
     """Show a job that has no run: it waits for its turn, or ended without one."""
     from torchloom.cli import queued
 
     if wait:
-        job = queued.waited(job["id"])
+        job = shapes.with_both_states(queued.waited(job["id"]))
     if spec:
         queued.show_spec(job, as_json)
     else:
-        _show_stranger(job, as_json)
-    return 1 if wait and job["state"] != "COMPLETED" else 0
+        _show_stranger(in_words(job), as_json)
+    return 1 if wait and job["job_state"] != "COMPLETED" else 0
 
 
 def _show_stranger(job: live.Live, as_json: bool) -> None:
@@ -112,19 +121,19 @@ def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
     return [rank for rank in record.ranks if rank.role in wanted]
 
 
-def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
+def _show(record: Record, ranks: list[RankRecord], as_json: bool, in_words: Words) -> None:
     error = first_error(record)
     known = live.job(record.id)
+    job = in_words(job_shape(record, live=known))
     lives = {rank: live.rank_of(known, rank.role, rank.rank) for rank in ranks}
     if as_json:
-        job = job_shape(record, live=known)
         place = {"host": record.host, "log_dir": record.log_dir}
         lost = {"lost_log_bytes": record.lost_log_bytes}
         shown = [rank_shape(rank, record.host, lives[rank]) for rank in ranks]
         labels = {"tags": (known or {}).get("tags", []), "notes": (known or {}).get("notes", "")}
         echo_json({**job, **place, **lost, **labels, "error": error, "ranks": shown})
         return
-    for name, value in _facts(record, known):
+    for name, value in (*_facts(record, job), *live.labels(known)):
         click.echo(f"{name:<9}{value}")
     heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "START", "EXIT", "LOGS")
     click.echo("\n" + table(heads, [_row(rank, lives[rank]) for rank in ranks]))
@@ -134,7 +143,7 @@ def _show(record: Record, ranks: list[RankRecord], as_json: bool) -> None:
 
 def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
     """Return a rank's line; LAST is how long ago it made progress, by its own page."""
-    step, silent = known.get("step"), known.get("silent_seconds")
+    step, silent = shapes.rank_step(rank, known), known.get("silent_seconds")
     pid = rank.process.pid if rank.process else "-"
     code = "-" if rank.exit_code is None else rank.exit_code
     return (
@@ -151,24 +160,23 @@ def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
     )
 
 
-def _facts(record: Record, known: live.Live | None) -> list[tuple[str, str]]:
-    why = f"  {printable(record.reason)}" if record.reason else ""
+def _facts(record: Record, job: live.Live) -> list[tuple[str, str]]:
+    why = f"  {printable(job['reason'])}" if job["reason"] else ""
     facts = [
         ("id", record.id),
         ("handle", handle_of(record)),
-        ("state", paint_state(state_of(record, known)) + why),
+        ("state", paint_state(job["state"]) + why),
         ("created", f"{record.created_at} ({age(record.created_at)} ago)"),
         ("took", took(record)),
         ("restarts", str(record.restarts)),
         ("logs", record.log_dir),
     ]
-    if known and known["step"] is not None:
-        facts.insert(3, ("step", str(known["step"])))
+    if job["step"] is not None:
+        facts.insert(3, ("step", str(job["step"])))
     if why := cold_starts(record):
         facts.append(("start", printable(why)))
-    if warning := known and known.get("warning"):
-        facts.insert(3, ("warning", printable(warning)))
-    facts += live.labels(known)
+    if job["warning"]:
+        facts.insert(3, ("warning", printable(job["warning"])))
     if record.lost_log_bytes:
         facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
     return facts
@@ -180,8 +188,11 @@ def first_error(record: Record) -> str:
         return ""
     if record.error != NONE:
         return _readable(record.error)
-    if words := record.first_error.get("traceback"):
-        return f"[rank{record.first_error.get('rank')}]: {words}".rstrip()
+    told = record.first_error
+    if words := told.get("traceback") or (told.get("message") if "last_lines" in told else ""):
+        last = told.get("last_lines")
+        more = f"\nthe last lines of its output:\n{last}" if last else ""
+        return f"[rank{told.get('rank')}]: {words}".rstrip() + more
     failed = [r for r in record.ranks if r.state is AppState.FAILED and r.ended_at]
     if not failed:
         return ""

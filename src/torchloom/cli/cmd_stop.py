@@ -8,7 +8,14 @@ import click
 from torchloom.cli import engine_jobs, live
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, say
-from torchloom.cli.shapes import handle_of, is_ahead, is_released, job_shape, state_of
+from torchloom.cli.shapes import (
+    handle_of,
+    is_ahead,
+    is_released,
+    job_shape,
+    state_of,
+    with_both_states,
+)
 from torchloom.cli.steering import in_words
 from torchloom.errors import Ambiguous, UserError
 from torchloom.launch.identity import ProcessId
@@ -128,7 +135,7 @@ def _leave_queue(job: str, reason: str, as_json: bool) -> None:
     """Have a job that waits leave the queue."""
     done = _cancel(job, reason)
     if as_json:
-        echo_json([done])
+        echo_json([with_both_states(done)])
     else:
         click.echo(f"{done['id']} {done['state']}")
 

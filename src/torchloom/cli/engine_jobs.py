@@ -11,10 +11,13 @@ from typing import Any
 import click
 
 from torchloom import settings
+from torchloom.cli import live
 from torchloom.cli.output import echo, echo_json, printable, table
-from torchloom.cli.shapes import engine_job_shape, paint_state
+from torchloom.cli.shapes import engine_job_shape, paint_state, step_of
+from torchloom.cli.verbs import VERBS
 from torchloom.errors import Ambiguous, NotFound, UserError
 from torchloom.launch import catalog
+from torchloom.launch.lifetimes import Continuation
 from torchloom.launch.logreader import Wait
 from torchloom.launch.record import Record
 from torchloom.runner.api import Runner, get_runner
@@ -29,6 +32,7 @@ from torchloom.specs.api import (
     make_app_handle,
     parse_app_handle,
 )
+from torchloom.specs.job import job_word
 from torchloom.workspace import submitted
 
 
@@ -61,7 +65,7 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
     Else the words to go on with here, by the name that the plane knows. The first word that is
     neither a flag nor a value names the job.
     """
-    place = next((i for i, w in enumerate(words) if not w.startswith("-") and "=" not in w), None)
+    place = _place(verb, words)
     if place is None or (handle := handle_of(words[place])) is None:
         return list(words)
     backend, _, app_id = parse_app_handle(handle)
@@ -74,22 +78,46 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
         return named
     argv = scheduler.inside(app_id, [sys.executable, "-m", "torchloom", verb, *named])
     if argv is None and verb == "resume":
-        echo(make_app_handle(backend, scheduler.session_name, scheduler.resubmit(app_id)))
+        again = scheduler.resubmit(app_id, _continuation(named))
+        echo(make_app_handle(backend, scheduler.session_name, again))
         return 0
     if argv is None:
         raise UserError(f"{handle} does not run: {verb} is for a job that does")
     return subprocess.run(argv, check=False).returncode
 
 
+def _place(verb: str, words: Sequence[str]) -> int | None:
+    """Return which word names the job; nothing where none does."""
+    valued = {flag[:-1] for flag in VERBS[verb].flags if flag.endswith("=")}
+    for place, word in enumerate(words):
+        is_value = place > 0 and words[place - 1] in valued
+        if not (word.startswith("-") or "=" in word or is_value):
+            return place
+    return None
+
+
+def _continuation(words: Sequence[str]) -> Continuation:
+    from torchloom.cli.cmd_resume import command
+
+    with command.make_context("loom resume", list(words)) as context:
+        found = context.params
+    return Continuation(found["workers"], found["step"], found["until"], found["from_scratch"])
+
+
 def _is_watched_here(run_id: str) -> bool:
     """Tell whether ranks of a run speak to this host's own plane."""
-    from torchloom.cli import live
-
     known = live.job(run_id)
     return known is not None and any(rank["state"] == "up" for rank in known["ranks"])
 
 
-def show(handle: str, wait: bool, spec: bool, roles: str | None, as_json: bool) -> int:
+def show(
+    handle: str,
+    wait: bool,
+    spec: bool,
+    roles: str | None,
+    as_json: bool,
+    in_words: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> int:
     """Print one job: its state and why, its replicas and their hosts."""
     runner = get_runner()
     status = runner.wait(handle) if wait else runner.status(handle)
@@ -99,9 +127,9 @@ def show(handle: str, wait: bool, spec: bool, roles: str | None, as_json: bool) 
     if spec:
         _show_spec(runner, handle, as_json)
     elif as_json:
-        echo_json(_shape(runner, handle, status, wanted))
+        echo_json(in_words(_shape(runner, handle, status, wanted)))
     else:
-        _show(runner, handle, status, wanted)
+        _show(in_words(_shape(runner, handle, status, wanted)), status)
     return 1 if wait and status.state is not AppState.SUCCEEDED else 0
 
 
@@ -109,12 +137,14 @@ def _shape(
     runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None
 ) -> dict[str, Any]:
     entry = _entry(runner, handle)
+    record = catalog.record(entry.run_id) if entry else None
     source = submitted.kept(Path(entry.folder)) if entry else None
     shape = engine_job_shape(handle, entry.name if entry else "", status.state)
     return {
         **shape,
         "run_id": entry.run_id if entry else None,
-        "reason": status.msg,
+        "reason": status.msg or (record.why() if record else ""),
+        "step": step_of(record, live.job(record.id)) if record else None,
         "restarts": status.num_restarts,
         "error": status.structured_error_msg,
         "folder": entry.folder if entry else None,
@@ -130,10 +160,9 @@ def _shape(
     }
 
 
-def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | None) -> None:
-    shape = _shape(runner, handle, status, wanted)
-    why = f"  {printable(status.msg)}" if status.msg else ""
-    facts = [("handle", handle), ("state", paint_state(status.state.name) + why)]
+def _show(shape: dict[str, Any], status: AppStatus) -> None:
+    why = f"  {printable(shape['reason'])}" if shape["reason"] else ""
+    facts = [("handle", shape["handle"]), ("state", paint_state(shape["state"]) + why)]
     facts += [(name, str(shape[key])) for name, key in _SHOWN.items() if shape[key] is not None]
     if shape["commit"]:
         facts.append(("commit", shape["commit"] + " and changes" * shape["is_changed"]))
@@ -148,6 +177,7 @@ def _show(runner: Runner, handle: str, status: AppStatus, wanted: list[str] | No
 _SHOWN = {
     "name": "name",
     "run": "run_id",
+    "step": "step",
     "restarts": "restarts",
     "folder": "folder",
     "cwd": "cwd",
@@ -253,7 +283,7 @@ def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> Non
     for handle, state in states.items():
         found = before[handle]
         had = "had already ended: " if found is not None and is_terminal(found.state) else ""
-        echo(f"{handle} {had}{state.name}")
+        echo(f"{handle} {had}{job_word(state)}")
 
 
 def _stop(runner: Runner, handle: str, now: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom.cli.output import echo_json, say
 from torchloom.cli.relay import relay_logs
-from torchloom.cli.shapes import job_shape
+from torchloom.cli.shapes import job_shape, with_both_states
 from torchloom.cli.submission import Submission
 from torchloom.cli.target import Kind, Request, count
 from torchloom.errors import Failure
@@ -50,7 +50,7 @@ class Resumption(Submission):
         if self._is_queued:
             from torchloom.client import plane
 
-            echo_json(plane.ask("job", job=self._app_id))
+            echo_json(with_both_states(plane.ask("job", job=self._app_id)))
         else:
             echo_json(job_shape(self._record(), self._scheduler.backend))
 

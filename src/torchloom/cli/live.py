@@ -2,11 +2,10 @@
 
 from typing import Any
 
+from torchloom.cli.shapes import with_both_states
 from torchloom.errors import LoomError
 
 _PATIENCE = 2.0  # seconds; whoever only looks does not wait for a plane that is busy
-
-_STATES = {"COMPLETED": "SUCCEEDED"}
 
 Live = dict[str, Any]
 
@@ -18,14 +17,14 @@ def jobs(ids: list[str]) -> dict[str, Live]:
 
 def strangers(limit: int) -> list[Live]:
     """Return the jobs that only the plane knows: they wait, or their ranks came by themselves."""
-    return [_as_launched(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
+    return [with_both_states(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
 
 
 def stranger(name: str | None) -> Live | None:
     """Return such a job with its ranks, by whatever name it is meant."""
     found = _ask("job", job=name or "")
     is_one = found and (not found["scheduler"] or not _has_run(found))
-    return _as_launched(found) if is_one else None
+    return with_both_states(found) if is_one else None
 
 
 def is_of_the_queue(job: Live) -> bool:
@@ -35,12 +34,6 @@ def is_of_the_queue(job: Live) -> bool:
 
 def _has_run(job: Live) -> bool:
     return not is_of_the_queue(job) or "log_dir" in job["facts"]
-
-
-def _as_launched(job: Live) -> Live:
-    """Return a job in the words that all jobs are listed with."""
-    state = _STATES.get(job["state"], job["state"])
-    return {**job, "state": state, "status": state}
 
 
 def job(app_id: str) -> Live | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from torchloom.cli.output import echo, echo_json, say
+from torchloom.cli.shapes import with_both_states
 from torchloom.cli.submission import Submission
 from torchloom.cli.target import Request, python_of_caller, variables_of
 from torchloom.client import plane
@@ -77,7 +78,8 @@ class QueuedSubmission(Submission):
 
     def submit_json(self) -> None:
         self._schedule()
-        echo_json({name: value for name, value in self._shape.items() if name != "created"})
+        told = {name: value for name, value in self._shape.items() if name != "created"}
+        echo_json(with_both_states(told))
 
     def _schedule(self) -> None:
         self._ask()

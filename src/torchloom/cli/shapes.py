@@ -1,17 +1,19 @@
 """What a job and a rank look like, as JSON at every door and in words."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.output import age, duration, paint
 from torchloom.launch.record import RankRecord, Record
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
+from torchloom.specs.job import JobState, app_word, job_word
 
 if TYPE_CHECKING:
     from torchloom.cli.live import Live
 
-_FINER = ("PAUSED", "RECOVERING")  # than any state of a scheduler
-_LISTED = {"COMPLETED": "SUCCEEDED"}  # a plane's word, and the one in lists of all jobs
+STATES = (*JobState, *(s.name for s in AppState if s.name not in JobState.__members__))
+_SAME = {"SUCCEEDED": "COMPLETED"}  # a word of TorchX that says no more than one of ours
 _COLOURS = {
     "RUNNING": "cyan",
     "COMPLETED": "green",
@@ -45,10 +47,24 @@ def handle_of(record: Record, scheduler: str = "local") -> str:
 
 
 def state_of(record: Record, live: "Live | None") -> str:
-    """Return a job's state: the plane knows finer ones while it goes on, and what is to come."""
-    if live and (is_ahead(record, live) if record.is_over() else live["state"] in _FINER):
-        return _LISTED.get(live["state"], str(live["state"]))
-    return record.state.name
+    """Return a job's state: the plane's word while it goes on, else the one of its record."""
+    return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
+
+
+def reason_of(record: Record, live: "Live | None") -> str:
+    """Return why a job is in its state."""
+    return str(live["reason"]) if live and _is_newer(record, live) else record.why()
+
+
+def step_of(record: Record, live: "Live | None") -> int | None:
+    """Return the step of a job; what its ranks wrote down at their end is the last word."""
+    is_settled = record.step is not None and not (live and _is_newer(record, live))
+    return record.step if is_settled or live is None else live["step"]
+
+
+def _is_newer(record: Record, live: "Live") -> bool:
+    """Tell whether the plane knows more of a job than its record does."""
+    return is_ahead(record, live) if record.is_over() else not JobState(live["state"]).is_final
 
 
 def is_ahead(record: Record, live: "Live") -> bool:
@@ -74,11 +90,11 @@ def job_shape(
         "job_id": record.id,
         "run_id": record.id,
         "name": record.name,
-        "state": state,
+        **_states(state, record.state.name),
         "status": state,
-        "reason": live["reason"] if live and state != record.state.name else record.reason,
+        "reason": reason_of(record, live),
         "warning": live.get("warning", "") if live else "",
-        "step": live["step"] if live else None,
+        "step": step_of(record, live),
         "world_size": len(record.ranks) or (live["world_size"] if live else None),
         "attempt": record.restarts + 1,
         "generation": record.generation,
@@ -91,13 +107,34 @@ def job_shape(
     }
 
 
+def _states(job: str, app: str) -> dict[str, str]:
+    return {"state": job, "job_state": job, "app_state": app}
+
+
+def with_both_states(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job that only a plane knows with TorchX's word for its state, too."""
+    return {**job, **_states(job["state"], app_word(job["state"]))}
+
+
+def as_torchx(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as TorchX's own verbs show it: its state is what a scheduler says of an app."""
+    more = {"status": job["app_state"]} if "status" in job else {}
+    return {**job, "state": job["app_state"], **more}
+
+
+def is_in(job: Mapping[str, str], state: str) -> bool:
+    """Tell whether a job is in a state, be that a word of ours or of TorchX."""
+    word = _SAME.get(state, state)
+    return word == (job["job_state"] if word in JobState.__members__ else job["app_state"])
+
+
 def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
     """Return a job of another engine: as much of a job as every engine tells."""
     scheduler, _, app_id = parse_app_handle(handle)
     return {
         "id": app_id,
         "name": name,
-        "state": state.name,
+        **_states(job_word(state), state.name),
         "handle": handle,
         "scheduler": scheduler,
     }
@@ -114,7 +151,7 @@ def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[
         "node": rank.process.host if rank.process else host,
         "pid": rank.process.pid if rank.process else None,
         "state": rank.state.name,
-        "step": known.get("step"),
+        "step": rank_step(rank, known),
         "device_uuids": known.get("device_uuids", []),
         "generation": rank.generation,
         "start": start_of(rank)[0] or None,
@@ -137,3 +174,8 @@ def cold_starts(record: Record) -> str:
     reasons = "; ".join(dict.fromkeys(start_of(rank)[1] for rank in cold))
     some = f" of {len(cold)} of {len(record.ranks)} ranks" if len(cold) < len(record.ranks) else ""
     return f"cold start{some}: {reasons}"
+
+
+def rank_step(rank: RankRecord, known: "Live") -> int | None:
+    """Return the step of a rank: what it wrote down at its end, else what the plane has heard."""
+    return known.get("step") if rank.step is None else rank.step

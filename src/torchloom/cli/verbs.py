@@ -97,7 +97,7 @@ VERBS: dict[str, Verb] = {
     ),
     "resume": Verb(
         "go on with a job that is paused or has ended",
-        ("-n=", "--from=", "--detach", "--reason=", "--json"),
+        ("-n=", "--from=", "--until=", "--from-scratch", "--detach", "--reason=", "--json"),
         "job",
         beside="pause",
     ),
@@ -193,11 +193,11 @@ VERBS: dict[str, Verb] = {
 # Other tools' words. The value is our verb and the flags that make it mean the same.
 ALIASES: dict[str, tuple[str, ...]] = {
     "submit": ("run", "-d"),
-    "list": ("ls",),
+    "list": ("ls", "--as-torchx"),
     "jobs": ("ls",),
     "ps": ("ls",),
     "runs": ("ls",),
-    "status": ("show",),
+    "status": ("show", "--as-torchx"),
     "job": ("show",),
     "describe": ("show", "--spec"),
     "log": ("logs",),

@@ -29,7 +29,7 @@ _COLUMNS = {
 }
 _PASSED = (
     *("values", "hold", "guard", "span", "command", "at", "reason"),
-    *("workers", "from_step", "release"),
+    *("workers", "from_step", "until", "from_scratch", "unpause", "release"),
 )
 Facts = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from torchloom.specs.api import AppState
 _INDEX = ".ended.jsonl"
 _FIELDS = (
     *("id", "name", "session", "owner", "host", "log_dir", "created_at"),
-    *("state", "reason", "restarts", "started_at", "ended_at", "parent"),
+    *("state", "reason", "restarts", "started_at", "ended_at", "parent", "step"),
 )
 _SLACK = 2  # lines a run, before the index is written anew
 

@@ -19,6 +19,7 @@ from torchloom.launch.variables import (
     JOB_VARIABLE,
     LIFE_VARIABLE,
     NODE_VARIABLE,
+    OWN_END_VARIABLE,
     PAGE_VARIABLE,
     RANK_DEFAULTS,
     RESOLVER_DEFAULTS,
@@ -27,6 +28,7 @@ from torchloom.launch.variables import (
     STANDIN_VARIABLE,
     STORE_VARIABLE,
     TOKEN_VARIABLE,
+    UNTIL_VARIABLE,
     UPLINK_VARIABLE,
 )
 from torchloom.rules.replica import ReplicaKey
@@ -70,6 +72,9 @@ def group_variables(
     own[ATTEMPT_VARIABLE] = str(attempt)
     saved = {CHECKPOINTS_VARIABLE: request.checkpoints, RESUME_VARIABLE: resume}
     own |= {name: value for name, value in saved.items() if value}
+    if request.until is not None:
+        own[UNTIL_VARIABLE] = str(request.until)
+        own |= {} if request.own_end is None else {OWN_END_VARIABLE: str(request.own_end)}
     if not group.role.distributed:
         return own
     rank = group.rank(key.index, local_rank)

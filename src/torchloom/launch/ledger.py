@@ -110,6 +110,7 @@ class Ledger:
                 exit_code=None,
                 started_at=now(),
                 ended_at=None,
+                step=None,
             )
         if begun:
             self._write(record, "started", ranks=[_shown(one) for one in begun])
@@ -119,9 +120,12 @@ class Ledger:
         self.folder.add_event(event, **facts)
         poke(self.record.id)
 
-    def rank_ended(self, place: Place, state: AppState, exit_code: int) -> None:
+    def rank_ended(
+        self, place: Place, state: AppState, exit_code: int, step: int | None = None
+    ) -> None:
         """Note how a rank ended; codes below zero are signals, as the kernel counts them."""
-        ended = _put(self.record, place, state=state, exit_code=exit_code, ended_at=now())
+        how = {"state": state, "exit_code": exit_code, "step": step}
+        ended = _put(self.record, place, **how, ended_at=now())
         role, replica, local = place
         rank = next(rank for rank in ended.ranks if _place_of(rank) == place)
         facts = {"role": role, "replica": replica, "local_rank": local, "attempt": rank.attempt}
@@ -145,6 +149,7 @@ class Ledger:
             first_error=dict(first_error or {}),
             ended_at=now(),
             lost_log_bytes=lost,
+            step=min((r.step for r in self.record.ranks if r.step is not None), default=None),
             ranks=tuple(_settled(rank, verdict.state) for rank in self.record.ranks),
         )
         self._write(record, verdict.state.name.lower(), reason=verdict.reason)

@@ -22,6 +22,9 @@ from torchloom.launch.folder import RunFolder
 from torchloom.launch.joining import JOINED
 from torchloom.launch.record import Record
 from torchloom.launch.request import LaunchRequest, RoleRequest
+from torchloom.settings import environment
+from torchloom.specs.api import AppState
+from torchloom.specs.dataclass import dataclass
 
 _ASKED = ("app.json", "request.json")
 _CANCEL = "cancel.json"
@@ -34,6 +37,73 @@ class NotResumable(UserError):
     code = "not_resumable"
 
 
+class NoCheckpoint(NotResumable):
+    """A run would start over, and nobody has said that it may."""
+
+    code = "no_checkpoint"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            f"{job} has no checkpoint to resume from: it would start over; "
+            "give --from-scratch (over HTTP `from_scratch`) if it is to do that"
+        )
+
+
+class AlreadyComplete(NotResumable):
+    """A run has done all its steps, and nobody has said how far to extend it."""
+
+    code = "already_complete"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            f"{job} is COMPLETED: nothing is left to resume; --until STEP (over HTTP `until`) "
+            "extends it, --from STEP (`from_step`) repeats what follows a checkpoint"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a run that has ended is to be resumed."""
+
+    ranks: int | None = None  # so many from now on
+    step: int | None = None  # from its checkpoint of this step, instead of the newest
+    until: int | None = None  # train up to this step, also beyond the program's own last
+    from_scratch: bool = False  # it may start over, where it has no checkpoint
+
+    def check(self, job: str, is_complete: bool, newest: int | None) -> None:
+        """Refuse what nobody can have meant, given the step of the newest checkpoint, if any."""
+        if is_complete and self.until is None and self.step is None:
+            raise AlreadyComplete(job)
+        if self.from_scratch and self.step is not None:
+            raise NotResumable("--from-scratch and --from exclude each other; leave one out")
+        if newest is None and not self.from_scratch:
+            raise NoCheckpoint(job)
+        if newest is not None and self.from_scratch:
+            raise NotResumable(
+                f"{job} has a checkpoint of step {newest}: leave --from-scratch out to resume "
+                "from there; to train it anew submit it again"
+            )
+        first = newest if self.step is None else self.step
+        if self.until is not None and first is not None and self.until <= first:
+            raise NotResumable(
+                f"--until {self.until} leaves nothing to train: {job} resumes at step {first}"
+            )
+
+
+AS_IT_WAS = Continuation()
+
+
+def newest_checkpoint(record: Record) -> int | None:
+    """Return the step of the newest committed checkpoint of a run; a store that does not answer is
+    an error."""
+    from torchloom.checkpoint import open_storage
+
+    root = record.checkpoints
+    if not root or not (root.startswith("s3://") or Path(root).is_dir()):
+        return None
+    return open_storage(root, environment()).latest()
+
+
 def next_attempt(record: Record) -> int:
     """Return an attempt that no life of a run has had."""
     return max((record.restarts, *(rank.attempt for rank in record.ranks))) + 1
@@ -44,7 +114,7 @@ def next_generation(record: Record) -> int:
     return max(record.generation + 1, next_attempt(record))
 
 
-def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> LaunchRequest:
+def going_on(app_id: str, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
     """Return the request of a run that has ended as one that goes on, or say why it cannot."""
     record = ended(app_id)
     folder = RunFolder.named(app_id)
@@ -53,21 +123,41 @@ def going_on(app_id: str, ranks: int | None = None, step: int | None = None) -> 
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotResumable(f"what {app_id} was asked to run cannot be read: {error}") from error
     _check(request)
-    if ranks is not None:
-        request = replace(request, roles=(resized(request, ranks),))
-    return continued(request, record, step)
+    if asked.ranks is not None:
+        request = replace(request, roles=(resized(request, asked.ranks),))
+    return _continued(request, record, asked, request)
 
 
-def continued(request: LaunchRequest, record: Record, step: int | None = None) -> LaunchRequest:
-    """Return a request as one that goes on where a record has ended."""
+def anew(request: LaunchRequest, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
+    """Return a new request as one that goes on with the run of its id."""
+    record = ended(request.app_id)
+    try:
+        before = RunFolder.named(request.app_id).request()
+    except (OSError, ValueError, KeyError, TypeError):
+        before = request
+    return _continued(request, record, asked, before)
+
+
+def _continued(
+    request: LaunchRequest, record: Record, asked: Continuation, before: LaunchRequest
+) -> LaunchRequest:
     root = record.checkpoints or request.checkpoints
     return replace(
         request,
         attempt=next_attempt(record),
         generation=next_generation(record),
         checkpoints=root,
-        resume_from=step,
+        resume_from=asked.step,
+        until=before.until if asked.until is None else asked.until,
+        own_end=before.own_end if asked.until is None else _own_end(before, record),
     )
+
+
+def _own_end(before: LaunchRequest, record: Record) -> int | None:
+    """Return the step at which the program ended by itself, if it has come so far."""
+    if before.until is None and record.state is AppState.SUCCEEDED:
+        return newest_checkpoint(record)
+    return before.own_end
 
 
 def ended(app_id: str) -> Record:

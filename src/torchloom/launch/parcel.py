@@ -23,7 +23,7 @@ _OWN = re.compile(
     r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|PBS|LSB|PMI|PMIX|PRTE|OMPI|HYDRA|PALS|SSH|DBUS|TMUX"
     r"|XDG_SESSION|TORCHELASTIC)_|(LSFUSER|LS_JOBPID|LS_SUBCWD)$"
     r"|LOOM_(JOB|NODE|ROLE|ATTEMPT|GENERATION|LIFE|PAGE|AGENT|AGENT_OF|STORE|LAUNCH_TOKEN|RESUME"
-    r"|CHECKPOINT_ROOT|STANDIN|JOB_SPEC|ENGINE_JOB)$"
+    r"|UNTIL|OWN_END|CHECKPOINT_ROOT|STANDIN|JOB_SPEC|ENGINE_JOB)$"
     r"|(HOSTNAME|DISPLAY|XAUTHORITY|TERM|SHLVL|_|OLDPWD|PWD|MAIL|WINDOWID|RANK|LOCAL_RANK"
     r"|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT|CUDA_VISIBLE_DEVICES"
     r"|SHELLOPTS|BASHOPTS|BASH_VERSINFO|UID|EUID|PPID|IFS)$"
@@ -61,6 +61,13 @@ class Parcel:
                 f"{folder / FILE} cannot be read here: {error}; the folder of a job must be on "
                 "a file system that its hosts share (-cfg job_dir=..)"
             ) from error
+
+
+def change(folder: Path, cfg: Mapping[str, Any]) -> None:
+    """Have options of a job in its folder be others from its next submission on."""
+    changed = asdict(Parcel.read(folder))
+    changed["cfg"] = {**changed["cfg"], **cfg}
+    write_private(folder / FILE, json.dumps(changed, indent=1))
 
 
 def travelling(env: Mapping[str, str]) -> dict[str, str]:

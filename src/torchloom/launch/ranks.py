@@ -164,7 +164,7 @@ class Ranks:
         shown["process"] = asdict(rank.process) if rank.process else None
         if rank.code and (report := ErrorReport.read(rank.error_file)):
             shown["error"] = [report.text, report.written]
-        if rank.code:
+        if rank.code is not None:
             shown["step"] = self._last_step(rank)
         return shown
 

@@ -13,6 +13,7 @@ from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
 
 LAUNCHER_LOST = "launcher_lost"
+RANKS_ENDED = "ranks_ended"
 RECORD_DAMAGED = "record_damaged"
 TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 
@@ -35,6 +36,7 @@ class RankRecord:
     warmth: str = ""  # "warm", or "cold" and why
     life: int = 1  # the how manieth process of this attempt
     generation: int = 0  # that it was born into
+    step: int | None = None  # that it was in when it ended, by its own page
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "RankRecord":
@@ -76,6 +78,7 @@ class Record:
     deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
     shell: ProcessId | None = None  # the leader of the session that started it
+    step: int | None = None  # that all its ranks had reached at the end, as far as they told
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
@@ -130,6 +133,10 @@ class Record:
             for rank in self.ranks
         )
         return replace(self, state=AppState.FAILED, reason=LAUNCHER_LOST, ranks=ranks)
+
+    def why(self) -> str:
+        """Return the reason of its state; one that ended well has the word for that."""
+        return self.reason or (RANKS_ENDED if self.state is AppState.SUCCEEDED else "")
 
 
 def _process(data: dict[str, Any] | None) -> ProcessId | None:

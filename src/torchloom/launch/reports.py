@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -18,6 +19,7 @@ from torchloom.specs.dataclass import dataclass
 
 _TRACEBACK = "Traceback (most recent call last)"
 _STDERR = "stderr.log"
+_LAST_LINES = 8  # of a rank that has left no traceback
 _LONGEST = 16_384  # letters of a message or a traceback that a status holds
 
 
@@ -30,7 +32,9 @@ class Broken:
     attempt: int
     cause: str
     report: ErrorReport | None = None
-    printed: str = ""
+    printed: str = ""  # a traceback
+    tail: str = ""  # the last lines of a rank that has left neither
+    is_killed: bool = False  # by somebody else: what it had printed before is not why
     seen: float = field(default_factory=time.time)
 
 
@@ -50,8 +54,13 @@ class Reports:
     def failed(self, place: Place, number: int, rank: Mapping[str, Any], cause: str) -> None:
         """Keep the error file of a rank, here too when it was written elsewhere."""
         report = ErrorReport(*rank["error"]) if "error" in rank else None
-        printed = "" if report else self._last_traceback(rank)
-        self._broken.append(Broken(place, number, rank["attempt"], cause, report, printed))
+        is_killed = rank["code"] == -signal.SIGKILL
+        text = "" if report else self._printed_by(rank)
+        printed = "" if is_killed else _last_traceback(text)
+        tail = "" if report or printed else "\n".join(text.splitlines()[-_LAST_LINES:])
+        self._broken.append(
+            Broken(place, number, rank["attempt"], cause, report, printed, tail, is_killed)
+        )
         if report and rank["logs"]:
             with contextlib.suppress(OSError):
                 (self._log_dir / rank["logs"] / "error.json").write_text(report.text)
@@ -62,14 +71,15 @@ class Reports:
         with contextlib.suppress(OSError):
             self._printed[logs] = (logs / _STDERR).stat().st_size
 
-    def _last_traceback(self, rank: Mapping[str, Any]) -> str:
-        """Return the traceback that a rank without an error file has printed, if it did."""
+    def _printed_by(self, rank: Mapping[str, Any]) -> str:
+        """Return the end of what a rank has printed in its last life: on a terminal of its own it
+        has no stderr, all is stdout."""
         logs = Path(rank.get("directory", ""))
-        with contextlib.suppress(OSError), open(logs / _STDERR, "rb") as file:
-            begin = max(self._printed.get(logs, 0), file.seek(0, os.SEEK_END) - _LONGEST)
-            file.seek(begin)
-            _, head, rest = file.read().decode(errors="replace").rpartition(_TRACEBACK)
-            return head + rest if head else ""
+        for name, printed in ((_STDERR, self._printed.get(logs, 0)), ("stdout.log", 0)):
+            with contextlib.suppress(OSError), open(logs / name, "rb") as file:
+                file.seek(max(printed, file.seek(0, os.SEEK_END) - _LONGEST))
+                if text := file.read().decode(errors="replace"):
+                    return text
         return ""
 
     def begin_again(self) -> None:
@@ -107,13 +117,19 @@ class Reports:
             "attempt": found.attempt,
             "message": message[:_LONGEST],
             "traceback": traceback[-_LONGEST:],
+            "last_lines": found.tail,
             "time": found.report.written if found.report else found.seen,
         }
 
     def _first(self, reason: str) -> Broken | None:
-        """Return who failed first: in the last life that says why, or of all in a crash loop."""
+        """Return who failed first: in the last life that says why, or of all in a crash loop.
+
+        Where somebody killed a rank, that is it: peers complain of the loss only later.
+        """
         lives = self._lives if reason.startswith(CRASH_LOOP) else self._lives[::-1]
         for life in lives:
+            if killed := [one for one in life if one.is_killed and reason.endswith(one.cause)]:
+                return killed[0]
             if found := _with_report(life) or next((one for one in life if one.printed), None):
                 return found
         return next((life[0] for life in lives if life), None)
@@ -144,7 +160,15 @@ def _with_report(life: Iterable[Broken]) -> Broken | None:
 
 def _words(broken: Broken) -> tuple[str, str]:
     """Return what a rank said of its end."""
+    if broken.is_killed and not broken.report:
+        return f"rank {broken.rank} was killed (SIGKILL)", ""
     return _opened(broken.report) if broken.report else (broken.cause, broken.printed)
+
+
+def _last_traceback(text: str) -> str:
+    """Return the traceback in what a rank has printed, if there is one."""
+    _, head, rest = text.rpartition(_TRACEBACK)
+    return head + rest if head else ""
 
 
 def _opened(report: ErrorReport) -> tuple[str, str]:

@@ -117,6 +117,8 @@ class LaunchRequest:
     attempt: int = 0  # of the first start; above zero the run goes on with an earlier one
     generation: int = 0  # of that attempt: above it by as many as live recoveries have had
     resume_from: int | None = None  # the step to go on from, instead of the newest saved one
+    until: int | None = None  # the step up to which it trains, also beyond its program's own last
+    own_end: int | None = None  # the step at which its program ended by itself, once it has
     live_patience: float = LIVE_PATIENCE  # without a word of a weaver: then it is a restart
     has_plane: bool = False  # a plane is to watch it
     submitted: str = ""  # the folder that its submission to another engine made

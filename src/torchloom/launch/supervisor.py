@@ -276,8 +276,9 @@ class Supervisor:
         self._reports.ended(rank)
 
     def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
-        place, code = place_of(rank), rank["code"]
-        self._ledger.rank_ended(place, failure if code else AppState.SUCCEEDED, code)
+        place, code, step = place_of(rank), rank["code"], rank.get("step", -1)
+        state = failure if code else AppState.SUCCEEDED
+        self._ledger.rank_ended(place, state, code, step if step >= 0 else None)
         if not self._live.is_watched:
             self._ruling.take(self._ruling.exit_of(place, code))
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import socket
 
     from torchloom.launch.joining import Head
+    from torchloom.launch.lifetimes import Continuation
 
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
@@ -101,6 +102,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
             help="go on with the run of this id, which has ended",
         )
         opts.add("resume_from", type_=int, help="with resume: the step to go on from")
+        opts.add("resume_until", type_=int, help="with resume: the step to train up to")
         opts.add("id", type_=str, help="of the run; default: its name and a few letters")
         opts.add("cwd", type_=str, help="the folder it runs in; default: the current one")
         opts.add("hosts", type_=list[str], help="where its ranks go: HOST:RANKS;..; default: here")
@@ -132,8 +134,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         if launch.policy.get("recovery") == "fail" and any(r.max_retries for r in launch.roles):
             raise UserError("policy fail starts nothing again; leave it out, or the retries")
         if cfg.get("resume"):
-            step = cfg.get("resume_from")
-            launch = _resumed(launch, step if isinstance(step, int) else None)
+            launch = _resumed(launch, cfg)
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
@@ -147,21 +148,22 @@ class LocalScheduler(Scheduler[LocalRequest]):
         self.start(dryrun_info).close()
         return dryrun_info.request.launch.app_id
 
-    def resume(self, app_id: str, ranks: int | None = None, step: int | None = None) -> None:
+    def resume(self, app_id: str, asked: "Continuation | None" = None) -> None:
         """Have an app that has ended go on, detached, as a new attempt of the same run.
 
-        It goes on from its newest checkpoint, or from that of a step.
+        It goes on from its newest checkpoint, or from that of a step; whether it may is checked by
+        whoever asks.
         """
-        self.start(self.resume_dryrun(app_id, ranks, step)).close()
+        self.start(self.resume_dryrun(app_id, asked)).close()
 
     def resume_dryrun(
-        self, app_id: str, ranks: int | None = None, step: int | None = None
+        self, app_id: str, asked: "Continuation | None" = None
     ) -> AppDryRunInfo[LocalRequest]:
         """Return what would be asked to have an app go on; what keeps it from that is raised."""
         from torchloom.launch import lifetimes
         from torchloom.launch.folder import RunFolder
 
-        launch = lifetimes.going_on(app_id, ranks, step)
+        launch = lifetimes.going_on(app_id, asked or lifetimes.AS_IT_WAS)
         return AppDryRunInfo(LocalRequest(launch, RunFolder.named(app_id).app()), str)
 
     def start(
@@ -239,11 +241,15 @@ class LocalScheduler(Scheduler[LocalRequest]):
         local_apps.remove(app_id)
 
 
-def _resumed(launch: LaunchRequest, step: int | None) -> LaunchRequest:
+def _resumed(launch: LaunchRequest, cfg: Mapping[str, CfgVal]) -> LaunchRequest:
     """Return a new request as one that goes on with the run of its id."""
     from torchloom.launch import lifetimes
 
-    return lifetimes.continued(launch, lifetimes.ended(launch.app_id), step)
+    step, until = (
+        value if isinstance(value := cfg.get(name), int) else None
+        for name in ("resume_from", "resume_until")
+    )
+    return lifetimes.anew(launch, lifetimes.Continuation(step=step, until=until))
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:

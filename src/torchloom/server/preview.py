@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchloom.errors import NotFound, UserError
+from torchloom.launch.lifetimes import Continuation
 from torchloom.rules.command import Entry
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo
 from torchloom.specs.job import JobState
-from torchloom.weaver.jobs import WORLD_SIZE, is_over, is_released
+from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_over, is_released
 from torchloom.weaver.knobs import BadValue, checked
 from torchloom.weaver.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
+from torchloom.weaver.resuming import EndedMeanwhile
 from torchloom.weaver.store.rows import Job, Rank
 
 _AHEAD = 0.01  # seconds that ranks look ahead for a step that none has begun
@@ -50,6 +52,7 @@ class Scene:
     metrics: Sequence[str]
     step: int | None
     step_seconds: float | None
+    newest: int | None = None  # the step of its newest committed checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def outlook(scene: Scene, asked: Mapping[str, Any]) -> Outlook:
     """Return what a command would do; what would be refused is raised, in the weaver's words."""
     verb = asked["verb"]
     _check_state(scene.job, verb)
+    if verb == "resume" and (is_over(scene.job) or is_released(scene.job)):
+        _check_resume(scene, asked)
     changes: tuple[dict[str, Any], ...] = ()
     if verb == "set":
         values = checked(scene.job, list(scene.ranks), dict(asked.get("values") or {}))
@@ -100,7 +105,7 @@ def command_line(job: str, asked: Mapping[str, Any]) -> str:
     verb = asked["verb"]
     words = ["loom", "set" if verb == "undo" else "stop" if verb == "cancel" else verb, job]
     words += [f"{name}={_told(value)}" for name, value in (asked.get("values") or {}).items()]
-    flags = {"hold": "--hold", "release": "--release"}
+    flags = {"hold": "--hold", "release": "--release", "from_scratch": "--from-scratch"}
     words += [flag for name, flag in flags.items() if asked.get(name)]
     words += ["--now"] if verb == "cancel" else []
     if verb == "undo":
@@ -109,7 +114,7 @@ def command_line(job: str, asked: Mapping[str, Any]) -> str:
         words.append(str(asked["workers"]))
     options = {"at": "--at", "guard": "--guard", "span": "--for"}
     options |= {"workers": "-n"} if verb == "resume" else {}
-    options |= {"from_step": "--from", "reason": "--reason"}
+    options |= {"from_step": "--from", "until": "--until", "reason": "--reason"}
     for name, option in options.items():
         if asked.get(name) not in (None, ""):
             words += [option, str(asked[name])]
@@ -124,6 +129,17 @@ def _check_state(job: Job, verb: str) -> None:
         raise JobOver(job)
     elif is_released(job) and verb != "cancel":
         raise JobReleased(job)
+
+
+def _check_resume(scene: Scene, asked: Mapping[str, Any]) -> None:
+    """Refuse a new attempt as the weaver does, by the checkpoints that are known here."""
+    job = scene.job
+    if asked.get("unpause") and is_over(job):
+        raise EndedMeanwhile(job)
+    ranks, step, until = (asked.get(name) for name in ("workers", "from_step", "until"))
+    wanted = Continuation(ranks, step, until, bool(asked.get("from_scratch")))
+    if has_run(job):
+        wanted.check(job.id, job.state == JobState.COMPLETED, scene.newest)
 
 
 def _check_guard(scene: Scene, words: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from torchloom.specs.states import AppState
+
 
 class JobState(StrEnum):
     """The life of a job. It is RUNNING from the moment its ranks are asked for."""
@@ -18,3 +20,34 @@ class JobState(StrEnum):
     def is_final(self) -> bool:
         """Tell whether this attempt has ended; going on is a new attempt of the same job."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+
+UNKNOWN = AppState.UNKNOWN.name  # no state of a job: what an engine says that has forgotten it
+_OF_APP = {
+    AppState.UNSUBMITTED: JobState.QUEUED,
+    AppState.SUBMITTED: JobState.QUEUED,
+    AppState.PENDING: JobState.QUEUED,
+    AppState.RUNNING: JobState.RUNNING,
+    AppState.SUCCEEDED: JobState.COMPLETED,
+    AppState.FAILED: JobState.FAILED,
+    AppState.CANCELLED: JobState.CANCELLED,
+}
+_OF_JOB = {
+    JobState.QUEUED: AppState.PENDING,
+    JobState.RUNNING: AppState.RUNNING,
+    JobState.RECOVERING: AppState.RUNNING,
+    JobState.PAUSED: AppState.RUNNING,
+    JobState.COMPLETED: AppState.SUCCEEDED,
+    JobState.FAILED: AppState.FAILED,
+    JobState.CANCELLED: AppState.CANCELLED,
+}
+
+
+def job_word(app: AppState) -> str:
+    """Return a scheduler's word for an app as a state of a job."""
+    return str(_OF_APP.get(app, UNKNOWN))
+
+
+def app_word(job: str) -> str:
+    """Return a state of a job in TorchX's words."""
+    return _OF_JOB[JobState(job)].name

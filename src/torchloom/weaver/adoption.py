@@ -8,6 +8,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -105,7 +106,13 @@ class Adoption:
         if is_left and record.state is AppState.SUCCEEDED:
             self._reports.job_released(record.id, record.restarts)
         else:
-            self._reports.job_ended(record.id, _ENDS[record.state], self._reason(record))
+            reason = self._reason(record)
+            self._reports.job_ended(record.id, _ENDS[record.state], reason, record.step)
+            if reason != record.why():  # whoever reads the folder alone is to know it, too
+                amended = replace(record, reason=reason)
+                with contextlib.suppress(OSError):
+                    RunFolder.named(record.id).write_record(amended)
+                catalog.add_ended(amended)
 
     def _take(self, record: Record, line: Mapping[str, Any]) -> None:
         kind = line.get("event")
@@ -137,7 +144,7 @@ class Adoption:
         for row in self._roster.ranks(record.id):
             if record.reason == f"exit_signal_9_rank_{row.rank}" and row.reason:
                 return row.reason
-        return record.reason or "ranks_ended"
+        return record.why()
 
 
 def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchloom.launch.lifetimes import AS_IT_WAS, Continuation
 from torchloom.rules import placement, queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState
@@ -16,7 +17,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Launcher
 from torchloom.weaver.rooms import GATHERING, Rooms
 from torchloom.weaver.roster import Roster
-from torchloom.weaver.starting import CANCEL, FROM_STEP, STARTED, Starting
+from torchloom.weaver.starting import CANCEL, FROM_STEP, STARTED, UNTIL, Starting
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, Job, Quota, Submission
 from torchloom.weaver.submissions import Submissions, Unschedulable, Wanted
@@ -25,13 +26,13 @@ from torchloom.weaver.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How a job is to go on: as this spec, beyond a life of its run, from a checkpoint of it."""
+    """How a job is to go on: as this spec, beyond a life of its run."""
 
     spec: Any
     author: str
     reason: str
     left: int  # restarts of the life that is left behind; below zero there was none
-    step: int | None = None
+    asked: Continuation = AS_IT_WAS
 
 
 class Coordinator:
@@ -113,24 +114,22 @@ class Coordinator:
                 RELEASING: None,
                 RESIZING: None,
                 LEFT: again.left,
-                FROM_STEP: again.step,
+                FROM_STEP: again.asked.step,
+                UNTIL: again.asked.until,
                 WORLD_SIZE: spec.resources.workers,
             }
             self._jobs.resume(job.id, f"resumed_by_{again.author}", facts)
-            told = {"workers": spec.resources.workers, "from_step": again.step}
+            told = _told(replace(again.asked, ranks=spec.resources.workers))
             self._journal.note(
                 "resume", job.id, author=again.author, reason=again.reason, facts=told
             )
             self.turns.store(effects)
         self.turns.act(effects)
 
-    async def relaunch(
-        self, job: Job, author: str, reason: str, ranks: int | None, step: int | None
-    ) -> None:
+    async def relaunch(self, job: Job, author: str, reason: str, asked: Continuation) -> None:
         """Have a run that came another way go on, as it was launched; it needs no turn."""
-        await self.starting.resume(job.id, ranks, step)
-        facts = {"workers": ranks, "from_step": step}
-        self._journal.note("resume", job.id, author=author, reason=reason, facts=facts)
+        await self.starting.resume(job.id, asked)
+        self._journal.note("resume", job.id, author=author, reason=reason, facts=_told(asked))
 
     def set_quota(self, owner: str, workers: int | None, author: str) -> None:
         """Store how many workers an owner may have; none means as many as there are."""
@@ -148,3 +147,10 @@ class Coordinator:
     def submission(self, job: str) -> Submission | None:
         """Return how a job was asked for; nothing for one that came another way."""
         return self._state.one(Submission, job=job)
+
+
+def _told(asked: Continuation) -> dict[str, Any]:
+    """Return what a journal keeps of a resume; what was not said is left out, but for two."""
+    facts: dict[str, Any] = {"workers": asked.ranks, "from_step": asked.step}
+    facts |= {} if asked.until is None else {"until": asked.until}
+    return {**facts, "from_scratch": True} if asked.from_scratch else facts

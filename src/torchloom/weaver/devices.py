@@ -30,6 +30,7 @@ class Devices:
         self._journal = journal
         self._now = now
         self._devices = {device.uuid: device for device in state.find(Device)}
+        self._introduced: set[str] = set()  # by an agent of the node that has them
         self.map = self._stored(ranks)
 
     def all(self) -> list[Device]:
@@ -45,6 +46,7 @@ class Devices:
     def seen(self, node: str, devices: Iterable[messages.Device]) -> None:
         """Take in the devices that an agent has on its node."""
         for said in devices:
+            self._introduced.add(said.uuid)
             known = self._devices.get(said.uuid)
             base = known or Device(said.uuid, changed_at=self._now())
             index, memory = said.index, said.memory
@@ -62,10 +64,22 @@ class Devices:
                     kind, index = "cpu" if "/cpu/" in uuid else "", rank.local_rank
                     self._put(Device(uuid, rank.node, kind, index, changed_at=self._now()))
 
-    def forget(self, *ranks: Rank) -> None:
-        """Take processes out of the map."""
+    def leave(self, *ranks: Rank) -> None:
+        """Take processes that are gone out of the map."""
         processes = [_process(rank) for rank in ranks]
         self._change(self.map.unregister(*(process.id for process in processes)), processes)
+
+    def forget(self, *ranks: Rank) -> None:
+        """Take processes out of the map for good, and the devices that they alone told of.
+
+        One stays that an agent has introduced, or of which somebody has said how it is.
+        """
+        self.leave(*ranks)
+        for uuid in {uuid for rank in ranks for uuid in rank.devices} - self._introduced:
+            device = self._devices.get(uuid)
+            if device is not None and not device.source and not self.map.processes_on(uuid):
+                self._state.remove(Device, uuid=uuid)
+                del self._devices[uuid]
 
     def mark(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
         """Store what somebody says of a device's health; one that is not known becomes so."""

@@ -11,6 +11,7 @@ from torchloom.components.job import app_of
 from torchloom.errors import UserError
 from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder, StateNotWritable
+from torchloom.launch.lifetimes import Continuation
 from torchloom.launch.record import LAUNCHER_LOST
 from torchloom.runner.api import get_runner
 from torchloom.schedulers import LOCAL
@@ -48,6 +49,7 @@ class Order:
     python: str = ""
     left: int | None = None  # restarts of the last life of its run: it is to go on with that
     step: int | None = None  # from its checkpoint of this step, instead of the newest
+    until: int | None = None  # up to this step
 
 
 class Launcher(Protocol):
@@ -62,7 +64,7 @@ class Launcher(Protocol):
     def stop(self, job: str, reason: str) -> None:
         """End a run at once; one that is over is left alone."""
 
-    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+    def resume(self, job: str, asked: Continuation) -> None:
         """Have a run that has ended go on, as it was asked for."""
 
 
@@ -94,10 +96,10 @@ class RunnerLauncher:
         app = app_of(spec, order.python or sys.executable)
         get_runner().run(app, spec.scheduler, options(spec, order))
 
-    def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+    def resume(self, job: str, asked: Continuation) -> None:
         scheduler = get_runner().scheduler(LOCAL[0])
         assert isinstance(scheduler, LocalScheduler)
-        scheduler.resume(job, ranks, step)
+        scheduler.resume(job, asked)
 
     def stop(self, job: str, reason: str) -> None:
         scheduler = get_runner().scheduler(LOCAL[0])
@@ -125,6 +127,7 @@ def options(spec: JobSpec, order: Order) -> dict[str, CfgVal]:
         "devices": [",".join(spot.gpus) for spot in order.spots],
         **({"resume": True} if order.left is not None and order.left >= 0 else {}),
         **({"resume_from": order.step} if order.step is not None else {}),
+        **({"resume_until": order.until} if order.until is not None else {}),
     }
 
 

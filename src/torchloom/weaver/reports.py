@@ -14,6 +14,7 @@ from torchloom.bus.messages import (
     Ready,
     Refused,
 )
+from torchloom.launch.record import RANKS_ENDED
 from torchloom.rules.command import Status
 from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.job import JobState
@@ -93,10 +94,12 @@ class Reports:
         elif not is_launched(job):
             self._jobs.told(Event(head, "job", -1, 0.0, {"launched": True}))
 
-    def job_ended(self, job: str, state: JobState, reason: str) -> None:
-        """End a job, its ranks and its commands."""
+    def job_ended(self, job: str, state: JobState, reason: str, step: int | None = None) -> None:
+        """End a job, its ranks and its commands; at a step, where its ranks wrote that down."""
         ranks = self._roster.ranks(job)
-        if not self._jobs.end(job, state, reason, self._reached(ranks), len(ranks)):
+        reached = self._reached(ranks)
+        step = reached if step is None else step
+        if not self._jobs.end(job, state, reason, step, len(ranks)):
             return
         for rank in ranks:
             self._roster.gone(rank, reason)
@@ -121,6 +124,7 @@ class Reports:
         """Note the end of a rank's life."""
         if self._roster.gone(rank, reason, state):
             self._keep_step(rank, self.step_of(rank))
+            self._devices.leave(rank)
             self._commands.gone(rank)
             for ended in self._ended:
                 ended(rank)
@@ -136,7 +140,7 @@ class Reports:
             first = min(failed, key=lambda rank: rank.ended_at or 0.0)
             self.job_ended(job, JobState.FAILED, first.reason)
         else:
-            self.job_ended(job, JobState.COMPLETED, "ranks_ended")
+            self.job_ended(job, JobState.COMPLETED, RANKS_ENDED)
 
     def _of_job(self, said: Event) -> None:
         if not said.head.job:
@@ -147,7 +151,7 @@ class Reports:
             self._job_ended(said)
 
     def _job_ended(self, said: Event) -> None:
-        reason = str(said.facts.get("reason") or "ranks_ended")
+        reason = str(said.facts.get("reason") or RANKS_ENDED)
         try:
             state = JobState(str(said.facts.get("state")))
         except ValueError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchloom.errors import Failure, LoomError
 from torchloom.launch.folder import RunFolder
-from torchloom.launch.lifetimes import resized
+from torchloom.launch.lifetimes import Continuation, resized
 from torchloom.rules import placement
 from torchloom.rules.command import Kind, Status
 from torchloom.specs.jobspec_shape import job_from_dict
@@ -110,7 +110,9 @@ class Resizing:
     async def _go_on(self, job: Job) -> None:
         wish = job.facts[RESIZING]
         try:
-            await self._resuming.go_on(job, wish["author"], wish["reason"], wish["workers"])
+            await self._resuming.go_on(
+                job, wish["author"], wish["reason"], Continuation(wish["workers"])
+            )
         except LoomError as error:  # it stays paused: nothing is lost
             self._refused[job.id] = str(error)
             self._weaver.journal.note("resize_refused", job.id, reason=str(error), facts=wish)

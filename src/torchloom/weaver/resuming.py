@@ -10,7 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchloom.launch import catalog
-from torchloom.launch.lifetimes import NotResumable
+from torchloom.launch.lifetimes import (
+    AS_IT_WAS,
+    Continuation,
+    NotResumable,
+    newest_checkpoint,
+)
 from torchloom.rules.command import Kind
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.job import JobState
@@ -29,6 +34,18 @@ _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
 _COMMITS = 5.0  # seconds for checkpoints that ranks have written to be committed
 _LOOK = 0.02
 _MOST_RANKS = 100_000
+
+
+class EndedMeanwhile(NotResumable):
+    """A pause was to be lifted, and the job has ended."""
+
+    code = "ended_meanwhile"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(
+            f"{job.id} is {job.state}: there is no pause to lift any more; "
+            f"`loom resume {job.id}` has it go on as a new attempt"
+        )
 
 
 class Resuming:
@@ -55,20 +72,35 @@ class Resuming:
         return {**answer, "after": after.state if after else None}
 
     async def resume(self, asked: Question) -> dict[str, Any]:
-        """Have a job go on, whatever it came to: paused, released, failed, stopped, complete."""
+        """Lift a job's pause, or have one that was released or has ended go on.
+
+        `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
+        """
         job = job_named(self._weaver.jobs, asked.text("job"))
         if not is_over(job) and not is_released(job):
             if job.state == JobState.PAUSED:
                 return await self._acting.resume(asked)
             raise NotResumable(_not_now(job))
-        ranks = wanted_ranks(asked)
-        step = asked.number("from_step")
-        after = await self.go_on(job, self._acting.author(asked), asked.text("reason"), ranks, step)
+        if is_over(job) and asked.flag("unpause"):
+            raise EndedMeanwhile(job)
+        wanted = continuation(asked)
+        await self._commits(job.id)
+        await self._check(job, wanted)
+        after = await self.go_on(job, self._acting.author(asked), asked.text("reason"), wanted)
         return self._answer(asked, job, after)
 
-    async def go_on(
-        self, job: Job, author: str, why: str, ranks: int | None = None, step: int | None = None
-    ) -> Job:
+    async def _check(self, job: Job, wanted: Continuation) -> None:
+        """Refuse a new attempt of which it was not said that it may start over, or how far to go.
+
+        A job that was never started has nothing to lose.
+        """
+        record = await self._weaver.aside(catalog.record, job.id)
+        if record is None or record.started_at is None:
+            return
+        newest = await self._weaver.aside(newest_checkpoint, record)
+        wanted.check(job.id, job.state == JobState.COMPLETED, newest)
+
+    async def go_on(self, job: Job, author: str, why: str, wanted: Continuation = AS_IT_WAS) -> Job:
         """Have a job that has no ranks go on as a new attempt, with so many if that is said."""
         await self._commits(job.id)
         before = await self._weaver.aside(catalog.record, job.id)
@@ -78,11 +110,12 @@ class Resuming:
         coordinator = self._weaver.coordinator
         submission = coordinator.submission(job.id)
         if submission is None:
-            await coordinator.relaunch(job, author, why, ranks, step)
+            await coordinator.relaunch(job, author, why, wanted)
         else:
             left = before.restarts if before is not None else -1
-            spec = submission.spec if ranks is None else with_workers(submission.spec, ranks)
-            coordinator.resume(job, Again(spec, author, why, left, step))
+            spec, ranks = submission.spec, wanted.ranks
+            spec = spec if ranks is None else with_workers(spec, ranks)
+            coordinator.resume(job, Again(spec, author, why, left, wanted))
         return self._weaver.jobs.get(job.id) or job
 
     async def _commits(self, job: str) -> None:
@@ -127,6 +160,12 @@ class Resuming:
             "ranks": [],
             "guard": None,
         }
+
+
+def continuation(asked: Question) -> Continuation:
+    """Return how a job that has ended is to go on."""
+    step, until = asked.number("from_step"), asked.number("until")
+    return Continuation(wanted_ranks(asked), step, until, asked.flag("from_scratch"))
 
 
 def wanted_ranks(asked: Question) -> int | None:

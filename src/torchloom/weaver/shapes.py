@@ -8,6 +8,7 @@ from typing import Any
 from torchloom.bus.messages import Progress
 from torchloom.bus.page import Phase
 from torchloom.rules import finite
+from torchloom.weaver.jobs import part_of
 from torchloom.weaver.store.rows import (
     Checkpoint,
     Command,
@@ -39,7 +40,7 @@ def job_shape(job: Job, step: int | None, ranks: int | None) -> dict[str, Any]:
         "state": job.state,
         "status": job.state,
         "reason": job.reason,
-        "warning": finite.words(job.facts.get(finite.FACT) or {}),
+        "warning": warning_of(job),
         "step": step,
         "world_size": ranks,
         "attempt": job.attempt,
@@ -51,6 +52,13 @@ def job_shape(job: Job, step: int | None, ranks: int | None) -> dict[str, Any]:
         "started_at": when(job.started_at),
         "ended_at": when(job.ended_at),
     }
+
+
+def warning_of(job: Job) -> str:
+    """Return what somebody who looks at a job should know, beside its state."""
+    world = part_of(job)
+    part = "" if world is None else f"partly attached: its program trains with {world} ranks"
+    return "; ".join(filter(None, (part, finite.words(job.facts.get(finite.FACT) or {}))))
 
 
 def rank_shape(rank: Rank, progress: Progress | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchloom.errors import LoomError
+from torchloom.launch.lifetimes import Continuation
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState
 from torchloom.weaver.jobs import LEFT, Jobs, is_over
@@ -17,6 +18,7 @@ from torchloom.weaver.store.rows import Placement, Submission
 
 STARTED = "run_started"  # among a job's facts: its run is there, and is not to be made again
 FROM_STEP = "from_step"  # the checkpoint it is to go on from, where one was chosen
+UNTIL = "until"  # the step up to which it is to train, where one was chosen
 CANCEL = "cancel"  # why it is to end, said before there was a run to end
 REMOVED = "run_removed"
 _AT_ONCE = 4  # jobs that are started at the same time
@@ -52,9 +54,9 @@ class Starting:
         """End a run."""
         await self._aside(self._launcher.stop, job, reason)
 
-    async def resume(self, job: str, ranks: int | None, step: int | None) -> None:
+    async def resume(self, job: str, asked: Continuation) -> None:
         """Have the run of a job go on that did not come through the queue."""
-        await self._aside(self._launcher.resume, job, ranks, step)
+        await self._aside(self._launcher.resume, job, asked)
         self.on_started(job)
 
     def is_busy(self, job: str) -> bool:
@@ -123,10 +125,8 @@ class Starting:
             self._end(job, JobState.CANCELLED, reason)
             return None
         spots = tuple(Spot(self._host(each), each.workers, tuple(each.gpus)) for each in given)
-        facts = known.facts
-        return Order(
-            job, row.spec, spots, row.cwd, row.python, facts.get(LEFT), facts.get(FROM_STEP)
-        )
+        left, step, until = (known.facts.get(name) for name in (LEFT, FROM_STEP, UNTIL))
+        return Order(job, row.spec, spots, row.cwd, row.python, left, step, until)
 
     def _left(self, job: str) -> int | None:
         """Return which life of a job's run is left behind."""

@@ -1,6 +1,7 @@
 """Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from torchloom import settings
@@ -8,15 +9,17 @@ from torchloom.errors import UserError
 from torchloom.rules.placement import Room
 from torchloom.schedulers import LOCAL
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.job import JobState
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver import queueing, shapes
 from torchloom.weaver.asking import Asking
-from torchloom.weaver.jobs import is_over
+from torchloom.weaver.jobs import WORLD_SIZE, is_over
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.refusals import JobOver
 from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import Rank
 from torchloom.weaver.submissions import Wanted
 
 _LONGEST_KEY = 200
@@ -87,21 +90,28 @@ class Submitting:
         ]
 
     async def cluster(self, asked: Question) -> dict[str, Any]:
-        """The nodes, what each has, what of it is free, and who has the rest."""
+        """The nodes, what each has, what of it is free, and who has the rest.
+
+        Jobs that did not come through the queue have a core for each rank, and the rank's GPUs.
+        """
         placed = self._turns.queue.placed
-        nodes = [
-            {
-                "id": name,
-                "host": offer.host,
-                "state": "up",
-                "cpus": offer.cpus,
-                "memory_mb": offer.memory_mb,
-                "gpus": list(offer.gpus),
-                "free": _room(free),
-                "jobs": queueing.used_by(placed, name),
-            }
-            for name, (offer, free) in self._coordinator.rooms.all().items()
-        ]
+        others = self._others()
+        nodes = []
+        for name, (offer, free) in self._coordinator.rooms.all().items():
+            here = [one for one in others if name == one.agent or one.node == offer.host]
+            jobs = dict.fromkeys((*queueing.used_by(placed, name), *(one.job for one in here)))
+            nodes.append(
+                {
+                    "id": name,
+                    "host": offer.host,
+                    "state": "up",
+                    "cpus": offer.cpus,
+                    "memory_mb": offer.memory_mb,
+                    "gpus": list(offer.gpus),
+                    "free": _room(_left(free, here)),
+                    "jobs": list(jobs),
+                }
+            )
         present = self._agents.present
         heard = {name: shapes.when(there.beat_at) for name, there in present.items()}
         return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
@@ -122,6 +132,18 @@ class Submitting:
         state = self._turns.queue
         limit = state.quotas.get(owner)
         return {"owner": owner, "workers": limit, "used": state.workers_of(owner)}
+
+    def _others(self) -> list[Rank]:
+        """Return the ranks of jobs that the queue has not placed: of one that tells of none, as
+        many as its launch has started."""
+        placed = self._turns.queue.placed
+        found = [rank for rank in self._roster.living() if rank.job not in placed]
+        telling = {rank.job for rank in found}
+        for job in self._jobs.active():
+            if job.state == JobState.RUNNING and job.id not in {*placed, *telling}:
+                count, host = job.facts.get(WORLD_SIZE) or 0, str(job.facts.get("host", ""))
+                found += [Rank(job.id, "", rank, 0, "", node=host) for rank in range(count)]
+        return found
 
     def _lost(self, there: set[str]) -> list[dict[str, Any]]:
         """Return the nodes that are out of sight and have jobs."""
@@ -166,3 +188,11 @@ def _author(asked: Question) -> str:
 
 def _room(room: Room) -> dict[str, Any]:
     return {"cpus": room.cpus, "memory_mb": room.memory_mb, "gpus": list(room.gpus)}
+
+
+def _left(free: Room, ranks: Iterable[Rank]) -> Room:
+    """Return what ranks leave of a room."""
+    there = list(ranks)
+    used = {uuid for rank in there for uuid in rank.devices}
+    gpus = tuple(uuid for uuid in free.gpus if uuid not in used)
+    return replace(free, cpus=max(0, free.cpus - len(there)), gpus=gpus)

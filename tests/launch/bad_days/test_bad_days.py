@@ -93,7 +93,7 @@ def test_when_the_agent_is_killed_another_finds_its_ranks(machine: Machine) -> N
     assert ranks == {pid for pid in processes_of(app_id) if parent(pid) == after.keeper}
     (machine.root / "go").touch()
     machine.loom("show", app_id, "--wait")
-    check_gone(machine, app_id, "SUCCEEDED", "")
+    check_gone(machine, app_id, "COMPLETED", "ranks_ended")
     lines = machine.loom("logs", app_id).stdout.splitlines()
     printed = [line.split()[1] for line in lines if line.startswith("[rank1]:")]
     numbers = [int(word) for word in printed if word.isdigit()]
@@ -216,7 +216,7 @@ def test_an_app_that_ends_takes_its_daemons_along(machine: Machine) -> None:
     machine.loom("show", app_id, "--wait")
 
     assert not any(map(is_alive, strangers))
-    check_gone(machine, app_id, "SUCCEEDED", "")
+    check_gone(machine, app_id, "COMPLETED", "ranks_ended")
 
 
 def test_an_app_that_is_stopped_takes_its_daemons_along(machine: Machine) -> None:
@@ -315,7 +315,7 @@ def test_fifty_apps_from_ten_shells_are_fifty_apps(machine: Machine) -> None:
     handles = [line for output, _ in outputs for line in output.split()]
     ids = {handle.rpartition("/")[2] for handle in handles}
     assert len(handles) == len(ids) == 50
-    until(lambda: set(machine.listed().values()) == {"SUCCEEDED"}, "all SUCCEEDED", 60)
+    until(lambda: set(machine.listed().values()) == {"COMPLETED"}, "all COMPLETED", 60)
     assert set(machine.listed()) == ids
     witnesses = {path.name: path.read_text() for path in machine.root.glob("witness-*")}
     assert witnesses == {f"witness-{app_id}": f"{app_id}\n" for app_id in ids}
@@ -345,7 +345,7 @@ def test_a_script_that_fails_twice_is_tried_three_times(machine: Machine, policy
     shown = machine.show(app_id)
     restarts = {rank["role"]: rank["generation"] for rank in shown["ranks"]}
     assert restarts == {"flaky": 2, "steady": 2 if policy == "APPLICATION" else 0}
-    check_gone(machine, app_id, "SUCCEEDED", "")
+    check_gone(machine, app_id, "COMPLETED", "ranks_ended")
 
 
 def test_retries_used_up_are_a_failure_with_the_last_cause(machine: Machine) -> None:
@@ -398,7 +398,7 @@ def test_a_full_log_disk_costs_logs_and_never_the_app(machine: Machine, small_di
     assert written(machine, "printed") == "all"
     log = next(small_disk.rglob("stdout.log"))
     assert machine.show(app_id)["lost_log_bytes"] == 400 * 10_000 - log.stat().st_size
-    check_gone(machine, app_id, "SUCCEEDED", "")
+    check_gone(machine, app_id, "COMPLETED", "ranks_ended")
 
 
 @pytest.mark.needs("mount")
@@ -454,7 +454,7 @@ def test_a_state_folder_that_turns_read_only_keeps_the_truth(
     machine.loom("show", quick, "--wait")
     machine.loom("stop", "--now", stubborn)
 
-    assert machine.listed() == {stubborn: "CANCELLED", quick: "SUCCEEDED"}
+    assert machine.listed() == {stubborn: "CANCELLED", quick: "COMPLETED"}
     assert processes_of(stubborn) + processes_of(quick) == []
 
 

@@ -57,6 +57,33 @@ def test_loaders_optimizers_and_accumulated_gradients_go_on(
     assert whys == {"the program deals its own data" if told.get("loader") == "steps" else ""}
 
 
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        (2, {"epochs": 1, "samples": 48}),
+        (1, {"epochs": 1, "samples": 48, "loader": "stock"}),
+        (1, {"epochs": 1, "loader": "steps", "steps": 12}),
+        (1, {"epochs": 1, "loops": 2, "samples": 24}),
+    ],
+)
+def test_a_run_that_is_extended_goes_on_as_if_its_program_had_asked_for_more(
+    lives: Lives, world: int, told: dict[str, Any]
+) -> None:
+    lives.run(world, checkpointing=EVERY, **told)
+    end = lives.storage.latest()
+    assert end is not None
+    longer = {**told, "loops": told["loops"] + 1} if "loops" in told else {**told, "epochs": 3}
+    extra = {"LOOM_OWN_END": end, "LOOM_UNTIL": end + 5}
+
+    again = lives.run(world, resume=end, checkpointing=EVERY, env=extra, **told)
+    earlier = lives.run(world, resume=4, checkpointing=EVERY, env=extra, **told)
+    whole = lives.run(world, env={"LOOM_UNTIL": end + 5}, **longer)
+
+    assert [row["step"] for row in again[0]] == list(range(end, end + 5))
+    assert again == [rows[end:] for rows in whole]
+    assert earlier == [rows[4:] for rows in whole], "from an earlier checkpoint"
+
+
 def test_what_joins_the_ranks_can_be_built_anew_between_two_steps(lives: Lives) -> None:
     whole = lives.run(3, dropout=0.3, accumulate=2)
 

@@ -21,7 +21,7 @@ class Peers:
         self.live = self
         self.recovered: list[str] = []
 
-    def begin(self, source: int, first: int, epochs: int, at: int) -> tuple[Dealt, int]:
+    def begin(self, source: int, first: int, epochs: int, at: int, _: Any) -> tuple[Dealt, int]:
         return self._dealt(at), at
 
     def recover(self, at: int, error: BaseException) -> tuple[Dealt, int]:

@@ -59,6 +59,8 @@ def again(
         attempt=0,
         generation=0,
         resume_from=None,
+        until=None,
+        own_end=None,
     )
 
 

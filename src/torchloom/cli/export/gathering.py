@@ -21,7 +21,6 @@ from torchloom.server import living
 from torchloom.server.topics import timeline
 from torchloom.server.topics.detail import clocks_of
 from torchloom.server.topics.rows import labels, progress_of, spark_of
-from torchloom.specs.job import JobState
 from torchloom.weaver import comparing, runs, shapes
 from torchloom.weaver.store import place_of
 from torchloom.weaver.store.reading import Reading, Wanted, open_reading
@@ -29,8 +28,6 @@ from torchloom.weaver.store.rows import Job, Rank
 
 _ENTRIES, _CHECKPOINTS, _RANKS = 1000, 1000, 512
 _LONGEST = 1000  # letters of why something was done
-_STATES = {"SUCCEEDED": JobState.COMPLETED, "SUBMITTED": JobState.QUEUED}
-_STATES |= {"PENDING": JobState.QUEUED, "UNSUBMITTED": JobState.QUEUED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +112,8 @@ def _job(run: Found) -> dict[str, Any]:
         names = [name for name in known if name not in ("ranks", "facts")]
         return {name: known[name] for name in names}
     shape = job_shape(run.record, live=run.live)
-    state = _STATES.get(shape["state"], shape["state"])
     step = shape["step"] if shape["step"] is not None else run.row and run.row.step
-    return {**shape, "state": str(state), "status": str(state), "step": step}
+    return {**shape, "step": step}
 
 
 def _labelled(run: Found) -> dict[str, Any]:

@@ -129,7 +129,10 @@ class Prompt:
 
     def _steer(self, asked: Order) -> str:
         """Have the ranks pause, go on or end."""
-        outcome = self._ask(asked.word, None, job=self._named(asked), **_facts(asked))
+        facts = _facts(asked)
+        if asked.word == "resume":
+            facts["unpause"] = True  # who looks at a screen sees a pause, not an end just now
+        outcome = self._ask(asked.word, None, job=self._named(asked), **facts)
         lines = in_words(outcome)
         if asked.word == "stop" and outcome["state"] not in ("applied", "committed"):
             lines.append(f"`loom stop {outcome['job']}` ends its processes without asking them")

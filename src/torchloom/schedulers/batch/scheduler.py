@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from torchloom.errors import NotFound, UserError, shorten
-from torchloom.launch import catalog
+from torchloom.launch import catalog, parcel
 from torchloom.launch.folder import RunFolder
+from torchloom.launch.lifetimes import AS_IT_WAS, Continuation, NotResumable, newest_checkpoint
 from torchloom.launch.parcel import END
 from torchloom.launch.record import Record
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
@@ -49,15 +50,18 @@ class BatchScheduler(BatchEngine):
             raise
         return self._noted(entry_of(request.parcel, request.folder, job), job)
 
-    def resubmit(self, app_id: str) -> str:
+    def resubmit(self, app_id: str, asked: Continuation = AS_IT_WAS) -> str:
         """Submit a job that is over again: its run goes on from its newest checkpoint."""
         entry = self._index.get(app_id)
         if entry is None:
             raise NotFound("job", app_id, remedy="only one submitted from here can go on")
         if not self.is_over(app_id):
             raise UserError(f"{app_id} is not over: nothing to resume; `loom show` shows it")
-        (Path(entry.folder) / END).unlink(missing_ok=True)
+        _check_resume(entry, asked)
         folder = Path(entry.folder)
+        (folder / END).unlink(missing_ok=True)
+        if asked.until is not None:
+            parcel.change(folder, {"resume_until": asked.until})
         return self._noted(entry, self._submitted(self._submit_words(folder), folder))
 
     def _submitted(self, words: Sequence[str], folder: Path) -> str:
@@ -232,3 +236,16 @@ class BatchScheduler(BatchEngine):
 def _number(job: str) -> tuple[int, str]:
     digits = "".join(char for char in job.partition("_")[0] if char.isdigit())
     return int(digits or 0), job
+
+
+def _check_resume(entry: Entry, asked: Continuation) -> None:
+    """Refuse what the engine cannot be told, and what nobody can have meant."""
+    if asked.ranks is not None or asked.step is not None:
+        raise NotResumable(
+            f"{entry.job} is submitted again as it was, from its newest checkpoint; "
+            "leave -n and --from out"
+        )
+    record = catalog.record(entry.run_id)
+    if record is not None and record.started_at is not None:
+        is_complete = record.state is AppState.SUCCEEDED
+        asked.check(entry.job, is_complete, newest_checkpoint(record))

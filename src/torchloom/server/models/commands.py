@@ -72,6 +72,17 @@ class CommandRequest(Request):
     from_step: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
         default=None, description="of `resume`: the checkpoint to go on from; else the newest"
     )
+    until: Annotated[int, Field(ge=1, lt=1 << 62)] | None = Field(
+        default=None,
+        description="of `resume`: train up to this step; a completed job is extended to it",
+    )
+    from_scratch: bool = Field(
+        default=False, description="of `resume`: start over, where there is no checkpoint"
+    )
+    unpause: bool = Field(
+        default=False,
+        description="of `resume`: only lift a pause; a job that has ended meanwhile stays ended",
+    )
     release: bool = Field(
         default=False, description="of `pause`: save, end the ranks and give back what they had"
     )

@@ -72,7 +72,8 @@ class JobDetail(Job):
     summary: dict[str, Any] | None = None
     first_error: dict[str, Any] | None = Field(
         default=None,
-        description="what went wrong first, by time: rank, attempt, message, traceback",
+        description="what went wrong first, by time: rank, attempt, message, traceback, or the "
+        "last_lines of a rank that left none",
     )
 
 

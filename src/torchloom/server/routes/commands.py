@@ -16,7 +16,7 @@ _ONLY = {
     **dict.fromkeys(("values", "hold", "guard", "span"), ("set",)),
     "command": ("undo",),
     "release": ("pause",),
-    "from_step": ("resume",),
+    **dict.fromkeys(("from_step", "until", "from_scratch", "unpause"), ("resume",)),
     "workers": ("resume", "resize"),
 }
 router = APIRouter(tags=["commands"])

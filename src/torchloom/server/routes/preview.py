@@ -17,7 +17,7 @@ from torchloom.server.routes.commands import check
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.weaver.ledger import entry_of
 from torchloom.weaver.store import curves
-from torchloom.weaver.store.rows import Command, CommandAck, Job, Rank
+from torchloom.weaver.store.rows import Checkpoint, Command, CommandAck, Job, Rank
 
 router = APIRouter(tags=["commands"])
 
@@ -79,7 +79,9 @@ def _read(
     entries = [entry_of(row, [ack for ack in acks if ack.command == row.id]) for row in commands]
     ranks = state.find(Rank, job=job.id, state="up")
     names = curves.names(desk.store.records, job.id)
-    return Scene(job, ranks, knobs, entries, names, step, took)
+    saved = state.find(Checkpoint, job=job.id, state="committed")
+    newest = max((row.step for row in saved), default=None)
+    return Scene(job, ranks, knobs, entries, names, step, took, newest)
 
 
 def _forbidden(who: Identity) -> dict[str, Any] | None:

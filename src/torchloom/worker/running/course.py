@@ -20,7 +20,7 @@ from torchloom.worker.running.loader import Loader
 from torchloom.worker.running.restoring import Found
 from torchloom.worker.running.saves import Saves
 from torchloom.worker.running.seeding import mix, seed_generators
-from torchloom.worker.running.sources import Dealt, Source, open_source
+from torchloom.worker.running.sources import Dealt, Source, deal, open_source
 from torchloom.worker.running.telling import Telling
 from torchloom.worker.running.things import OtherProgram, State, Things
 from torchloom.worker.running.wrap import Wrapped
@@ -50,6 +50,7 @@ class Course:
         self._loops = 0  # calls of run.steps
         self._source: Source | None = None
         self._opening: Callable[[], Source] | None = None  # once it is known what order is drawn
+        self._is_extended: Callable[[], bool] = lambda: False  # of the loop: beyond its own data
         self._at = -1  # the step that was begun last
         self.live: Recovery | None = None
         self.unfit = ""
@@ -121,12 +122,15 @@ class Course:
         """Tell whether it is known by now where this life begins."""
         return self._source is not None
 
-    def begin(self, source: Any, first: int, epochs: int, step: int) -> tuple[Dealt, int] | None:
+    def begin(
+        self, source: Any, first: int, epochs: int, step: int, is_extended: Callable[[], bool]
+    ) -> tuple[Dealt, int] | None:
         """Begin a loop where it is to begin; return its batches, and the number of its first step.
 
         Nothing where an earlier life has been through it already.
         """
         self._loops += 1
+        self._is_extended = is_extended
         self._opening = lambda: open_source(
             source, first, epochs, mix("loader", self.seed, self._order)
         )
@@ -147,7 +151,7 @@ class Course:
         if self.live is not None:
             self._watch(self.live)
             self.live.begin(step)
-        return self._source.deal(), step
+        return deal(self._source, self._is_extended), step
 
     def _opened(self) -> "Recovery | None":
         from torchloom.worker.running import recovery  # needed by few
@@ -216,7 +220,7 @@ class Course:
         assert self.live is not None
         start = self.live.recover(step, error)
         if self._source is not None and self._source.can_seek:
-            return self._source.deal(), start
+            return deal(self._source, self._is_extended), start
         return None, start
 
     def is_begun(self, step: int) -> bool:
@@ -273,7 +277,7 @@ class Course:
         step = live.arrive()
         self._watch(live)
         assert self._source is not None
-        return self._source.deal(), step
+        return deal(self._source, self._is_extended), step
 
     def _watch(self, live: "Recovery") -> None:
         """Have the page of each step written when its pass forward is done."""

@@ -1,6 +1,6 @@
 """Where batches come from, with a position to go on at: four kinds of what `run.steps` takes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from torchloom.worker.running.loader import Loader
@@ -21,6 +21,9 @@ class Source(Protocol):
 
     def deal(self) -> Dealt:
         """Yield what is left, from the position on."""
+
+    def extend(self) -> None:
+        """Have an epoch to deal behind all that were."""
 
     def position(self) -> Position:
         """Return where the next batch is."""
@@ -46,6 +49,9 @@ class Counted:
             self._done += 1
             yield self._first + epoch, number
 
+    def extend(self) -> None:
+        self._epochs = max(self._epochs, self._done // max(1, self._steps)) + 1
+
     def position(self) -> Position:
         return {"epoch": self._first + self._done // max(1, self._steps), "done": self._done}
 
@@ -70,6 +76,9 @@ class Owned:
             epoch = self._loader.epoch
             for batch in self._loader:
                 yield epoch, batch
+
+    def extend(self) -> None:
+        self._last = max(self._last, self._loader.epoch) + 1
 
     def position(self) -> Position:
         return self._loader.state_dict()
@@ -98,6 +107,9 @@ class Stateful:
             for batch in self._loader:
                 yield self._epoch, batch
             self._epoch += 1
+
+    def extend(self) -> None:
+        self._last = max(self._last, self._epoch) + 1
 
     def position(self) -> Position:
         return {"epoch": self._epoch, "state": self._loader.state_dict()}
@@ -128,6 +140,9 @@ class Stock:
                 self._dealt += 1
                 yield self._epoch, batch
             self._epoch, self._dealt = self._epoch + 1, 0
+
+    def extend(self) -> None:
+        self._last = max(self._last, self._epoch) + 1
 
     def position(self) -> Position:
         return {"epoch": self._epoch, "dealt": self._dealt}
@@ -170,6 +185,19 @@ class Stock:
                 generator.manual_seed(seed)
             if hasattr(one, "set_epoch"):
                 one.set_epoch(self._epoch)
+
+
+def deal(source: Source, is_extended: Callable[[], bool]) -> Dealt:
+    """Yield what is left of a source, and further epochs while it is to be extended."""
+    yield from source.deal()
+    while is_extended():
+        source.extend()
+        is_empty = True
+        for dealt in source.deal():
+            is_empty = False
+            yield dealt
+        if is_empty:
+            return  # it can be read once only
 
 
 def _samplers(loader: Any) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """What a training program writes: `loom.init()`, and a run with steps, numbers and knobs."""
 
 import importlib
+import itertools
 import os
 import sys
 import traceback
@@ -17,9 +18,11 @@ from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
 UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
+OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later go on until that step
 RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
+_NONE: Any = object()
 _COURSE = "torchloom.worker.running.course"
 
 M = TypeVar("M")
@@ -92,7 +95,8 @@ class Run:
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
         self._next = 0
-        self._until = _until(os.environ)
+        self._until = _step(os.environ, UNTIL_VARIABLE)
+        self._own_end = _step(os.environ, OWN_END_VARIABLE)
         self._epochs = 0  # of all loops so far
         self._planned: int | None = 0  # steps of all loops so far; none: not all have a length
         self._inside = False
@@ -426,8 +430,8 @@ class Run:
         """Return the batches of a loop; nothing if an earlier life has been through it."""
         first, self._epochs = self._epochs, self._epochs + epochs
         if self._course is None:
-            return _deal(source, first, epochs)
-        begun = self._course.begin(source, first, epochs, self._next)
+            return _deal(source, first, epochs, self._is_extended)
+        begun = self._course.begin(source, first, epochs, self._next, self._is_extended)
         if begun is None:
             return None
         dealt: Dealt
@@ -467,6 +471,13 @@ class Run:
             self._course.boundary(self._next)
         return True
 
+    def _is_extended(self) -> bool:
+        """Tell whether a loop whose data is at its end deals one more epoch of it.
+
+        A run that had completed is extended in its last loop, never in one before that.
+        """
+        return self._own_end <= self._next < self._until
+
     def _finish(self) -> None:
         if self._course is not None:
             acts = self._threadlet.acts
@@ -474,15 +485,22 @@ class Run:
             self._course.finish(self._next, trigger, acts.releasing)
 
 
-def _deal(source: int | Iterable[Any], first: int, epochs: int) -> Dealt:
-    for epoch in range(first, first + epochs):
+def _deal(
+    source: int | Iterable[Any], first: int, epochs: int, is_extended: Callable[[], bool]
+) -> Dealt:
+    for epoch in itertools.count(first):
+        if epoch >= first + epochs and not is_extended():
+            return
         sampler: Any = getattr(source, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
+        batch = _NONE
         for batch in range(source) if isinstance(source, int) else source:
             yield epoch, batch
+        if batch is _NONE and epoch >= first + epochs:
+            return  # it can be read once only
 
 
-def _until(env: Mapping[str, str]) -> int:
-    text = env.get(UNTIL_VARIABLE, "")
+def _step(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name, "")
     return int(text) if text.isdecimal() else _NEVER
