@@ -395,7 +395,8 @@ def test_a_commit_that_came_to_nothing_on_a_rank_is_no_success() -> None:
     job.commit("c", 5)
     job.tell(Applied("c", 0, 5))
 
-    job.tell(Refused("c", 1, "its handler failed"))
+    job.tell(Refused("c", 1, "no boundary yet"))  # asked again, before it can know
+    job.tell(Refused("c", 1, "its handler failed", is_late=True))
     job.tell(Applied("c", 2, 5))
 
     assert job.rows["c"].status is Status.ABORTED

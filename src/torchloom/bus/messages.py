@@ -80,6 +80,7 @@ class Refused(Message, frozen=True):
 
     command: str
     why: str
+    is_late: bool = False  # it was decided, and came to nothing here
 
 
 class Decided(Message, frozen=True):

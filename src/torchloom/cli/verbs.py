@@ -92,7 +92,7 @@ VERBS: dict[str, Verb] = {
     ),
     "pause": Verb(
         "have all ranks wait at one step; go on",
-        ("--release", "--at=", "--reason=", "--json"),
+        ("--release", "--at=", "--reason=", "--wait=", "--json"),
         "job",
     ),
     "resume": Verb(
@@ -109,7 +109,7 @@ VERBS: dict[str, Verb] = {
     ),
     "checkpoint": Verb(
         "have all ranks save at one step; ls, verify, diff, export, rm",
-        ("--at=", "--reason=", "--no-wait", "--json"),
+        ("--at=", "--reason=", "--wait=", "--no-wait", "--json"),
         "job",
     ),
     "stop": Verb(

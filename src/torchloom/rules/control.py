@@ -98,7 +98,7 @@ def step(state: State, event: Event) -> Next:
             return _ready(state, event)
         case Refused() if _is_open(state, event.id, event.offer) and not state.talk.proposal:
             return _give_up(state, Status.REFUSED, f"rank {event.rank}: {event.why}")
-        case Refused():
+        case Refused() if event.is_late:
             return _failed(state, event)
         case Decided() if _is_open(state, event.id, event.offer):
             return _decided(state, event.outcome)

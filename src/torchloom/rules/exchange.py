@@ -48,12 +48,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A rank cannot do it."""
+    """A rank cannot do it, or could not when it had been decided."""
 
     id: str
     rank: int
     why: str
     offer: int = 1
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ def _event(rank: int, message: Said) -> exchange.Event | None:
         case messages.Ready():
             return exchange.Ready(command, rank, message.step, message.ahead, offer)
         case messages.Refused():
-            return exchange.Refused(command, rank, message.why, offer)
+            return exchange.Refused(command, rank, message.why, offer, message.is_late)
         case messages.Decided():
             step = message.effective
             outcome = rules.Abort("no outcome in time") if step is None else rules.Commit(step)

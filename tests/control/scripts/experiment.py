@@ -18,7 +18,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 run = loom.init(project="toys", config={"temperature": 0.7})
 for step in run.steps(steps):
     with step:
-        loss = model(torch.randn(4, 4)).pow(2).mean()
+        loss = model(torch.randn(4, 4)).pow(2).mean() * run.config["temperature"]
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

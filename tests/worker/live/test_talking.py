@@ -116,9 +116,8 @@ class Agent:
 def link(tmp_path: Path) -> Iterator[tuple[Link, Agent]]:
     agent = Agent(tmp_path / "agent")
     register = Register(HEAD, "trainer", 0, "here", 1, 1, "r", (), "api")
-    one = Link(
-        str(tmp_path / "agent"), lambda: register, lambda _: None, lambda: (), lambda _: None
-    )
+    told = (lambda: register, lambda _: None, lambda: (), lambda _: None, lambda metrics: metrics)
+    one = Link(str(tmp_path / "agent"), *told)
     one.start()
     yield one, agent
     one.close(Goodbye(HEAD, 0))

@@ -212,7 +212,7 @@ class Acts:
         assert knob is not None
         if knob.unread is not None:
             why = f"{name} was set again before a step had read it"
-            self._say(Refused(self._head, knob.unread[0].command, why))
+            self._say(Refused(self._head, knob.unread[0].command, why, is_late=True))
             knob.unread = None
         if knob.handlers:
             change.done(name, self._boundary.step, before, value)
@@ -255,7 +255,7 @@ class Acts:
     def _failed(self, command: str, error: Exception) -> None:
         traceback.print_exc(file=sys.stderr)
         why = f"failed in step {self._boundary.step}: {type(error).__name__}: {error}"
-        self._say(Refused(self._head, command, why))
+        self._say(Refused(self._head, command, why, is_late=True))
 
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
         self._say(Applied(self._head, command, step, before, after))
