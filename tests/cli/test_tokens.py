@@ -103,11 +103,23 @@ def test_a_link_without_a_server_is_a_code_and_says_so(run: Any) -> None:
     assert "no server runs that takes it; `loom up` starts one" in err
 
 
+def test_a_link_makes_a_user_that_is_not_known_and_says_as_what(run: Any) -> None:
+    first, again = run("link", "zoe"), run("link", "zoe")
+    chosen = run("link", "yan", "--role", "operator")
+    users = {one["name"]: one["role"] for one in json.loads(run("users", "--json")[1])}
+
+    assert (first[0], again[0], chosen[0]) == (0, 0, 0)
+    assert "zoe is a new user, viewer; `loom tokens user zoe --role operator`" in first[2]
+    assert "new user" not in again[2]
+    assert "yan is a new user, operator\n" in chosen[2]
+    assert (users["zoe"], users["yan"]) == ("viewer", "operator")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (["add", "bob"], "no user 'bob'; `loom tokens add bob --role viewer`"),
-        (["link", "bob"], "no user 'bob'; `loom tokens add bob --role viewer`"),
+        (["link", "Bob"], "no user can be called 'Bob'; a name is up to 64"),
         (["ls", "bob"], "no user 'bob'; `loom tokens add bob --role viewer`"),
         (["add", "Bob", "--role", "viewer"], "no user can be called 'Bob'; a name is up to 64"),
         (["add", "bob", "--role", "king"], "'king' is not one of"),

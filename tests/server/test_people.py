@@ -184,7 +184,7 @@ def test_a_disabled_user_is_out_and_the_last_admin_stays(
         ("POST", "/api/tokens", {"user": "nobody"}, 404, "not_found"),
         ("POST", "/api/tokens", {"user": "admin", "label": "x\ny"}, 422, "bad_label"),
         ("POST", "/api/tokens", {"user": "admin", "seconds": 0}, 422, "bad_value"),
-        ("POST", "/api/links", {"user": "nobody"}, 404, "not_found"),
+        ("POST", "/api/links", {"user": "nobody", "role": "king"}, 422, "bad_value"),
         ("DELETE", "/api/tokens/none", None, 404, "not_found"),
         ("GET", "/api/tokens?user=nobody", None, 404, "not_found"),
     ],

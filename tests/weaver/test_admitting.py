@@ -77,7 +77,7 @@ def test_a_user_with_a_token_a_link_and_a_cookie(tmp_path: Path) -> None:
         ("token_add", {"user": "alice", "author": "a"}, "not_found"),
         ("token_add", {"user": "a", "author": "a", "seconds": -1}, "bad_question"),
         ("token_revoke", {"id": "t", "author": "a"}, "not_found"),
-        ("link_add", {"user": "alice", "author": "a"}, "not_found"),
+        ("link_add", {"user": "Bad Name", "author": "a"}, "bad_name"),
         ("link_use", {"code": "c"}, "link_unknown"),
         ("link_use", {"code": "c", "kind": "key"}, "bad_question"),
         ("link_use", {}, "bad_question"),

@@ -109,15 +109,20 @@ def _revoke(token_id: str, as_json: bool) -> None:
 @_role
 @_json
 def _link(user: str, role: str | None, as_json: bool) -> None:
-    """Make a link that lets a user in once, within 24 hours."""
+    """Make a link that lets a user in once, within 24 hours.
+
+    A user that is not known is made, as a viewer unless --role says otherwise.
+    """
     from torchloom.client import plane
 
-    if role is not None:
-        _put(user, role)
-    made = {**plane.ask("link_add", user=user, author=_author()), **_way_in()}
+    made = plane.ask("link_add", user=user, role=role or "", author=_author())
+    made = {**made, **_way_in()}
     if as_json:
         echo_json({**made, "url": made["url"] and f"{made['url']}/login#{made['code']}"})
         return
+    if made["is_new"]:
+        more = "" if role else f"; `loom tokens user {user} --role operator` lets it do more"
+        say(f"{made['user']} is a new user, {made['role']}{more}")
     say(f"good once, for {made['user']}, until {made['expires_at']}")
     if made["fingerprint"]:
         say(f"or: loom login {made['url']} --fingerprint {made['fingerprint']}")

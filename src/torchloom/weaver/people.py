@@ -122,6 +122,10 @@ class People:
         """Return everybody, by name."""
         return self._state.find(User)
 
+    def knows(self, name: str) -> bool:
+        """Tell whether there is a user of this name."""
+        return self._state.one(User, name=name) is not None
+
     def put(self, name: str, role: str | None, disabled: bool | None, author: str) -> User:
         """Make a user, or change one; what is not said stays as it is."""
         if not _NAME.fullmatch(name):

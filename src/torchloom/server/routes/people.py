@@ -82,15 +82,18 @@ class NewToken(Token):
 
 
 class LinkRequest(Request):
-    """Whom a link is to let in."""
+    """Whom a link is to let in; a user that is not known is made, as a viewer unless said."""
 
     user: UserName
+    role: Role | None = None
 
 
 class NewLink(Answer):
     """A way in that is good once, for a day."""
 
     user: str
+    role: str
+    is_new: bool
     code: str
     url: str
     expires_at: str
@@ -185,7 +188,9 @@ async def add_link(
 ) -> dict[str, Any]:
     """Make a link that lets a user in once, within a day."""
     response.headers.update(_NO_STORE)
-    made = await desk.link.ask("link_add", user=wanted.user, author=who.user, key=key or "")
+    made = await desk.link.ask(
+        "link_add", user=wanted.user, role=wanted.role or "", author=who.user, key=key or ""
+    )
     return {**made, "url": f"{str(request.base_url).rstrip('/')}/login#{made['code']}"}
 
 
