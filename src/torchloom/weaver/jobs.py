@@ -227,7 +227,10 @@ def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
     names = {ATTACHED, REPLICA_OF, TOTAL} | (set() if is_given else {POLICY})
     if job is None or not is_launched(job):
         names |= {"name", "owner"}
-    return {name: value for name, value in facts.items() if name in names}
+    told = {name: value for name, value in facts.items() if name in names}
+    if ATTACHED in told:  # of this attempt; the next one may have all of its ranks
+        told[ATTACHED] = {"world": told[ATTACHED], "attempt": job.attempt if job else 0}
+    return told
 
 
 def part_of(job: Job) -> int | None:

@@ -218,8 +218,7 @@ class Threadlet:
             self.boundary.begin("attached" if self.optimizers.counts else "api")
             self.introduce()
             if (world := program_world()) > self.seat.world_size:
-                told = {"ranks": self.seat.world_size, "world": world, "attempt": self.seat.attempt}
-                self.event("job", {"attached": told})
+                self.event("job", {"attached": world})
         while due := self.boundary.attend():
             for order in due:
                 self.acts.act(order)
