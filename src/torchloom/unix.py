@@ -59,7 +59,7 @@ def same_user(channel: "socket.socket") -> bool:
 
 
 def peer_pid(channel: "socket.socket") -> int:
-    """Return the process that listens at the other end of a unix socket; Linux alone tells."""
+    """Return the process that listens at the other end of a unix socket; on Linux only."""
     import socket
 
     peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)

@@ -400,7 +400,7 @@ def test_removing_everything_needs_a_yes_where_nobody_can_be_asked(
 
     assert main(["rm", "--ended"]) == MISUSE
 
-    message = "loom: this removes 1 jobs; say --yes where nobody can be asked\n"
+    message = "loom: this removes 1 job; give --yes where no terminal can ask\n"
     assert capsys.readouterr().err == message
     assert (state / "runs/a").exists()
 

@@ -43,7 +43,7 @@ _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 def command(**options: Any) -> int:
     """Hurt JOB: by a plan, or by one that is drawn from a seed.
 
-    Exit 1 if a promise is broken, 3 if none is, but nobody can know of some.
+    Exit 1 if a promise is broken, 3 if none is, but some are unknown.
     Only your own jobs, on this host; what lasts is undone, also when this is killed.
     """
     if options["kinds"] == "help":
@@ -143,8 +143,8 @@ def _run(
     faults = tuple(fault.said() for fault in plan)
     head = Head(os.urandom(6).hex(), job, seed, time.time(), len(plan), faults)
     with alone(victim), _logged(victim, head.chaos) as (log, no_log):
-        told = options["against"], settings.environment(), _api(), log, no_log
-        judge = judging.opened(job, victim.folder, *told)
+        place = options["against"], settings.environment(), _api(), log, no_log
+        judge = judging.opened(job, victim.folder, *place)
         until = seconds(options["span"], "--for") if options["span"] else float("inf")
         with Guardian(victim.folder):
             show = (lambda _: None) if options["as_json"] else _tell

@@ -1,4 +1,4 @@
-"""`loom resume`: lift a job's pause, or have one that has ended go on."""
+"""`loom resume`: lift a job's pause, or continue one that has ended."""
 
 import sys
 from typing import TYPE_CHECKING, Any

@@ -110,4 +110,5 @@ def _agree(jobs: list[str], is_all: bool) -> None:
         what = ", ".join(jobs) if len(jobs) <= _NAMED else f"{len(jobs)} jobs"
         agree(f"remove {what} with logs and checkpoints?", "nothing was removed")
     elif is_all:
-        raise UserError(f"this removes {len(jobs)} jobs; say --yes where nobody can be asked")
+        many = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+        raise UserError(f"this removes {many}; give --yes where no terminal can ask")

@@ -188,11 +188,13 @@ def first_error(record: Record) -> str:
         return ""
     if record.error != NONE:
         return _readable(record.error)
-    told = record.first_error
-    if words := told.get("traceback") or (told.get("message") if "last_lines" in told else ""):
-        last = told.get("last_lines")
+    report = record.first_error
+    if words := report.get("traceback") or (
+        report.get("message") if "last_lines" in report else ""
+    ):
+        last = report.get("last_lines")
         more = f"\nthe last lines of its output:\n{last}" if last else ""
-        return f"[rank{told.get('rank')}]: {words}".rstrip() + more
+        return f"[rank{report.get('rank')}]: {words}".rstrip() + more
     failed = [r for r in record.ranks if r.state is AppState.FAILED and r.ended_at]
     if not failed:
         return ""

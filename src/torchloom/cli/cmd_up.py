@@ -62,7 +62,7 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
 
 
 def _await_agent(found: dict[str, Any]) -> None:
-    """Come back when this node can be given jobs: its agent has told the weaver what it has."""
+    """Come back when this node can be given jobs: its agent has registered with the weaver."""
     import time
 
     deadline = time.monotonic() + _REGISTRATION

@@ -78,8 +78,8 @@ class QueuedSubmission(Submission):
 
     def submit_json(self) -> None:
         self._schedule()
-        told = {name: value for name, value in self._shape.items() if name != "created"}
-        echo_json(with_both_states(told))
+        shape = {name: value for name, value in self._shape.items() if name != "created"}
+        echo_json(with_both_states(shape))
 
     def _schedule(self) -> None:
         self._ask()

@@ -47,7 +47,7 @@ def handle_of(record: Record, scheduler: str = "local") -> str:
 
 
 def state_of(record: Record, live: "Live | None") -> str:
-    """Return a job's state: the plane's word while it goes on, else the one of its record."""
+    """Return a job's state: the plane's word while it runs, else the one of its record."""
     return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
 
 
@@ -177,5 +177,5 @@ def cold_starts(record: Record) -> str:
 
 
 def rank_step(rank: RankRecord, known: "Live") -> int | None:
-    """Return the step of a rank: what it wrote down at its end, else what the plane has heard."""
+    """Return the step of a rank: what it wrote at its end, else what the plane knows."""
     return known.get("step") if rank.step is None else rank.step

@@ -62,15 +62,17 @@ def in_words(outcome: dict[str, Any]) -> list[str]:
         return [f"{words.get(outcome['kind'], outcome['kind'])}{where}"]
     payload = outcome["payload"]
     values = payload.get("values") or {payload["name"]: payload["value"]}
-    more = ", held" if payload.get("hold") else ""
-    more += f", undoes {payload['undo']}" if payload.get("undo") else ""
-    if outcome["state"] == "committed":
-        more += ": accepted, not read yet"
+    more = _manner(payload) + (": accepted, not read yet" * (outcome["state"] == "committed"))
     lines = [
         f"{name} {_change(outcome, name, value, len(values))}{where}{more}"
         for name, value in values.items()
     ]
     return lines + _guarded(outcome.get("guard"))
+
+
+def _manner(payload: dict[str, Any]) -> str:
+    held = ", held" if payload.get("hold") else ""
+    return held + (f", undoes {payload['undo']}" if payload.get("undo") else "")
 
 
 def numbers(ranks: Iterable[int]) -> str:

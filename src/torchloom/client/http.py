@@ -107,7 +107,7 @@ class Client:
         return self._one("POST", "/api/links", json={"user": user})
 
     def my_tokens(self) -> list[dict[str, Any]]:
-        """Return the tokens and cookies of whoever asks."""
+        """Return the tokens and cookies of this user."""
         return list(self._pages("/api/me/tokens"))
 
     def logout(self) -> None:

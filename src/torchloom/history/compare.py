@@ -118,7 +118,7 @@ def is_number(value: Any) -> bool:
 
 
 def goal_of(name: str, goals: Mapping[str, Any] | None = None) -> Goal | None:
-    """Return which way a metric is to go: as its run says, else by its name; maybe nobody knows."""
+    """Return which way a metric is to go: as its run says, else by its name, if that says so."""
     said = (goals or {}).get(name)
     if said in ("min", "max"):
         return "min" if said == "min" else "max"

@@ -38,7 +38,7 @@ class NotResumable(UserError):
 
 
 class NoCheckpoint(NotResumable):
-    """A run would start over, and nobody has said that it may."""
+    """A run would start over without having been asked to."""
 
     code = "no_checkpoint"
 
@@ -50,7 +50,7 @@ class NoCheckpoint(NotResumable):
 
 
 class AlreadyComplete(NotResumable):
-    """A run has done all its steps, and nobody has said how far to extend it."""
+    """A run has done all its steps, and no later one was named."""
 
     code = "already_complete"
 
@@ -71,7 +71,7 @@ class Continuation:
     from_scratch: bool = False  # it may start over, where it has no checkpoint
 
     def check(self, job: str, is_complete: bool, newest: int | None) -> None:
-        """Refuse what nobody can have meant, given the step of the newest checkpoint, if any."""
+        """Refuse what cannot have been meant, given the step of the newest checkpoint, if any."""
         if is_complete and self.until is None and self.step is None:
             raise AlreadyComplete(job)
         if self.from_scratch and self.step is not None:
@@ -129,7 +129,7 @@ def going_on(app_id: str, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
 
 
 def anew(request: LaunchRequest, asked: Continuation = AS_IT_WAS) -> LaunchRequest:
-    """Return a new request as one that goes on with the run of its id."""
+    """Return a new request as one that continues the run of its id."""
     record = ended(request.app_id)
     try:
         before = RunFolder.named(request.app_id).request()

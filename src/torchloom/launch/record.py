@@ -78,7 +78,7 @@ class Record:
     deadline: int = 0  # unix seconds when its allocation ends; 0: nobody has said
     first_error: Mapping[str, Any] = field(default_factory=dict)  # by time: rank, words, traceback
     shell: ProcessId | None = None  # the leader of the session that started it
-    step: int | None = None  # that all its ranks had reached at the end, as far as they told
+    step: int | None = None  # that all its ranks had reached at the end, as far as is known
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)

@@ -34,7 +34,7 @@ class Broken:
     report: ErrorReport | None = None
     printed: str = ""  # a traceback
     tail: str = ""  # the last lines of a rank that has left neither
-    is_killed: bool = False  # by somebody else: what it had printed before is not why
+    is_killed: bool = False  # by another process: what it had printed before is not why
     seen: float = field(default_factory=time.time)
 
 
@@ -124,7 +124,7 @@ class Reports:
     def _first(self, reason: str) -> Broken | None:
         """Return who failed first: in the last life that says why, or of all in a crash loop.
 
-        Where somebody killed a rank, that is it: peers complain of the loss only later.
+        Where a rank was killed, that is it: peers complain of the loss only later.
         """
         lives = self._lives if reason.startswith(CRASH_LOOP) else self._lives[::-1]
         for life in lives:

@@ -75,13 +75,13 @@ class Collected:
         rank = str(shard.rank)
         is_lowest = self.lowest in (-1, shard.rank) or shard.rank < self.lowest
         facts = shard.facts if is_lowest else self.facts
-        told = (self.facts.get("not_finite"), shard.facts.get("not_finite"))
+        flags = (self.facts.get("not_finite"), shard.facts.get("not_finite"))
         return Collected(
             shard.world_size,
             {**self.parts, rank: (shard.size, shard.hash)},
             {other: why for other, why in self.failed.items() if other != rank},
             shard.rank if is_lowest else self.lowest,
-            {**facts, "not_finite": True} if any(told) else facts,
+            {**facts, "not_finite": True} if any(flags) else facts,
         )
 
     def fail(self, rank: int, why: str) -> "Collected":

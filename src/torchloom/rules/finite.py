@@ -27,7 +27,7 @@ class Seen:
 
 
 def worse(known: Known, seen: Seen) -> dict[str, Any]:
-    """Return what is known once a rank has told that a loss is not finite any more."""
+    """Return what is known once a rank has reported that a loss is not finite any more."""
     entry = known.get(seen.name)
     is_same = entry is not None and entry["generation"] == seen.generation
     if entry is not None and is_same and entry["ranks"].get(str(seen.rank), seen.step) < seen.step:

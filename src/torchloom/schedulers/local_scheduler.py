@@ -151,8 +151,8 @@ class LocalScheduler(Scheduler[LocalRequest]):
     def resume(self, app_id: str, asked: "Continuation | None" = None) -> None:
         """Have an app that has ended go on, detached, as a new attempt of the same run.
 
-        It goes on from its newest checkpoint, or from that of a step; whether it may is checked by
-        whoever asks.
+        It resumes from its newest checkpoint, or from that of a step; whether it may is checked by
+        the caller.
         """
         self.start(self.resume_dryrun(app_id, asked)).close()
 

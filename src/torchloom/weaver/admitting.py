@@ -44,14 +44,14 @@ class Admitting:
         return _token(self._people.revoke(asked.needed("id"), _author(asked)))
 
     async def link_add(self, asked: Question) -> dict[str, Any]:
-        """The code of a new link, which is never shown again; whoever is unknown becomes a user."""
+        """The code of a new link, which is never shown again; an unknown name becomes a user."""
         name, role, author = asked.needed("user"), asked.text("role"), _author(asked)
         is_new = not self._people.knows(name)
         if role or is_new:
             self._people.put(name, role or ROLES[0], None, author)
         link, code = self._people.add_link(name, author, asked.text("key"))
-        told = {"user": link.user, "role": self._people.role(name), "is_new": is_new}
-        return {**told, "code": code, "expires_at": shapes.when(link.expires_at)}
+        shape = {"user": link.user, "role": self._people.role(name), "is_new": is_new}
+        return {**shape, "code": code, "expires_at": shapes.when(link.expires_at)}
 
     async def link_use(self, asked: Question) -> dict[str, Any]:
         """What a link's code is exchanged for: a cookie, or a token where that is asked for."""

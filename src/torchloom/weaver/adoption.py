@@ -108,7 +108,7 @@ class Adoption:
         else:
             reason = self._reason(record)
             self._reports.job_ended(record.id, _ENDS[record.state], reason, record.step)
-            if reason != record.why():  # whoever reads the folder alone is to know it, too
+            if reason != record.why():  # a reader of the folder alone is to know it, too
                 amended = replace(record, reason=reason)
                 with contextlib.suppress(OSError):
                     RunFolder.named(record.id).write_record(amended)

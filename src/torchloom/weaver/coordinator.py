@@ -26,7 +26,7 @@ from torchloom.weaver.turns import Turns
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How a job is to go on: as this spec, beyond a life of its run."""
+    """How a job is to continue: as this spec, beyond a life of its run."""
 
     spec: Any
     author: str

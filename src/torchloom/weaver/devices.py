@@ -70,9 +70,9 @@ class Devices:
         self._change(self.map.unregister(*(process.id for process in processes)), processes)
 
     def forget(self, *ranks: Rank) -> None:
-        """Take processes out of the map for good, and the devices that they alone told of.
+        """Take processes out of the map for good, and the devices that they alone reported.
 
-        One stays that an agent has introduced, or of which somebody has said how it is.
+        One stays that an agent has introduced, or whose state was set by hand.
         """
         self.leave(*ranks)
         for uuid in {uuid for rank in ranks for uuid in rank.devices} - self._introduced:

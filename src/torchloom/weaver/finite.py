@@ -20,7 +20,7 @@ class Finite:
         self._jobs = jobs
         self._journal = journal
 
-    def told(self, rank: Rank, event: Event) -> None:
+    def report(self, rank: Rank, event: Event) -> None:
         """Take in that a loss of a rank is not finite any more."""
         job = self._jobs.get(rank.job)
         if event.kind != "nan" or job is None or event.head.generation < job.generation:

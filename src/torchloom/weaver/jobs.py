@@ -227,18 +227,18 @@ def _from_a_rank(facts: Mapping[str, Any], job: Job | None) -> dict[str, Any]:
     names = {ATTACHED, REPLICA_OF, TOTAL} | (set() if is_given else {POLICY})
     if job is None or not is_launched(job):
         names |= {"name", "owner"}
-    told = {name: value for name, value in facts.items() if name in names}
-    if ATTACHED in told:  # of this attempt; the next one may have all of its ranks
-        told[ATTACHED] = {"world": told[ATTACHED], "attempt": job.attempt if job else 0}
-    return told
+    taken = {name: value for name, value in facts.items() if name in names}
+    if ATTACHED in taken:  # of this attempt; the next one may have all of its ranks
+        taken[ATTACHED] = {"world": taken[ATTACHED], "attempt": job.attempt if job else 0}
+    return taken
 
 
 def part_of(job: Job) -> int | None:
     """Return how many ranks a job's program has, where not all of them are the job's own."""
-    told = job.facts.get(ATTACHED)
-    if not isinstance(told, dict) or told.get("attempt") != job.attempt:
+    known = job.facts.get(ATTACHED)
+    if not isinstance(known, dict) or known.get("attempt") != job.attempt:
         return None
-    world = told.get("world")
+    world = known.get("world")
     return world if isinstance(world, int) else None
 
 

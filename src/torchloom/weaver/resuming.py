@@ -44,7 +44,7 @@ class EndedMeanwhile(NotResumable):
     def __init__(self, job: Job) -> None:
         super().__init__(
             f"{job.id} is {job.state}: there is no pause to lift any more; "
-            f"`loom resume {job.id}` has it go on as a new attempt"
+            f"`loom resume {job.id}` resumes it as a new attempt"
         )
 
 
@@ -72,7 +72,7 @@ class Resuming:
         return {**answer, "after": after.state if after else None}
 
     async def resume(self, asked: Question) -> dict[str, Any]:
-        """Lift a job's pause, or have one that was released or has ended go on.
+        """Lift a job's pause, or resume one that was released or has ended.
 
         `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
         """
@@ -163,7 +163,7 @@ class Resuming:
 
 
 def continuation(asked: Question) -> Continuation:
-    """Return how a job that has ended is to go on."""
+    """Return how a job that has ended is to be resumed."""
     step, until = asked.number("from_step"), asked.number("until")
     return Continuation(wanted_ranks(asked), step, until, asked.flag("from_scratch"))
 

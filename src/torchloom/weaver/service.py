@@ -151,8 +151,8 @@ class Weaver:
         self.prompting = Prompting(self.jobs, self.ledger, self.commands, self.shelf)
 
     def _connect(self) -> None:
-        """Have the parts tell one another what each must hear of."""
-        self.reports.listen(self.finite.told)  # before what may end the ranks
+        """Have the parts tell one another what each must know of."""
+        self.reports.listen(self.finite.report)  # before what may end the ranks
         self.reports.listen(self.responses.told)
         self.reports.listen(self.experiments.told)
         self.reports.listen(self.prompting.told)

@@ -55,7 +55,7 @@ def job_shape(job: Job, step: int | None, ranks: int | None) -> dict[str, Any]:
 
 
 def warning_of(job: Job) -> str:
-    """Return what somebody who looks at a job should know, beside its state."""
+    """Return what is wrong with a job beside its state, in words."""
     world = part_of(job)
     part = "" if world is None else f"partly attached: its program trains with {world} ranks"
     return "; ".join(filter(None, (part, finite.words(job.facts.get(finite.FACT) or {}))))

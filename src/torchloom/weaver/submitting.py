@@ -134,7 +134,7 @@ class Submitting:
         return {"owner": owner, "workers": limit, "used": state.workers_of(owner)}
 
     def _others(self) -> list[Rank]:
-        """Return the ranks of jobs that the queue has not placed: of one that tells of none, as
+        """Return the ranks of jobs that the queue has not placed: of one that reports none, as
         many as its launch has started."""
         placed = self._turns.queue.placed
         found = [rank for rank in self._roster.living() if rank.job not in placed]

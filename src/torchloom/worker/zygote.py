@@ -183,7 +183,7 @@ def why_cold(order: Order) -> str:
     """Return why an order's program is executed by a keeper that could fork it, if so."""
     try:
         return _why_cold(order.argv, order.env, order.cwd)
-    except OSError:  # no such folder: whoever starts it there says so
+    except OSError:  # no such folder: its start there fails with the reason
         return ""
 
 
@@ -290,7 +290,7 @@ def _descriptors() -> list[str]:
 
 def _stamps() -> dict[str, _Stamp]:
     """Return the state of all imported files: one that is not installed may be copied over with the
-    date of the old one, which its status still tells."""
+    date of the old one, which its status still has."""
     elsewhere = set(_elsewhere().values())
     files = {preload.origin(module) for module in list(sys.modules.values())}
     return {path: _stamp(path)[: None if path in elsewhere else 2] for path in sorted(files - {""})}

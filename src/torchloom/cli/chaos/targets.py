@@ -112,9 +112,9 @@ class Victim:
                 self._log("")
 
     def _log(self, log: str) -> str:
-        told = {"job": self.job, "log": log, "wait": _FOR_A_STEP, "reason": "loom chaos"}
+        facts = {"job": self.job, "log": log, "wait": _FOR_A_STEP, "reason": "loom chaos"}
         try:
-            answer = plane.ask("digest", _FOR_A_STEP + PATIENCE, **told)
+            answer = plane.ask("digest", _FOR_A_STEP + PATIENCE, **facts)
         except (LoomError, OSError) as error:
             return f"no step digest log: {error}"
         is_on = answer["state"] == "applied"

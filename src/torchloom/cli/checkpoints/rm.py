@@ -69,7 +69,7 @@ def _agree(steps: list[int], force: bool, yes: bool) -> None:
         return
     what = f"the checkpoint of step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
     if not sys.stdin.isatty():
-        raise UserError(f"this removes {what}; say --yes where nobody can be asked")
+        raise UserError(f"this removes {what}; give --yes where no terminal can ask")
     more = ", perhaps the newest, from which the job would go on" if force else ""
     click.confirm(f"remove {what}{more}?", abort=True)
 

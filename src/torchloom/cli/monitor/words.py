@@ -39,7 +39,7 @@ WORDS: Mapping[str, Word] = {
     "undo": Word("undo [JOB] [COMMAND]", "take back the last change of knobs", (_AT, _WHY), "job"),
     "setlr": Word("setlr VALUE", "the same as set lr=VALUE", (_AT, "--hold", _WHY, "--wait=")),
     "pause": Word("pause [JOB]", "have all ranks wait at one step", (_AT, _WHY), "job"),
-    "resume": Word("resume [JOB]", "go on after a pause", (_WHY,), "job"),
+    "resume": Word("resume [JOB]", "continue after a pause", (_WHY,), "job"),
     "stop": Word("stop [JOB]", "end its ranks after a step", (_AT, _WHY), "job"),
     "audit": Word("audit [JOB]", "every command, who gave it, what became of it", (), "job"),
     "devices": Word("devices", "every device and the ranks on it"),

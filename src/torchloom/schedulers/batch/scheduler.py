@@ -239,7 +239,7 @@ def _number(job: str) -> tuple[int, str]:
 
 
 def _check_resume(entry: Entry, asked: Continuation) -> None:
-    """Refuse what the engine cannot be told, and what nobody can have meant."""
+    """Refuse what the engine has no option for, and what cannot have been meant."""
     if asked.ranks is not None or asked.step is not None:
         raise NotResumable(
             f"{entry.job} is submitted again as it was, from its newest checkpoint; "

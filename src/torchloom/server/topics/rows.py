@@ -168,8 +168,8 @@ def labels(store: Reading, jobs: list[str]) -> dict[str, dict[str, Any]]:
         found[row.job] |= {name: value for name, value in said.items() if value}
         found[row.job] |= _total(spec.get("hyperparameters") or {})
     for job in store.state.find(Job, id=jobs):  # a loop ends with its data, or before at a limit
-        told = {**_total(job.facts), **found[job.id]}
-        found[job.id] |= {n: min(total, told[n]) for n, total in _total(job.facts).items()}
+        known = {**_total(job.facts), **found[job.id]}
+        found[job.id] |= {n: min(total, known[n]) for n, total in _total(job.facts).items()}
     plain: dict[str, dict[str, Any]] = whole(found)
     return plain
 

@@ -17,7 +17,7 @@ from torchloom.weaver.store.rows import Rank
 
 NOBODYS = ""  # the job of what happens to nodes and devices
 _NODES = 500  # events of nodes that are looked through for those of a job
-_FAILED = 100  # failures that are told, however long ago they were
+_FAILED = 100  # failures that are shown, however long ago they were
 _MISSED = 1000  # events that are told one by one to somebody who comes back
 
 
@@ -102,9 +102,9 @@ def _newest(store: Reading, job: str) -> tuple[list[Draft], Place]:
     state, records = store.state, store.records
     happened = state.last_happened(job, _MISSED) + state.last_happened(NOBODYS, _NODES)
     happened += state.last_happened(job, _FAILED, FAILURES)  # behind however many checkpoints
-    told = records.last_events(job, _MISSED) + records.last_events(job, _FAILED, FAILURES)
+    reported = records.last_events(job, _MISSED) + records.last_events(job, _FAILED, FAILURES)
     ours = {row.seq: row for row in happened if row.seq <= upto[0]}
-    theirs = {row.id: row for row in told if row.id <= upto[1]}
+    theirs = {row.id: row for row in reported if row.id <= upto[1]}
     drafts = [
         *(of_happening(ours[seq]) for seq in sorted(ours)),
         *(of_told(theirs[number]) for number in sorted(theirs)),

@@ -57,7 +57,7 @@ class RecordStore:
     def last_events(
         self, job: str | None = None, limit: int = 100, kinds: Sequence[str] = ()
     ) -> list[Told]:
-        """Return the newest of what was told, oldest first: of some kinds, or of all."""
+        """Return the newest events, oldest first: of some kinds, or of all."""
         query = _of(sa.select(events).order_by(events.c.id.desc()).limit(limit), events, job)
         query = query.where(events.c.kind.in_(kinds)) if kinds else query
         return [Told(**row._mapping) for row in reversed(self._read(query))]

@@ -63,7 +63,7 @@ class Knob:
         return within(self.name, typed(self.name, self.type, value), self.low, self.high)
 
     def shown(self) -> messages.Knob:
-        """Return the knob as the weaver is told of it; what cannot be sent is sent as a text."""
+        """Return the knob as the weaver gets it; what cannot be sent is sent as a text."""
         value: Value = self.value if is_plain(self.value) else repr(self.value)[:_LONGEST]
         return messages.Knob(self.name, value, self.type, self.low, self.high, self.is_offered)
 
@@ -138,7 +138,7 @@ class Knobs:
 class Config(Mapping[str, Any]):
     """The values of the run's config and knobs as they are now; changed from outside only.
 
-    `inside` tells whether a step is under way; a read there, of a value that waits for one or was
+    `inside` returns whether a step is under way; a read there, of a value that waits for one or was
     never read before, is passed on to `read`.
     """
 

@@ -35,7 +35,7 @@ from torchloom.worker.threadlet.stacks import own_stacks
 
 TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
 _RETRY = 0.25
-_SOON = 0.01  # seconds between two looks of somebody who waits for all to be sent
+_SOON = 0.01  # seconds between two looks at whether all is sent
 _CONNECT = 1.0
 _FAREWELL = 1.0  # for what is left at the end
 _CHUNK = 1 << 16

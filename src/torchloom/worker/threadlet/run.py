@@ -18,7 +18,7 @@ from torchloom.worker.threadlet.submitted import Submitted, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
 UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
-OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later go on until that step
+OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later continue until that step
 RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
@@ -115,7 +115,7 @@ class Run:
         """Note numbers; never waits, never raises, reads no tensor.
 
         They are of the step that is given, of the current one within `steps`, and elsewhere of
-        one that is counted here: it goes on when a name comes again. A tensor of one number is
+        one that is counted here: it grows when a name comes again. A tensor of one number is
         kept as it is now and read when its device is done with it.
         """
         if values is not None:
@@ -126,8 +126,8 @@ class Run:
                 return
         if step is None:
             self.add(self._boundary.step if self._inside else self._counted(more), more)
-        elif (told := self._told(step, more)) is not None:
-            self.add(told, more, self._boundary.step)
+        elif (at := self._given_step(step, more)) is not None:
+            self.add(at, more, self._boundary.step)
 
     def _counted(self, row: Mapping[str, Any]) -> int:
         """Return the step of numbers that are logged outside of `steps`, without one."""
@@ -143,7 +143,7 @@ class Run:
         self._names = {**names, **row}
         return self._logged
 
-    def _told(self, step: Any, row: Mapping[str, Any]) -> int | None:
+    def _given_step(self, step: Any, row: Mapping[str, Any]) -> int | None:
         """Return the step that the program gives; nothing for what is none."""
         try:
             at = step if type(step) is int else index(step)

@@ -64,8 +64,8 @@ class Threadlet:
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
         if self.seat.agent:
-            told = (self.register, self.control.hear, self._collect, self.unlinked)
-            self._link = Link(self.seat.agent, *told, self.notes.mend)
+            parts = (self.register, self.control.hear, self._collect, self.unlinked)
+            self._link = Link(self.seat.agent, *parts, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
         os.register_at_fork(after_in_child=self.mute)

@@ -16,7 +16,7 @@ EVENTS, EVENTS_EACH = 2000, 200  # of the job in the database, and more for each
 def nothing_left(found: Evidence) -> Verdict:
     """I8: no process, no shared memory, no half checkpoint that is old."""
     if found.left is None:
-        return unknown("I8", "nobody has looked yet")
+        return unknown("I8", "it was not looked for yet")
     verdict = first("I8", *found.left)
     if verdict.answer is Answer.HELD and not found.is_over:
         return held("I8", "of lives that have ended; the job still runs")

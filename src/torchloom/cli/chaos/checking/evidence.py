@@ -69,7 +69,7 @@ def gather(case: Case, looks: tuple[Look, ...], is_over: bool, whole: bool = Tru
 
 
 def _silent(case: Case, own: tuple[Book, ...]) -> str:
-    """Return why nobody can know what some rank did, if so."""
+    """Return why it is unknown what some rank did, if so."""
     if not any(own):
         return case.no_ledger or _NO_BOOKS
     written = {rank for rank, book in enumerate(own) if book}
