@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from torchloom.client import plane
+from torchloom.client import plane as client
+from torchloom.client.plane import leave
 from torchloom.errors import LoomError
 
 from ..living import until
-from .steering import PATIENCE, SCRIPTS, Job, loom
+from .steering import PATIENCE, SCRIPTS, Job, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 
@@ -42,7 +43,7 @@ def test_arguments_in_the_config_do_not_hide_the_optimizers_lr(start: Callable[.
     with refusal("not_a_knob") as why:
         job.set({"epochs": 1})
     job.passes(10)
-    (listed,) = [knob for knob in plane.ask("knobs", job=job.id) if knob["name"] == "lr"]
+    (listed,) = [knob for knob in client.ask("knobs", job=job.id) if knob["name"] == "lr"]
     job.end()
 
     assert "that no step has read" in why[0]
@@ -59,9 +60,9 @@ def test_a_part_of_a_training_is_not_changed_alone(start: Callable[..., Job]) ->
     with refusal("refused") as why:
         job.set({"lr": 0.01})
     with refusal("refused"):
-        plane.ask("pause", None, job=job.id, wait=PATIENCE)
+        client.ask("pause", None, job=job.id, wait=PATIENCE)
     job.passes(10, range(2))
-    warned = plane.ask("job", job=job.id)["warning"]
+    warned = client.ask("job", job=job.id)["warning"]
     job.end()
 
     assert "partly attached: the program trains with 2 ranks" in why[0]
@@ -76,14 +77,14 @@ def test_what_has_no_step_boundary_is_refused_and_goes_on(start: Callable[..., J
     job.passes(2, range(2))
 
     with refusal("no_boundary") as paused:
-        plane.ask("pause", None, job=job.id, wait=1.0)
+        client.ask("pause", None, job=job.id, wait=1.0)
     with refusal("no_boundary"):
-        plane.ask("set", None, job=job.id, values={"lr": 0.01}, wait=0.5)
+        client.ask("set", None, job=job.id, values={"lr": 0.01}, wait=0.5)
     job.passes(10, range(2))
     audit = job.audit()
     job.end()
 
-    assert "loom launch -n N" in paused[0]
+    assert "have torchloom start them: `loom launch -n N train.py`" in paused[0]
     assert [(one["kind"], one["state"]) for one in audit] == [("pause", "aborted")]
 
 
@@ -104,7 +105,7 @@ def test_the_list_of_knobs_has_the_lr_of_now(start: Callable[..., Job]) -> None:
     job = start("kinds.py", 1, KIND="cosine", PAUSE=0.03).ready()
 
     def now() -> float:
-        (knob,) = [one for one in plane.ask("knobs", job=job.id) if one["name"] == "lr"]
+        (knob,) = [one for one in client.ask("knobs", job=job.id) if one["name"] == "lr"]
         value: float = knob["value"]
         return value
 
@@ -136,6 +137,40 @@ def test_replica_groups_of_one_training_are_not_parted(start: Callable[..., Job]
     for done in untouched:
         assert done == pytest.approx([0.05] * len(done))
     assert moves(first, 0)[at:] == pytest.approx([0.02] * len(moves(first, 0)[at:]))
+
+
+PLAIN = """
+import os, time, torch
+weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+optimizer = torch.optim.SGD([weight], lr=0.05)
+file = open(os.environ["OUT"] + "/rank-0", "w", buffering=1)
+file.write("{}\\n")
+for step in range(1_000_000):
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    file.write(f'[{step}, 0, {{}}, "{weight.item()!r}"]\\n')
+    time.sleep(0.005)
+"""
+
+
+def test_a_single_program_that_starts_cold_is_changed_too_while_its_plane_comes_up(
+    plane: Plane, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    monkeypatch.setenv("LOOM_WARM", "0")
+    leave()
+
+    started = json.loads(loom("run", "--json", "-e", f"OUT={tmp_path}", str(script)))
+    job = Job.of(started["id"], 1, tmp_path)
+    try:
+        told = json.loads(loom("set", "--json", job.id, "lr=0.01"))
+        job.passes(5)
+    finally:
+        job.end()
+
+    done, at = moves(job, 0), told["effective_step"]
+    assert done == pytest.approx([0.05] * at + [0.01] * (len(done) - at))
 
 
 COMPONENT = """

@@ -11,7 +11,7 @@ from torchloom.cli.checkpoints.rm import rm
 from torchloom.cli.checkpoints.verify import verify
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json
-from torchloom.cli.steering import WAIT, tell
+from torchloom.cli.steering import WAIT, ask, tell
 from torchloom.errors import Failure
 
 _HELP = ("-h", "--help")
@@ -37,11 +37,8 @@ def save(
 
     Without JOB the only active one is meant.
     """
-    from torchloom.client import chosen
-
     wishes = {"at": at, "reason": reason, "wait": 0.0 if no_wait else wait}
-    asked = {name: value for name, value in wishes.items() if value is not None}
-    outcome = chosen.ask("checkpoint", None, job=job, **asked)
+    outcome = ask("checkpoint", job=job, **wishes)
     made = outcome.get("checkpoint")
     if as_json:
         echo_json(outcome)

@@ -1,11 +1,9 @@
 """`loom pause`: have all ranks of a job wait at one step."""
 
-from typing import Any
-
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.steering import WAIT, tell
+from torchloom.cli.steering import WAIT, ask, tell
 
 
 @click.command("pause", cls=LoomCommand)
@@ -24,8 +22,5 @@ def command(
     have their devices, and `loom resume` queues the job again. Without JOB the only active one is
     meant.
     """
-    from torchloom.client import chosen
-
     wishes = {"reason": reason, "at": at, "release": release or None, "wait": wait}
-    asked: dict[str, Any] = {name: value for name, value in wishes.items() if value is not None}
-    tell(chosen.ask("pause", None, job=job, **asked), as_json)
+    tell(ask("pause", job=job, **wishes), as_json)

@@ -1,13 +1,10 @@
 """`loom set`: change knobs of a running job, at one step on all ranks."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json, table
-from torchloom.cli.steering import WAIT, numbers, shown, split, tell
+from torchloom.cli.steering import WAIT, ask, numbers, shown, split, tell
 from torchloom.errors import UserError
 
 _PROMISE = 1.0  # seconds to wait for a change whose step may be far
@@ -64,26 +61,17 @@ def command(
     elif undo is not None:
         if values or alone:
             raise UserError("--undo brings its own values; leave the others out")
-        _ask("undo", job, {**facts, "command": undo}, as_json)
+        tell(ask("undo", job=job, **facts, command=undo), as_json)
     elif values:
-        _ask("set", job, {**facts, **wishes, "values": values}, as_json)
+        tell(ask("set", job=job, **facts, **wishes, values=values), as_json)
     elif alone or at is not None or reason:
         raise UserError("nothing to set; write NAME=VALUE, such as lr=0.03")
     else:
         _list(job, wait, as_json)
 
 
-def _ask(name: str, job: str, facts: Mapping[str, Any], as_json: bool) -> None:
-    from torchloom.client import chosen
-
-    said = {name: value for name, value in facts.items() if value is not None}
-    tell(chosen.ask(name, None, job=job, **said), as_json)
-
-
 def _list(job: str, wait: float | None, as_json: bool) -> None:
-    from torchloom.client import chosen
-
-    knobs = chosen.ask("knobs", None, job=job, **({} if wait is None else {"wait": wait}))
+    knobs = ask("knobs", job=job, wait=wait)
     if as_json:
         echo_json(knobs)
     else:

@@ -43,6 +43,31 @@ def value_of(text: str) -> Any:
         return text
 
 
+def ask(name: str, **facts: Any) -> Any:
+    """Ask the plane that was chosen, as long as it takes; what is None was not given.
+
+    One that a run has just started may not be up yet.
+    """
+    from torchloom.client import chosen, plane
+    from torchloom.client.errors import NoPlane
+
+    given = {fact: value for fact, value in facts.items() if value is not None}
+    try:
+        return chosen.ask(name, None, **given)
+    except NoPlane:
+        if not _has_active_run():
+            raise
+    plane.find_or_start()
+    return chosen.ask(name, None, **given)
+
+
+def _has_active_run() -> bool:
+    from torchloom.launch import catalog
+    from torchloom.settings import wants_plane
+
+    return wants_plane() and any(not record.is_over() for record in catalog.records())
+
+
 def tell(outcome: dict[str, Any], as_json: bool) -> None:
     """Say what became of a command."""
     if as_json:

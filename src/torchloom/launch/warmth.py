@@ -12,7 +12,7 @@ from torchloom.launch import warm
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.probe import locate, probe
 from torchloom.launch.python_command import PythonCommand
-from torchloom.launch.variables import STORE_VARIABLE
+from torchloom.launch.variables import STORE_VARIABLE, UPLINK_VARIABLE
 
 COLD: Final = "cold"  # the keeper is to be a plain fork
 _START = Path(__file__).parent.parent / "worker" / "start.py"  # what runs a program in a fresh one
@@ -51,8 +51,9 @@ class Warmth:
         return self._cold(found.why)
 
     def words(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Sequence[str]:
-        """Return what is executed: with an entry of ours in between where the ranks need it."""
-        if self.is_warm or STORE_VARIABLE not in env:
+        """Return what is executed: by an entry of ours where ranks meet or are watched."""
+        is_seen = env.get(UPLINK_VARIABLE) and env.get("LOOM_ATTACH") != "0"
+        if self.is_warm or not (is_seen or STORE_VARIABLE in env):
             return argv
         command = PythonCommand.parse(argv)
         if command is None or not _has_ours(command, env, cwd):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Ambiguous, NotFound, shorten
+from torchloom.launch import catalog
 from torchloom.rules.command import Command, Entry, Kind, NotAKnob, Status
 from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of
@@ -78,7 +79,7 @@ class Acting:
                 return job, checked(job, ranks, asked.mapping("values"))
             except (NoKnobs, NotAKnob, NotFound):
                 if time.monotonic() >= deadline and not self._has_boundary(job):
-                    raise NoBoundary(job, patience) from None
+                    raise self._no_boundary(job, patience) from None
                 if time.monotonic() >= deadline or not self._is_beginning(ranks):
                     raise
             await asyncio.sleep(_LOOK)
@@ -203,7 +204,7 @@ class Acting:
         patience = asked.seconds("wait", _PATIENCE, _MOST)
         entry = await self._weaver.commands.ask(job.id, command, patience)
         if entry.status is Status.ACCEPTED and patience and not self._has_boundary(job):
-            error = NoBoundary(job, patience)
+            error = self._no_boundary(job, patience)
             self._weaver.commands.withdraw(job.id, command.id, str(error))
             raise error
         return self._answer(asked, job, entry)
@@ -211,6 +212,11 @@ class Acting:
     def _has_boundary(self, job: Job) -> bool:
         """Tell whether a rank of a job has come to where commands act."""
         return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
+
+    def _no_boundary(self, job: Job, waited: float) -> NoBoundary:
+        runs = catalog.everything()
+        inner = [run.id for run in runs if run.parent == job.id and not run.is_over()]
+        return NoBoundary(job, waited, inner)
 
     def _check_replicas(self, job: Job) -> None:
         """Refuse what would change one replica group of a training and not the others."""

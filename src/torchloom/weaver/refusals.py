@@ -1,6 +1,6 @@
 """What a job is not told, or does not do, and why: for those who act and those who only foresee."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torchloom.errors import Failure, UserError
 from torchloom.weaver.jobs import SAVING, is_launched
@@ -29,16 +29,23 @@ class JobReleased(UserError):
 
 
 class NoBoundary(UserError):
-    """No rank of the job has come to a step boundary, where commands act."""
+    """No rank of the job has come to a step boundary, where commands act.
+
+    `inner` are the jobs that a launcher inside it has started; theirs are the ranks.
+    """
 
     code = "no_boundary"
 
-    def __init__(self, job: Job, waited: float) -> None:
+    def __init__(self, job: Job, waited: float, inner: Sequence[str]) -> None:
+        remedy = (
+            "if it is still at its set-up, give it time with --wait; if it starts its ranks by a"
+            " launcher of its own, have torchloom start them: `loom launch -n N train.py`"
+        )
+        if inner:
+            remedy = f"its ranks are those of {', '.join(inner)}: name that job"
         super().__init__(
             f"no rank of {job.id} has come to a step boundary within {waited:g} s, and nothing was"
-            " changed. Commands act between steps of torch's optimizers, or of run.steps, in"
-            " processes that torchloom started or that call loom.init(): start the program itself,"
-            " `loom launch -n N train.py`; if it is still at its set-up, give it time with --wait"
+            f" changed; {remedy}"
         )
 
 
