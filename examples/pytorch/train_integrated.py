@@ -23,6 +23,7 @@ import torchloom as loom
 def main() -> None:
     """Tell two crescents of points apart; every rank draws its own."""
     parser = argparse.ArgumentParser(description="Tell two crescents of points apart.")
+    parser.add_argument("--project", default="crescents")
     parser.add_argument("--replica-id", default="", help="the replica group this rank belongs to")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--lr", type=float, default=0.1)
@@ -39,7 +40,7 @@ def main() -> None:
 
 def train(options: argparse.Namespace, rank: int, world: int) -> None:
     """Run the training loop of one rank, between two steps of which anything may change."""
-    run = loom.init(project="crescents", replica=options.replica_id)
+    run = loom.init(project=options.project, replica=options.replica_id)
     run.knob("temperature", 1.0, min=0.05, max=20.0)  # how sure the model must be of itself
     run.on("temperature", lambda value: print(f"rank {rank}: temperature {value}", flush=True))
 

@@ -116,6 +116,7 @@ def test_alone_without_an_accelerator_the_environment_has_no_ranks(loom: Any, sc
         "LOOM_PAGE",
         "LOOM_PYTHON",
         "LOOM_ROLE",
+        "LOOM_THREADLET_OWNER",
         "PET_LOG_DIR",
         "PYTHONUNBUFFERED",
         "THP_MEM_ALLOC_ENABLE",
@@ -348,16 +349,15 @@ def test_a_progress_bar_of_a_rank_is_seen_while_it_moves(loom: Any, script: Scri
     process = loom.start("run", "-n", "2", name, bufsize=0)
 
     shown = b""
-    while not (b"[rank0]: 20%\r" in shown and b"[rank1]: 20%\r" in shown):
+    while not (b"[rank0]: 30%" in shown and b"[rank1]: 30%" in shown):
         more = os.read(process.stdout.fileno(), 100)
         assert more, shown
         shown += more
     Path("seen").touch()
     rest, _ = process.communicate(timeout=60)
 
-    assert sorted((shown + rest).replace(b"\n", b"").split(b"\r")) == sorted(
-        [b"", *(b"[rank%d]: %d0%%" % (rank, part) for rank in (0, 1) for part in (1, 2, 3))]
-    )
+    states = [b"[rank%d]: %d0%%" % (rank, part) for rank in (0, 1) for part in (1, 2, 3)]
+    assert set((shown + rest).splitlines()) <= set(states)
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

@@ -170,7 +170,7 @@ def test_runs_are_compared_by_which_way_their_metrics_are_to_go_one_of_them_stil
         jobs = json.loads(loom("ls", "--json"))
         new = {job["name"]: job for job in jobs if job["id"] not in before}
         states = {name: job["state"] for name, job in new.items()}
-        is_right = states == {"ended": "SUCCEEDED", "running": "RUNNING"}
+        is_right = states == {"ended": "COMPLETED", "running": "RUNNING"}
         return [new[name]["id"] for name in logged] if is_right else []
 
     def compared() -> dict[str, Any]:

@@ -108,13 +108,14 @@ def test_who_breaks_off_while_the_job_waits_takes_it_out_of_the_queue(
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as following:
         until(lambda: door.ask("queue"), PATIENCE)
         assert following.stderr is not None
-        said = [following.stderr.readline() for _ in range(2)]
+        said = [following.stderr.readline() for _ in range(3)]
         following.send_signal(signal.SIGTERM)
         code = following.wait(PATIENCE)
     left = door.ask("queue")
     loom("stop", "--now", first["id"])
 
-    assert "waits for room" in said[1]
+    assert "/jobs/" in said[1]
+    assert "waits for room" in said[2]
     assert (code, left) == (128 + signal.SIGTERM, [])
 
 

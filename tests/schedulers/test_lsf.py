@@ -71,7 +71,7 @@ def test_refusals_limits_stops_and_arrays_are_told_in_lsfs_own_words(jobs: LsfJo
     said = jobs.said("logs", nowhere)
     assert re.search(r"loom: n\d has no usable /nowhere/python: submit with one", said)
     assert (limit["state"], limit["reason"]) == ("FAILED", "time_limit")
-    assert waits["state"] == "PENDING"
+    assert waits["state"] == "QUEUED"
     assert waits["reason"].startswith("held: The job was suspended by the user")
     assert stopped == f"{held} CANCELLED\n{polite} CANCELLED\n"
     assert jobs.shown(polite)["reason"] == "cancelled_by_user"  # it was asked, not killed

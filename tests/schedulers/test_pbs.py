@@ -65,8 +65,8 @@ def test_refusals_failures_limits_and_stops_are_told_in_pbs_words(jobs: PbsJobs)
 
     assert (bad.returncode, "qsub: Unknown queue" in bad.stderr) == (1, True)
     assert [(one["state"], one["reason"]) for one in waits] == [
-        ("PENDING", "held: Insufficient amount of resource: ncpus"),
-        ("PENDING", "dependency: Insufficient amount of resource: ncpus"),
+        ("QUEUED", "held: Insufficient amount of resource: ncpus"),
+        ("QUEUED", "dependency: Insufficient amount of resource: ncpus"),
     ]
     assert stopped == f"{held} CANCELLED\n{running} CANCELLED\n"
     assert [(one["state"], one["reason"]) for one in ended] == [

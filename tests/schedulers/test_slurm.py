@@ -103,7 +103,7 @@ def test_refusals_failures_and_stops_are_told_in_slurms_own_words(jobs: SlurmJob
     assert nowhere["state"] == "FAILED"
     said = jobs.said("logs", nowhere["handle"])
     assert re.search(r"loom: n\d has no usable /nowhere/python: submit with one", said)
-    assert (waits["state"], waits["reason"]) == ("PENDING", "BeginTime")
+    assert (waits["state"], waits["reason"]) == ("QUEUED", "BeginTime")
     assert stopped == f"{held} CANCELLED\n{running} CANCELLED\n"
 
 
@@ -268,7 +268,7 @@ def test_a_hundred_jobs_are_listed_with_one_question(jobs: SlurmJobs) -> None:
 
     rows = json.loads(jobs.said("ls", "-s", "slurm", "--json"))
 
-    assert len([row for row in rows if row["state"] == "PENDING"]) == 100
+    assert len([row for row in rows if row["app_state"] == "PENDING"]) == 100
     assert [row["id"] for row in rows] == sorted((row["id"] for row in rows), key=int)[::-1]
     assert count.read_text().count("\n") == 1
 

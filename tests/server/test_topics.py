@@ -201,7 +201,7 @@ def test_a_timeline_has_every_event_once_over_a_lost_connection(
         page.sub("t", "timeline", teller.job)
         page.until(lambda page: page.state["t"]["items"])
         teller.happens(1, "nan", 2, name="loss")
-        page.until(lambda page: "nan" in titles(page))
+        page.until(lambda page: "loss is not finite" in titles(page))
     teller.happens(0, "custom", 3)
     until(teller.is_stored, PATIENCE)
     with page.open(server):

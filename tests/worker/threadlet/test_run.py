@@ -42,7 +42,8 @@ def test_rank_0_reports_how_many_steps_a_loop_with_a_length_has(
 
     ranks.agent.wait(Goodbye)
     told = [event for event in ranks.agent.of(Event) if event.kind == "job"]
-    assert [event.facts["total_steps"] for event in told] == totals
+    found = [event.facts["total_steps"] for event in told if "total_steps" in event.facts]
+    assert found == totals
 
 
 def test_the_step_behind_which_a_program_leaves_its_loop_is_counted(ranks: Ranks) -> None:

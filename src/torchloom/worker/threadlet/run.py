@@ -72,7 +72,8 @@ def init(
             threadlet.event("job", names_of_a_stranger())
     if replica != "":
         current().join(str(replica))
-        current().event("job", {"replica_of": project or _run.project})
+        if named := project or _run.project:  # without one no other run can belong to it
+            current().event("job", {"replica_of": named})
     for name, value in (config or {}).items():
         current().knobs.configure(name, _run.submitted.hyperparameters.get(name, value))
     if config or _run.submitted.knobs:

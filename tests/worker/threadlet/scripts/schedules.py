@@ -5,6 +5,7 @@ It prints the weights it ends with, to the last bit, and the lr that each step u
 
 import json
 import os
+import sys
 import time
 
 import torch
@@ -181,3 +182,5 @@ weights = [p.detach().numpy().tobytes().hex() for p in (*model.parameters(), *ot
 left = [float(group["lr"]) for group in optimizer.param_groups]
 seen = used_by_hook if os.environ.get("WATCH") == "1" else used
 print(json.dumps({"weights": weights, "left": left, "used": seen, "calls": state["calls"]}))
+if "torchloom.worker.threadlet.threadlet" in sys.modules:
+    sys.modules["torchloom.worker.threadlet.threadlet"].current().close()  # a fork leaves without
