@@ -53,6 +53,22 @@ def test_a_program_that_puts_its_config_into_its_optimizer_gets_no_change_twice(
     assert noted["moves"] == pytest.approx([lr * w for lr, w in zip(wanted, warm, strict=True)])
 
 
+def test_a_program_that_does_so_for_its_next_step_gets_no_change_twice_either(
+    ranks: Ranks,
+) -> None:
+    agent = ranks.agent
+    running = ranks.start("config.py", MODE="late")
+    agent.wait_for_boundaries(1, "weight_decay")
+
+    (down,) = agent.set(1, "lr", 0.125)
+    (up,) = agent.set(1, "lr", 0.25)
+    noted = lasting(ranks, running)
+
+    steps = range(len(noted["moves"]))
+    wanted = [0.5 if s < down.step else 0.125 if s < up.step else 0.25 for s in steps]
+    assert noted["moves"] == pytest.approx(wanted)
+
+
 def test_what_a_step_did_not_use_is_no_silent_success(ranks: Ranks) -> None:
     agent = ranks.agent
     running = ranks.start("config.py", MODE="pinned")

@@ -271,8 +271,8 @@ def program_world() -> int:
 
 
 def _ratio(knob: Knob | None, value: Value) -> float | None:
-    """Return by how much a value of the config changes that steps read, where that is a number."""
-    if knob is None or not knob.is_read:
+    """Return by how much a value of the config changes, where that is a number."""
+    if knob is None:
         return None
     before = knob.value
     if not (isinstance(before, int | float) and isinstance(value, int | float) and before):

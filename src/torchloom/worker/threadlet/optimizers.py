@@ -40,7 +40,7 @@ Turn = tuple[Key, Rule | None, Rule | None]  # what it followed before, and what
 class ArmedChange:
     """A change that the next step of an optimizer is to follow.
 
-    Where steps read a value of the config with this name, `ratio` is by how much that changed.
+    Where the config has a value of this name, `ratio` is by how much that changed.
     """
 
     change: Change
@@ -72,6 +72,7 @@ class Known:
     rules: dict[tuple[int, str], Rule] = field(default_factory=dict)
     armed: list[ArmedChange] = field(default_factory=list)
     taken: list[TakenChange] = field(default_factory=list)
+    unsure: list[TakenChange] = field(default_factory=list)  # the next step tells who follows them
     used: dict[tuple[int, str], Value] = field(default_factory=dict)
     past: OrderedDict[tuple[str, str], list[Turn]] = field(default_factory=OrderedDict)
 
@@ -240,6 +241,7 @@ class Optimizers:
 
     def _replace(self, known: Known) -> None:
         armed, known.armed = known.armed, []
+        self._leave_to_the_program(known)
         known.taken += [self._plan(known, one) for one in armed]  # what a failed step left, too
         groups = known.groups()
         for (at, name), rule in known.rules.items():
@@ -260,7 +262,20 @@ class Optimizers:
         elif (past := known.before(change.wish.undo, name)) is not None:
             new = past
         known.turn(change.id, name, list(zip(keys, rules, new, strict=True)))
-        return TakenChange(armed, keys, before, is_own)
+        taken = TakenChange(armed, keys, before, is_own)
+        if armed.ratio is not None and not (is_own or hold):
+            known.unsure.append(taken)
+        return taken
+
+    def _leave_to_the_program(self, known: Known) -> None:
+        """Drop the rules of changes that the program itself made in the step before."""
+        unsure, known.unsure = known.unsure, []
+        groups = known.groups()
+        for one in unsure:
+            if _is_followed(one.armed, _value(groups, one.keys[0])):
+                change, name = one.armed.change.id, one.armed.name
+                turns: list[Turn] = [(key, old, None) for key, old, _ in known.past[change, name]]
+                known.turn(change, name, turns)
 
     def _report(self, known: Known) -> None:
         """Say of the changes that this step followed what it found; a difference is an event."""
@@ -326,7 +341,7 @@ class Optimizers:
         """Have the optimizer's next step use the value, and all later ones.
 
         A program that puts the value of its config into its optimizers needs no help for that. It
-        is known by its next step, in which its own value has changed by the `ratio`, too.
+        is known by its next step, or the one after: its own value has changed by the `ratio`, too.
         """
         known = self.find(name)
         if known is None:

@@ -32,6 +32,8 @@ def train(step):
     weight.grad = torch.ones_like(weight)
     optimizer.step()
     moves.append(before - weight.item())
+    if MODE == "late":  # for the next step
+        optimizer.param_groups[0]["lr"] = run.config["lr"]
     time.sleep(0.002)
 
 
