@@ -22,9 +22,9 @@ from torchloom.weaver.checkpoints import Checkpoints
 from torchloom.weaver.commands import Commands
 from torchloom.weaver.coordinator import Coordinator
 from torchloom.weaver.devices import Devices
+from torchloom.weaver.divergence import Finite
 from torchloom.weaver.errands import Errands
 from torchloom.weaver.experiments import Experiments
-from torchloom.weaver.finite import Finite
 from torchloom.weaver.guards import Guards
 from torchloom.weaver.hangs import Hangs
 from torchloom.weaver.ingest import Ingest
