@@ -194,8 +194,8 @@ class Optimizers:
             return
         self._inside = False
         try:
-            if self._asked:
-                self._report(self._known[id(optimizer)])
+            if self._asked and (known := self._known.get(id(optimizer))) and known.taken:
+                self._report(known)
             if self._kept:
                 self._put_back()
             if self.counts:
