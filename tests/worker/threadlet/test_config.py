@@ -35,11 +35,12 @@ def test_an_optimizers_knob_goes_before_a_config_entry_of_its_name(ranks: Ranks)
     assert (applied.before, applied.after) == (0.5, 0.125)
 
 
+@pytest.mark.parametrize("mode", ["follows", "late"])
 def test_a_program_that_puts_its_config_into_its_optimizer_gets_no_change_twice(
-    ranks: Ranks,
+    ranks: Ranks, mode: str
 ) -> None:
     agent = ranks.agent
-    running = ranks.start("config.py", MODE="follows")
+    running = ranks.start("config.py", MODE=mode)
     agent.wait_for_boundaries(1, "weight_decay")
 
     (down,) = agent.set(1, "lr", 0.125)
@@ -48,25 +49,9 @@ def test_a_program_that_puts_its_config_into_its_optimizer_gets_no_change_twice(
 
     steps = range(len(noted["moves"]))
     wanted = [0.5 if s < down.step else 0.125 if s < up.step else 0.25 for s in steps]
+    warm = [1.0 if mode == "late" else min(1.0, (step + 1) / 4) for step in steps]
     assert noted["shown"] == wanted
-    warm = [min(1.0, (step + 1) / 4) for step in steps]
     assert noted["moves"] == pytest.approx([lr * w for lr, w in zip(wanted, warm, strict=True)])
-
-
-def test_a_program_that_does_so_for_its_next_step_gets_no_change_twice_either(
-    ranks: Ranks,
-) -> None:
-    agent = ranks.agent
-    running = ranks.start("config.py", MODE="late")
-    agent.wait_for_boundaries(1, "weight_decay")
-
-    (down,) = agent.set(1, "lr", 0.125)
-    (up,) = agent.set(1, "lr", 0.25)
-    noted = lasting(ranks, running)
-
-    steps = range(len(noted["moves"]))
-    wanted = [0.5 if s < down.step else 0.125 if s < up.step else 0.25 for s in steps]
-    assert noted["moves"] == pytest.approx(wanted)
 
 
 def test_what_a_step_did_not_use_is_no_silent_success(ranks: Ranks) -> None:
