@@ -71,3 +71,15 @@ def test_config_that_no_step_reads_is_neither_listed_nor_changed() -> None:
     assert list(knobs_of(ranks)) == ["lr"]
     with pytest.raises(NotAKnob, match="no step has read"):
         checked(Job("job"), ranks, {"epochs": 1})
+
+
+def test_config_that_one_of_the_training_ranks_has_not_read_is_not_changed() -> None:
+    read = {**LR, "name": "temperature", "value": 0.7}
+    unread = {**read, "is_used": False}
+    ranks = [Rank("job", "trainer", 0, 0, "a", knobs=[read])]
+    newcomer = Rank("job", "trainer", 1, 0, "b", knobs=[unread])
+    judge = Rank("job", "evaluator", 0, 0, "c", knobs=[unread])
+
+    assert checked(Job("job"), [*ranks, judge], {"temperature": 0.5}) == {"temperature": 0.5}
+    with pytest.raises(NotAKnob, match="no step has read"):
+        checked(Job("job"), [*ranks, newcomer], {"temperature": 0.5})

@@ -33,6 +33,7 @@ from torchloom.weaver.wire import ID, wrapped
 
 SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
+_YOUNG = 3.0  # seconds in which the first step of a life may not be over
 _LOOK = 0.05  # seconds between two looks at the knobs of a job that begins
 
 
@@ -77,10 +78,11 @@ class Acting:
             ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
             try:
                 return job, checked(job, ranks, asked.mapping("values"))
-            except (NoKnobs, NotAKnob, NotFound):
+            except (NoKnobs, NotAKnob, NotFound) as error:
+                is_young = isinstance(error, NotAKnob) and _are_young(ranks)
                 if time.monotonic() >= deadline and not self._has_boundary(job):
                     raise self._no_boundary(job, patience) from None
-                if time.monotonic() >= deadline or not self._is_beginning(ranks):
+                if time.monotonic() >= deadline or not (is_young or self._is_beginning(ranks)):
                     raise
             await asyncio.sleep(_LOOK)
 
@@ -252,6 +254,11 @@ class Acting:
         row = next(r for r in self._weaver.ledger.audit(job.id) if r.id == entry.id)
         guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
         return shapes.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
+
+
+def _are_young(ranks: list[Rank]) -> bool:
+    """Tell whether a rank has lived so short that its first step may still read its config."""
+    return any(time.time() - rank.registered_at < _YOUNG for rank in ranks)
 
 
 def _state(said: str) -> DeviceState:

@@ -111,14 +111,20 @@ def checked(job: Job, ranks: list[Rank], values: dict[str, Any]) -> dict[str, An
         raise BadValue("nothing to set; write NAME=VALUE")
     if not known:
         raise NoKnobs(f"job {job.id} has no knobs: no rank has told of one")
-    unread = {knob["name"] for rank in ranks for knob in rank.knobs}
     for name in values:
-        if name not in known and name in unread:
+        if _is_unread(name, ranks):
             raise NotAKnob(name)
         if name not in known:
             remedy = f"there are {', '.join(known)}"
             raise NotFound("knob", name, known, remedy)
     return {name: _value(known[name], value) for name, value in values.items()}
+
+
+def _is_unread(name: str, ranks: Iterable[Rank]) -> bool:
+    """Tell whether a rank has this in its config alone, though it is one of those that train."""
+    having = [(rank.role, knob) for rank in ranks for knob in rank.knobs if knob["name"] == name]
+    used = {role for role, knob in having if knob.get("is_used", True)}
+    return any(role in used or not used for role, knob in having if not knob.get("is_used", True))
 
 
 def _value(knob: dict[str, Any], value: Any) -> Any:

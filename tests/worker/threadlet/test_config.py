@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from torchloom.bus.messages import Applied, Event, Refused, Register
+from torchloom.worker.threadlet.threadlet import Threadlet
 
 from ...living import until
 from .conftest import Ranks
@@ -120,6 +121,20 @@ def test_a_change_that_is_set_again_before_a_read_has_come_to_nothing(ranks: Ran
 
     assert refused.why == "clip was set again before a step had read it"
     assert {clip for _, clip, _ in noted["clips"]} == {3.0}
+
+
+def test_a_newcomer_knows_what_the_steps_of_its_peers_read() -> None:
+    peer, newcomer = Threadlet({}), Threadlet({})
+    for one in (peer, newcomer):
+        one.knobs.configure("temperature", 0.7)
+        one.knobs.configure("epochs", 400)
+    knob = peer.knobs.get("temperature")
+    assert knob is not None
+    peer.acts.read(knob)
+
+    newcomer.catch_up(5, peer.orders())
+
+    assert _used(newcomer.register()) == _used(peer.register()) == {"temperature"}
 
 
 def _used(registered: Register) -> set[str]:

@@ -50,7 +50,7 @@ class Change:
         return self.command.rpartition("/")[0] or self.command
 
     def done(self, name: str, step: int, before: Value, after: Value) -> None:
-        """Note that one knob has its new value, from this step on; the first word counts."""
+        """Note that one knob has its new value, from this step on; it is noted once."""
         if name in self.after:
             return
         self.before[name], self.after[name] = before, after

@@ -1,7 +1,7 @@
 """Values that may be changed while the job runs: their types, their ranges, who is told."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,6 +88,16 @@ class Knobs:
 
     def shown(self) -> tuple[messages.Knob, ...]:
         return tuple(knob.shown() for knob in list(self._knobs.values()))
+
+    def read_names(self) -> list[str]:
+        """Return which values steps have read."""
+        return [name for name, knob in list(self._knobs.items()) if knob.is_read]
+
+    def mark_read(self, names: Iterable[str]) -> None:
+        """Take over from a peer of the same program which values its steps read."""
+        for name in names:
+            if (knob := self._knobs.get(name)) is not None:
+                knob.is_read = True
 
     def get(self, name: str) -> Knob | None:
         """Return what has this name, be it a knob or a value of the config."""

@@ -184,11 +184,13 @@ class Threadlet:
             for order in self.boundary.decided()
         ]
         done = [list(msgspec.structs.astuple(change)) for change in self.acts.changes]
-        return {"rules": self.optimizers.state(), "done": done, "ahead": ahead}
+        read = self.knobs.read_names()
+        return {"rules": self.optimizers.state(), "done": done, "ahead": ahead, "read": read}
 
     def catch_up(self, step: int, orders: Mapping[str, Any]) -> None:
         """Be at a peer's step, in the place of a rank that was there, with what the peer obeys."""
         self._begun = True
+        self.knobs.mark_read(orders.get("read", ()))
         self.go_on(step, orders["rules"])
         known = {change.command for change in self.acts.changes}  # where this is done twice
         for change in (Planned(*told) for told in orders["done"]):
