@@ -99,6 +99,10 @@ def _no_slurmd() -> str:
     return _absent("slurmctld", "slurmd", "munged", "salloc", "srun")
 
 
+def _no_root() -> str:
+    return "" if os.geteuid() == 0 else "only root can act as another user"
+
+
 def _no_bash() -> str:
     return _absent("bash")
 
@@ -167,6 +171,7 @@ PROBES: Mapping[str, Callable[[], str]] = {
     "mpi": _no_mpi,
     "mpich": _no_mpich,
     "netns": _no_netns,
+    "root": _no_root,
     "s3": _no_s3,
     "slurm": _no_slurm,
     "slurmd": _no_slurmd,

@@ -7,6 +7,9 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"  # where ranks of one host meet; nothing binds to all addresses
 LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1", "localhost.localdomain")
 INSIDE_VARIABLE = "LOOM_INSIDE"  # 1: a command that was sent into an engine's job
+_LASTING = ("/tmp", "/var/tmp")  # local folders that outlive a job
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LONGEST_POINTER = 10_000  # bytes
 LOCAL_HOST_NAME = "localhost"  # what TorchX puts into TORCHX_RANK0_HOST on one machine
 
 
@@ -32,20 +35,81 @@ def runs_dir() -> Path:
 
 
 def runtime_dir() -> Path:
-    """Return the short local folder (0700) for sockets and what must not be on a network disk."""
+    """Return the short local folder (0700) for sockets and what must not be on a network disk.
+
+    TMPDIR does not count where it can be avoided: batch systems give each job one of its own and
+    remove it at the job's end, and all jobs of a user on a host share the plane.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.access(base, os.W_OK):
+    if base and _is_ours(Path(base)) and os.access(base, os.W_OK):
         return Path(base) / "torchloom"
     import tempfile
 
-    return Path(tempfile.gettempdir()) / f"torchloom-{os.getuid()}"
+    lasting = next((path for path in _LASTING if os.access(path, os.W_OK)), tempfile.gettempdir())
+    return Path(lasting) / f"torchloom-{os.getuid()}"
 
 
 def plane_dir() -> Path:
-    """Return the local folder for the sockets of the plane that serves this state folder."""
+    """Return the local folder for the sockets of the plane that serves this state folder.
+
+    The state folder names it, so that shells of one user find the same plane whatever their
+    XDG_RUNTIME_DIR is. A name of another host or boot, or of a folder that is not ours alone, is
+    ignored; then it is in the runtime folder of this shell.
+    """
     import zlib
 
-    return runtime_dir() / f"plane-{zlib.crc32(os.fsencode(loom_home())):08x}"
+    name = f"plane-{zlib.crc32(os.fsencode(loom_home())):08x}"
+    named = _named_folder(plane_pointer())
+    return named if named is not None and named.name == name else runtime_dir() / name
+
+
+def plane_pointer() -> Path:
+    """Return the file of the state folder that names the folder of the plane's sockets here."""
+    return loom_home() / "plane" / f"{os.uname().nodename}.lock"
+
+
+def boot_id() -> str:
+    """Return what names this boot of this machine; nothing where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _named_folder(pointer: Path) -> Path | None:
+    """Return the folder that a pointer of ours names, if it is there and ours alone."""
+    try:
+        fd = os.open(pointer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            found = os.fstat(fd)
+            if found.st_uid != os.getuid() or found.st_mode & 0o022:
+                return None
+            host, boot, place = file.read(_LONGEST_POINTER).split(b"\n")[:3]
+    except (OSError, ValueError):
+        return None
+    here = (os.fsencode(os.uname().nodename), boot_id().encode())
+    folder = Path(os.fsdecode(place))
+    is_ours = (host, boot) == here and folder.is_absolute()
+    return folder if is_ours and all(map(_is_private, (folder.parent, folder))) else None
+
+
+def _is_private(folder: Path) -> bool:
+    """Tell whether a folder is there, no link, ours and closed to others."""
+    import stat
+
+    try:
+        found = folder.lstat()
+    except (OSError, ValueError):
+        return False
+    is_closed = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    return is_closed and found.st_uid == os.getuid()
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def wants_plane() -> bool:

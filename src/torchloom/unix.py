@@ -34,6 +34,29 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
+def open_private(folder: Path) -> int:
+    """Return a descriptor of a folder that is ours and closed to others; OSError if it is not.
+
+    Names below it are safe to use: no other user can have put anything there.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return fd
+    os.close(fd)
+    whose = f"belongs to user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
+    raise PermissionError(errno.EPERM, f"it {whose}")
+
+
+def is_private(folder: Path) -> bool:
+    """Tell whether a folder is there, ours, closed to others, and no link."""
+    try:
+        os.close(open_private(folder))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def reachable(path: Path) -> Iterator[str]:
     """Yield a name for a socket's path that is short enough, however deep it lies."""
@@ -95,7 +118,10 @@ def hear(channel: "socket.socket") -> dict[str, Any] | None:
     length, _ = HEADER.unpack(head)
     if length > LONGEST:
         raise ConnectionError("what is there speaks another language")
-    message = json.loads(_exactly(channel, length) or b"null")
+    try:
+        message = json.loads(_exactly(channel, length) or b"null")
+    except RecursionError:
+        raise ConnectionError("what is there speaks another language") from None
     if not isinstance(message, dict):
         raise ConnectionError("it hung up in the middle of a message")
     return message

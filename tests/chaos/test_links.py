@@ -37,7 +37,12 @@ class OverHosts:
 
     def ready(self) -> "OverHosts":
         until(self._is_live, LONG)
+        until(self._is_served, LONG)  # else nothing is known of the API
         return self
+
+    def _is_served(self) -> bool:
+        status = self.launches.start("n1", *LOOM, "up", "--status", "--json", env=self.env)
+        return str(json.loads(status.communicate()[0] or "{}").get("url")).startswith("http")
 
     def _is_live(self) -> bool:
         assert self.launch.poll() is None, self.launch.communicate()

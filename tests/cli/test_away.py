@@ -202,7 +202,7 @@ def test_the_monitors_screen_shows_of_the_other_plane_what_its_own_host_shows(
     assert away.counts["shown"] == here.counts["shown"] == (2, 2)
     assert [one["kind"] for one in away.events] == [one["kind"] for one in here.events]
     assert away.devices == here.devices
-    assert here.status.keys() - away.status.keys() == {"database", "note"}
+    assert here.status.keys() - away.status.keys() == {"database", "note", "problems"}
 
 
 def test_the_screen_of_a_plane_that_is_away_says_so(

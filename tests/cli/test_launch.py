@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,31 @@ def test_however_the_command_ends_its_ranks_end_with_it(
     shown = json.loads(loom("show", "--wait", job, "--json").stdout)
     reason = "launcher_lost" if signum == signal.SIGKILL else "cancelled_by_user"
     assert (shown["state"], shown["reason"]) == ("CANCELLED", reason)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("left", "ending"),
+    [(0, ("FAILED", "time_limit")), (-7200, ("CANCELLED", "launcher_lost"))],
+)
+def test_a_launch_that_is_killed_as_its_allocation_ends_has_reached_its_limit(
+    left: int,
+    ending: tuple[str, str],
+    script: Any,
+    loom: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOOM_DEADLINE", str(int(time.time()) + left))
+    launch = loom.start("launch", "-n", "1", script(FOREVER))
+    until(lambda: Path("up0").exists())
+    (job,) = loom.ids()
+
+    launch.kill()
+    launch.wait(60)
+
+    shown = json.loads(loom("show", "--wait", job, "--json").stdout)
+    assert (shown["state"], shown["reason"]) == ending
 
 
 def ranks_of(job: str) -> list[str]:

@@ -191,8 +191,8 @@ def test_at_another_address_nats_speaks_tls(plane: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--host", "0.0.0.0"], "every address at once"),
-        (["--host", "192.0.2.1"], "Cannot assign requested address"),
+        (["--trust-operators", "--host", "0.0.0.0"], "every address at once"),
+        (["--trust-operators", "--host", "192.0.2.1"], "Cannot assign requested address"),
         (["--only", "agent"], "'agent' is not one of"),
         (["--status", "--only", "nats"], "--status only looks"),
         (["now"], "unexpected extra argument"),

@@ -21,7 +21,7 @@ fi
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -m 755 /run/sshd /run/user
-mkdir -m 700 "/run/user/$(id -u)"
+mkdir -m 700 "/run/user/$(id -u)" /run/loom
 ip link set lo up
 echo ready
 # Orphans come to this process; it lets the kernel bury them.

@@ -13,7 +13,7 @@ from ..living import processes_of, until
 from .steering import PATIENCE, SCRIPTS, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch", "bash")]
-SHELL = """
+SHELL = """export RANK=0 WORLD_SIZE=1
 {python} -c 'import json'
 {python} -c 'import torch.optim' # it only looked
 {python} {wrapper} &
@@ -44,7 +44,7 @@ def started(plane: Plane, warm: None) -> Iterator[list[str]]:
 
 
 def run(script: str, out: Path, **env: str) -> str:
-    told = {"OUT": out, "STEPPING": "attached", "RANK": 0, "WORLD_SIZE": 1, **env}
+    told = {"OUT": out, "STEPPING": "attached", **env}
     words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
     job: str = json.loads(loom("run", "--json", *words, "--", "bash", script))["id"]
     return job

@@ -46,6 +46,12 @@ def show(pbs: Pbs, job: str) -> dict[str, Any]:
     return shown
 
 
+def lives(pid: int) -> bool:
+    """Tell whether a process runs; one that waits to be buried does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def state(pbs: Pbs, job: str) -> str:
     """Return the letter of the job's state."""
     letter: str = show(pbs, job)["job_state"]
@@ -251,7 +257,7 @@ def test_states_follow_holds_room_and_signals(pbs: Pbs, tmp_path: Path) -> None:
     assert (deleted.returncode, deleted.stdout, deleted.stderr) == (0, "", "")
     assert [each["Exit_status"] for each in shown] == [256 + signal.SIGTERM, 0, 0]
     assert (shown[0]["substate"], shown[0]["comment"].endswith(" and terminated")) == (91, True)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not lives(pid)
 
 
 def test_a_walltime_that_is_over_is_sigterm_and_then_sigkill(pbs: Pbs, tmp_path: Path) -> None:
@@ -262,7 +268,7 @@ def test_a_walltime_that_is_over_is_sigterm_and_then_sigkill(pbs: Pbs, tmp_path:
     shown = [ended(pbs, job) for job in jobs]
 
     assert (tmp_path / "saved").read_text() == "saved\n"
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert not lives(int((tmp_path / "pid").read_text()))
     assert [each["Exit_status"] for each in shown] == [-29, -29]
     assert [each["comment"].partition(") ")[2] for each in shown] == [
         "and exceeded resource walltime"
@@ -330,3 +336,65 @@ def test_a_blocking_qsub_exits_as_its_job(pbs: Pbs, tmp_path: Path) -> None:
     done = pbs.run("qsub", "-W", "block=true", "--", "/bin/sh", "-c", "exit 5", cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (5, "")
+
+
+def test_a_shell_is_above_the_script_and_its_end_is_the_jobs(pbs: Pbs, tmp_path: Path) -> None:
+    script = f"""trap 'touch {tmp_path}/told; sleep 1000' TERM
+echo $$ $PPID $TMPDIR > {tmp_path}/partial; mv {tmp_path}/partial {tmp_path}/top
+while :; do sleep 0.05; done"""
+
+    job = submit(pbs, script, cwd=tmp_path)
+    until((tmp_path / "top").exists)
+    mine, above, scratch = (tmp_path / "top").read_text().split()
+    is_there = Path(scratch).is_dir()
+    pbs.run("qsig", "-s", "SIGTERM", job)
+    shown = ended(pbs, job)
+
+    assert (above != str(os.getpid()), is_there, Path(scratch).exists()) == (True, True, False)
+    assert shown["Exit_status"] == 256 + signal.SIGTERM
+    assert not lives(int(mine))
+    assert not lives(int(above))
+
+
+def test_a_script_named_by_its_own_path_is_the_top_and_has_its_time(
+    pbs: Pbs, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(
+        f"""#!/bin/bash
+trap 'touch {tmp_path}/told; exit 3' TERM
+touch {tmp_path}/runs
+while :; do sleep 0.05; done"""
+    )
+    script.chmod(0o755)
+
+    job = submit(pbs, script.read_text(), "-S", str(script), cwd=tmp_path)
+    until((tmp_path / "runs").exists)
+    pbs.run("qsig", "-s", "SIGTERM", job)
+    shown = ended(pbs, job)
+
+    assert (shown["Exit_status"], (tmp_path / "told").exists()) == (3, True)
+
+
+def test_a_session_of_its_own_outlives_the_job(pbs: Pbs, tmp_path: Path) -> None:
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & sleep 0.1"
+
+    job = submit(pbs, script, cwd=tmp_path)
+    ended(pbs, job)
+    pid = int((tmp_path / "pid").read_text())
+
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("short", "count"), [(1.0, 1), (0.0, 2)])
+def test_json_has_all_jobs_that_are_named_or_the_first(
+    tmp_path: Path, short: float, count: int
+) -> None:
+    with Pbs(tmp_path, settings={"short_json": short}) as pbs:
+        jobs = [submit(pbs, "true", "-h", cwd=tmp_path) for _ in range(2)]
+
+        done = pbs.run("qstat", "-f", "-F", "json", *jobs)
+
+        named = [f"{job}.{HERE}" for job in jobs]
+        assert (done.returncode, list(json.loads(done.stdout)["Jobs"])) == (0, named[:count])

@@ -108,7 +108,7 @@ class Office:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
-        self.loom("up", "--host", cluster.addresses["ctl"])
+        self.loom("up", "--trust-operators", "--host", cluster.addresses["ctl"])
 
     def loom(self, *words: str) -> str:
         done = self._cluster.run("ctl", [LOOM, *words], {"LOOM_DEVICES": "cpu:4"}, timeout=PATIENCE)

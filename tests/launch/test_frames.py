@@ -1,5 +1,6 @@
 """Messages arrive whole, in order, each with its own descriptors, however the bytes came."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.launch.frames import Connection
+from torchloom.launch.frames import Connection, check
 from torchloom.unix import HEADER
 
 
@@ -204,6 +205,43 @@ def test_whoever_speaks_another_language_is_hung_up_on(said: bytes, family: int)
     assert pair.far.messages == [{"n": 1}]
     assert pair.far.ended == 1
     pair.close()
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b"[]", b"null", b"\xff", b"{", b'{"do": ' + b"9" * 5000 + b"}"]
+)
+def test_what_is_no_message_ends_the_connection_and_nothing_else(pair: Pair, text: bytes) -> None:
+    pair.near.connection.channel.sendall(frame(text))
+
+    pair.turn(lambda: pair.far.ended)
+
+    assert (pair.far.messages, pair.far.connection.is_open) == ([], False)
+
+
+def test_descriptors_that_no_message_claims_end_the_connection_and_are_closed(pair: Pair) -> None:
+    before = open_fds()
+    with open(os.devnull) as null:
+        for _ in range(5000 // 60):
+            with contextlib.suppress(OSError):
+                socket.send_fds(pair.near.connection.channel, [b"\0"], [null.fileno()] * 60)
+            pair.serve()
+    pair.turn(lambda: pair.far.ended)
+
+    assert open_fds() < before
+
+
+def test_a_receiver_that_does_not_understand_a_message_ends_its_connection(pair: Pair) -> None:
+    before = open_fds()
+
+    def refuse(message: Any, fds: list[int]) -> None:
+        check(message, "do", {"start": {"id": int}})
+
+    pair.far.connection._on_message = refuse
+    with open(os.devnull) as null:
+        pair.near.connection.send({"do": "start", "id": True}, [null.fileno()] * 3)
+        pair.turn(lambda: pair.far.ended)
+
+    assert open_fds() < before
 
 
 @settings(deadline=None, max_examples=60)

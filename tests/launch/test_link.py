@@ -27,9 +27,10 @@ def test_a_proof_holds_for_one_token_one_side_and_one_challenge() -> None:
     assert not link.is_proof(given, "token", "agent", "another")
 
 
-@pytest.mark.parametrize("given", [None, "", 7, b"x"])
+@pytest.mark.parametrize("given", [None, "", 7, b"x", "\ud800"])
 def test_what_is_no_text_is_no_proof(given: object) -> None:
     assert not link.is_proof(given, "token", "agent", "challenge")
+    assert link.proof("token", "agent", str(given))
 
 
 def test_no_two_challenges_are_alike() -> None:

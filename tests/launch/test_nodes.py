@@ -12,7 +12,7 @@ from torchloom.launch.frames import Connection, Message
 from torchloom.launch.nodes import Nodes
 
 TOKEN = "secret"
-HELLO: Message = {"say": "hello", "host": "n2", "challenge": "c", "ranks": []}
+HELLO: Message = {"say": "hello", "host": "n2", "process": {}, "challenge": "c", "ranks": []}
 
 
 class Caller:
@@ -144,6 +144,31 @@ def test_a_stranger_is_not_listened_to_for_ever(office: Office) -> None:
 
     office.until(lambda: caller.is_dismissed)
     assert office.heard == []
+
+
+def test_a_stranger_may_not_fill_the_memory_before_it_has_shown_who_it_is(office: Office) -> None:
+    at_once, in_pieces = office.call(), office.call()
+
+    at_once.say(say="log", text="x" * (1 << 20))
+    for _ in range(40):
+        in_pieces.say(say="log", text="x" * (1 << 15))
+    office.until(lambda: at_once.is_dismissed and in_pieces.is_dismissed)
+
+    assert office.heard == []
+
+
+def test_only_so_many_strangers_are_waited_for(office: Office) -> None:
+    callers = [office.call() for _ in range(256)]
+    late = Caller(office.selector, office.listener.getsockname()[1])
+    office.callers.append(late)
+    office.until(lambda: late.is_dismissed)
+
+    callers[7].say(**HELLO)
+    callers[7].prove()
+    office.until(lambda: office.nodes.have_joined(["n2"]))
+
+    assert late.told == []
+    assert office.nodes.patience() is not None  # until the others have had time enough
 
 
 def test_what_is_sent_to_an_agent_that_is_away_waits_for_it(office: Office) -> None:

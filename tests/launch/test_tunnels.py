@@ -14,13 +14,13 @@ import pytest
 
 from torchloom import settings
 from torchloom.bus.caller import Caller
-from torchloom.bus.subjects import hello
+from torchloom.bus.subjects import agent_of_job, hello
 from torchloom.bus.way import NoWay
 from torchloom.launch import link, sockets
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.nodes import Nodes
 from torchloom.launch.relay.through import Through
-from torchloom.launch.tunnels import CONTROL, Tunnels, agent_name
+from torchloom.launch.tunnels import CONTROL, Tunnels
 from torchloom.unix import hear, say
 
 TOKEN, APP = "secret", "train-1"
@@ -124,7 +124,7 @@ def test_who_knows_the_job_is_vouched_for_and_joined_to_a_nats_that_only_its_hos
     assert question | {"key": ""} == {
         "ask": "admit",
         "version": 1,
-        "agent": agent_name(APP, "n2"),
+        "agent": agent_of_job("n2", APP),
         "key": "",
     }
     assert way.credentials is not None
@@ -209,7 +209,7 @@ def test_ranks_of_the_planes_host_use_its_agent_and_others_their_own(
 
 @pytest.mark.parametrize("node", ["n2", "n2.site.org", "node-" + "x" * 100, "nœud"])
 def test_every_node_of_every_job_has_a_name_that_a_subject_can_hold(node: str) -> None:
-    names = {agent_name(app, where) for app in ("a", "b") for where in (node, f"{node}1")}
+    names = {agent_of_job(where, app) for app in ("a", "b") for where in (node, f"{node}1")}
 
     assert len(names) == 4
     assert all(hello(name) for name in names)

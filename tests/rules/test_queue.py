@@ -13,6 +13,7 @@ from torchloom.rules.queue import (
     Effect,
     Event,
     Left,
+    LeftTogether,
     NodeLost,
     NodeUp,
     Place,
@@ -80,6 +81,7 @@ def anything(chance: random.Random, number: int) -> Event:
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
             Left(f"j{chance.randint(0, number)}"),
+            LeftTogether(frozenset(f"j{chance.randint(0, number)}" for _ in range(5))),
             NodeUp(host, Room(chance.randint(1, 5))),
             NodeLost(host),
             QuotaSet(owner, chance.choice([None, 1, 3, 6])),
@@ -138,6 +140,17 @@ def test_a_job_whose_node_is_lost_keeps_its_share_and_holds_up_nobody() -> None:
     assert [effect.job for effect in done] == ["a", "c"]
     assert state.free() == {"host": Room(0), "other": Room(0)}
     assert why(state, "b") == "waits for room: needs 4 workers, 0 would fit now"
+
+
+def test_jobs_that_leave_together_are_not_given_the_room_that_others_of_them_wait_for() -> None:
+    queue = (HOST, job("a", 3), job("big", 4), job("small", 1), job("kept", 1))
+
+    one_by_one, _ = after(*queue, Left("big"))
+    state, done = after(*queue, LeftTogether(frozenset({"big", "small"})))
+
+    assert "small" in one_by_one.placed
+    assert [effect.job for effect in done] == ["a", "kept"]
+    assert (set(state.placed), dict(state.waiting)) == ({"a", "kept"}, {})
 
 
 def test_the_same_job_is_submitted_once() -> None:

@@ -1,3 +1,19 @@
+"""Fixtures of the engines."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ..cluster import Cluster
 from ..living import home
 
 __all__ = ["home"]
+
+
+@pytest.fixture
+def own_tmp(cluster: Cluster) -> None:
+    """Give every host, as real ones have it, a /tmp/torchloom-UID of its own."""
+    shared = Path(f"/tmp/torchloom-{os.getuid()}")
+    shared.mkdir(mode=0o700, exist_ok=True)
+    cluster.private(shared)

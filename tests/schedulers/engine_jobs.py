@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,20 @@ with open(os.environ["REPORTS"] + "/" + name, "a") as report:
     report.write(json.dumps(told) + "\\n")
 """
 
+# What ends it only when it has been told to, and has written down what it had.
+SAVER = """
+import pathlib, signal, threading, time
+told = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: told.set())
+place = pathlib.Path(os.environ["REPORTS"]).parent
+(place / f"ready-{os.environ['RANK']}").touch()
+told.wait()
+(place / f"saving-{os.environ['RANK']}").touch()
+time.sleep(1.5)
+(place / f"saved-{os.environ['RANK']}").touch()
+"""
+LOGIN = {"XDG_RUNTIME_DIR": "/run/user/of-a-login"}  # a folder that its host alone has
+
 
 @dataclass
 class Jobs:
@@ -76,7 +91,7 @@ class Jobs:
         return self.folder / "reports"
 
     def variables(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        own = {"XDG_RUNTIME_DIR": "/run/user/0", "REPORTS": str(self.reports)}
+        own = {"XDG_RUNTIME_DIR": "/run/loom", "REPORTS": str(self.reports)}
         return own | dict(env or {})
 
     @property
@@ -154,6 +169,31 @@ class Jobs:
             line for n in range(4) for line in (f"[rank{n}]: out {n}", f"[rank{n}]: bad")
         )
 
+    def saver(self, ranks: int, env: Mapping[str, str] | None = None) -> str:
+        """Submit ranks on hosts of their own that save when they are told to end, and take a while.
+
+        Return the handle when all of them run.
+        """
+        words = ("-n", str(ranks), "--ppn", "1", self.script(SAVER))
+        handle = self.submit(*words, env=env)
+        ready = [self.folder / f"ready-{rank}" for rank in range(ranks)]
+        until(lambda: all(path.exists() for path in ready), LIMIT)
+        return handle
+
+    def check_stop(self, ranks: int, env: Mapping[str, str] | None = None) -> None:
+        """Check that a stop leaves ranks of all hosts their grace, and nothing of the job after."""
+        handle = self.saver(ranks, {**LOGIN, "LOOM_PLANE": "1"})
+
+        said = self.said("stop", handle, env=env)
+        left = self.running("torchloom")
+        ended = self.shown(handle)
+
+        saved = [(self.folder / f"saved-{rank}").exists() for rank in range(ranks)]
+        assert saved == [True] * ranks
+        assert said == f"{handle} CANCELLED\n"
+        assert (ended["state"], ended["reason"]) == ("CANCELLED", "cancelled_by_user")
+        assert left == []
+
     python = sys.executable
 
     # A training of `engine_training.py`.
@@ -189,6 +229,12 @@ class Jobs:
         """Return the words of all that runs on all hosts."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         return [_words(pid) for pid in pids if self.cluster.host_of(pid)]
+
+    def kill_all(self, words: str, signum: int = signal.SIGKILL) -> None:
+        """Send a signal to all that runs on any host with these words in its command line."""
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+            if self.cluster.host_of(pid) and words in _words(pid):
+                os.kill(pid, signum)
 
     def running(self, words: str) -> list[str]:
         """Return the command lines, of all hosts, in which these words are."""

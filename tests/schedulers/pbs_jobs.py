@@ -24,6 +24,14 @@ class PbsJobs(Jobs):
         found: dict[str, Any] = one
         return found
 
+    def without(self, program: str) -> dict[str, str]:
+        """Return the variables of a command that a program of PBS refuses to serve."""
+        broken = self.folder / "broken"
+        broken.mkdir()
+        (broken / program).write_text("#!/bin/sh\necho MOM could not be reached >&2\nexit 1\n")
+        (broken / program).chmod(0o755)
+        return {"PATH": f"{broken}:{self.cluster.with_pbs().env['PATH']}"}
+
     def timer(self) -> Path:
         """Have the clock of a job's script strike when a file is there, once for each file."""
         strike, slept = self.folder / "strike", self.folder / "slept"

@@ -1,9 +1,11 @@
 """What engines with a script share: questions asked seldom, errors in the engine's words."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from torchloom import settings
 from torchloom.errors import LoomError
 from torchloom.launch.parcel import travelling
 from torchloom.schedulers.batch.commands import Commands, EngineRefused
@@ -112,3 +114,19 @@ def test_what_belongs_to_a_shell_or_another_job_does_not_travel() -> None:
     kept = {"PATH": "/bin", "WANDB_API_KEY": "k", "LOOM_PLANE": "0", "XDG_RUNTIME_DIR": "/run/u"}
 
     assert travelling({**own, **kept}) == kept
+
+
+def test_the_folder_of_a_login_does_not_travel() -> None:
+    assert travelling({"XDG_RUNTIME_DIR": "/run/user/1000", "HOME": "/home/me"}) == {
+        "HOME": "/home/me"
+    }
+
+
+def test_sockets_are_not_in_the_tmpdir_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    assert settings.runtime_dir() == Path(f"/tmp/torchloom-{os.getuid()}")

@@ -8,7 +8,7 @@ import pytest
 
 from ..cluster import Cluster
 from ..living import until
-from .engine_jobs import HOLD, LIMIT, ODD, SECRET, TRAINING
+from .engine_jobs import HOLD, LIMIT, LOGIN, ODD, SECRET, TRAINING
 from .lsf_jobs import LsfJobs
 
 
@@ -171,3 +171,19 @@ def test_a_time_limit_is_come_before(jobs: LsfJobs) -> None:
     jobs.said("stop", "--now", handle, env=jobs.plane)
 
     _check_lives(jobs, handle, lr=0.05)
+
+
+def test_a_job_that_is_stopped_has_its_grace_on_all_hosts_and_leaves_nothing(
+    jobs: LsfJobs, own_tmp: None
+) -> None:
+    jobs.check_stop(2)
+
+
+def test_bkill_by_hand_ends_all_of_a_job_on_all_hosts(jobs: LsfJobs, own_tmp: None) -> None:
+    handle = jobs.saver(2, {**LOGIN, "LOOM_PLANE": "1", "LOOM_PLANE_IDLE": "1"})
+
+    jobs.lsf("bkill", handle.rpartition("/")[2])
+    ended = jobs.ended(handle)
+
+    assert (ended["state"], ended["reason"]) == ("CANCELLED", "cancelled")
+    until(lambda: not jobs.running("torchloom"), LIMIT)

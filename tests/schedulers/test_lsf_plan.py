@@ -282,7 +282,7 @@ def test_hostile_names_folders_and_variables_arrive_unchanged_and_execute_nothin
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [(["-n", "16", "--ppn", "8"], "-n 2"), (["--ppn", "4"], "-n 1")]
+    ("words", "expected"), [(["-n", "16", "--ppn", "8"], "-n 16"), (["--ppn", "4"], "-n 4")]
 )
 def test_processes_and_processes_a_host_make_hosts(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str

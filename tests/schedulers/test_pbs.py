@@ -1,14 +1,22 @@
 """Jobs on a strict fake of PBS with four hosts, submitted from a fifth."""
 
+import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from torchloom.schedulers.pbs_scheduler import create_scheduler
+from torchloom.specs.api import AppState
+
 from ..cluster import Cluster
+from ..cluster.pbs import Pbs
 from ..living import until
-from .engine_jobs import HOLD, LIMIT, ODD, SECRET, TRAINING
+from .engine_jobs import HOLD, LIMIT, LOGIN, ODD, SECRET, TRAINING
 from .pbs_jobs import PbsJobs
+
+LIST = ("ls", "-s", "pbs")
 
 
 @pytest.fixture
@@ -75,6 +83,12 @@ def test_refusals_failures_limits_and_stops_are_told_in_pbs_words(jobs: PbsJobs)
         ("FAILED", ""),
         ("CANCELLED", "dependency_failed"),
     ]
+    listed = {job["handle"]: job for job in json.loads(jobs.said("ls", "--json"))}
+    told = {job["handle"]: job["state"] for job in json.loads(jobs.said(*LIST, "--json"))}
+    every = (late, fails, nowhere, after, held, running)
+    assert [told[handle] for handle in every] == ["FAILED"] * 3 + ["CANCELLED"] * 3
+    own = [(listed[handle]["state"], listed[handle]["reason"]) for handle in (late, running)]
+    assert own == [("FAILED", "time_limit"), ("CANCELLED", "cancelled_by_user")]
     said = jobs.said("logs", nowhere)
     assert re.search(r"loom: n\d has no usable /nowhere/python: submit with one", said)
 
@@ -140,3 +154,89 @@ def test_a_training_submitted_by_hand_is_changed_warned_before_its_limit_and_goe
         assert after[0] == (saved, 0.01)
     assert (known["run_count"], resumed["restarts"]) == (2, 1)
     assert (resumed["state"], ended["state"]) == ("RUNNING", "CANCELLED")
+
+
+@pytest.mark.parametrize("is_signalled", [True, False])
+def test_a_job_that_is_stopped_has_its_grace_on_all_hosts_and_leaves_nothing(
+    jobs: PbsJobs, own_tmp: None, is_signalled: bool
+) -> None:
+    jobs.check_stop(3, {} if is_signalled else jobs.without("qsig"))
+
+
+def test_a_job_whose_top_process_is_told_to_end_has_its_grace_on_all_hosts(jobs: PbsJobs) -> None:
+    handle = jobs.saver(2)
+
+    jobs.pbs("qsig", "-s", "SIGTERM", handle.rpartition("/")[2])
+    ended = jobs.ended(handle)
+
+    assert [(jobs.folder / f"saved-{rank}").exists() for rank in range(2)] == [True] * 2
+    assert (ended["state"], ended["reason"]) == ("CANCELLED", "cancelled_by_user")
+
+
+@pytest.mark.needs("torch")
+def test_a_second_job_on_a_host_and_its_next_life_have_a_plane(
+    ssh_cluster: Cluster, jobs: PbsJobs, own_tmp: None, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "second").mkdir()
+    strike, second = jobs.timer(), PbsJobs(jobs.cluster, home, tmp_path / "second")
+    one = jobs.submit("-n", "1", "-cfg", "warn=0", TRAINING, env={**jobs.plane, **LOGIN})
+    until(lambda: jobs.trains((1,)), LIMIT)
+
+    cfg = "walltime=3600,warn=60"
+    two = second.submit("-n", "1", "-cfg", cfg, TRAINING, env={**second.plane, **LOGIN})
+    until(lambda: second.trains((1,)), LIMIT)
+    strike.touch()
+    until(lambda: second.trains((2,)), LIMIT)
+    jobs.pbs("qdel", "-W", "force", one.rpartition("/")[2])
+    second.kill_all("torchloom.weaver.plane")  # as where a job's end is that of its cgroup
+    words = ("set", two, "lr=0.01")
+    until(lambda: second.loom(*words, env={**second.plane, **LOGIN}).returncode == 0, LIMIT)
+    until(lambda: second.lives(0)[-1][1][-1][1] == 0.01, LIMIT)
+    second.said("stop", two, env=second.plane)
+
+    (first, _), (again, _) = second.lives(0)
+    assert {jobs.lives(0)[0][0]["host"], first["host"], again["host"]} == {"n1"}
+    assert re.search(r"saved at step \d+, to be queued again", second.output(two))
+
+
+@pytest.mark.soak
+@pytest.mark.needs("torch")
+def test_a_job_that_is_rerun_does_not_depend_on_what_its_last_life_left(
+    ssh_cluster: Cluster, jobs: PbsJobs, own_tmp: None
+) -> None:
+    handle = jobs.submit("-n", "1", TRAINING, env={**jobs.plane, **LOGIN})
+    until(lambda: jobs.trains((1,)), LIMIT)
+
+    jobs.pbs("qrerun", handle.rpartition("/")[2])
+    until(lambda: jobs.trains((2,)), LIMIT)
+    changed = jobs.said("set", handle, "lr=0.01", env={**jobs.plane, **LOGIN})
+    jobs.said("stop", handle, env=jobs.plane)
+
+    assert "lr 0.05 -> 0.01 at step" in changed
+    assert jobs.known(handle)["run_count"] == 2
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("short", [0.0, 1.0])
+def test_all_jobs_are_told_of_however_few_qstat_answers_for(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, short: float
+) -> None:
+    with Pbs(tmp_path, settings={"short_json": short}) as pbs:
+        monkeypatch.setenv("PATH", pbs.env["PATH"])
+        numbers = [pbs.run("qsub", "-h", stdin="true").stdout.split(".")[0] for _ in range(3)]
+
+        found = create_scheduler("t").list()
+
+    assert {line.app_id: line.state for line in found} == dict.fromkeys(numbers, AppState.PENDING)
+
+
+@pytest.mark.soak
+def test_a_job_that_does_not_hear_is_ended_by_its_engine(jobs: PbsJobs) -> None:
+    handle = jobs.submit("-n", "1", "-cfg", "grace=1", jobs.script(HOLD))
+    until(lambda: jobs.told(), LIMIT)
+    jobs.kill_all("torchloom.cli.batch", signal.SIGSTOP)
+
+    done = jobs.loom("stop", handle)
+
+    assert (done.returncode, done.stdout) == (0, f"{handle} CANCELLED\n")
+    assert "does not end by itself; its engine ends it now" in done.stderr

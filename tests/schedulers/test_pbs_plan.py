@@ -91,6 +91,7 @@ def test_the_script_asks_for_what_the_roles_need(home: Path) -> None:
         "-l walltime=1:00:00",
         "-l filesystems=home:eagle",
         "-l select=3:ncpus=8:ngpus=4:mem=2048mb:system=polaris",
+        "-S /shared/jobs/it/job.sh",
         "-l place=scatter:excl",
         "-r y",
         "-l software=x",
@@ -99,7 +100,35 @@ def test_the_script_asks_for_what_the_roles_need(home: Path) -> None:
 
 
 def test_a_role_that_says_nothing_gets_the_sites_defaults(home: Path) -> None:
-    assert directives(plan(warn=0))[4:] == ["-l select=1", "-l place=scatter", "-r n"]
+    script = "-S /shared/jobs/it/job.sh"
+    assert directives(plan(warn=0))[4:] == ["-l select=1", script, "-l place=scatter", "-r n"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-n", "2"], "select=1:ncpus=2:mpiprocs=2"),
+        (["-n", "16", "--ppn", "8"], "select=2:ncpus=8:mpiprocs=8"),
+        (["-n", "2", "-cfg", "ncpus=1"], "select=1:ncpus=1"),
+        (["-n", "1"], "select=1"),
+    ],
+)
+def test_each_rank_has_a_core_unless_the_user_says_otherwise(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    from torchloom.cli.main import main
+
+    Path("train.py").touch()
+
+    assert main(["plan", "-s", "pbs", *words, "train.py"]) == 0
+    assert f"#PBS -l {expected}\n" in capsys.readouterr().out
+
+
+def test_the_script_is_the_top_process_where_its_path_can_be_said(home: Path) -> None:
+    odd, chosen = plan(job_dir="/shared/it's here"), plan(qsub__S="/bin/zsh")
+
+    assert [line for line in directives(odd) if line.startswith("-S")] == []
+    assert [line for line in directives(chosen) if line.startswith("-S")] == ["-S /bin/zsh"]
 
 
 def test_roles_are_chunks_of_one_job_and_a_thousand_replicas_are_one(home: Path) -> None:

@@ -192,7 +192,7 @@ class Server(Commands):
 def test_a_hundred_jobs_cost_two_questions_and_forgotten_ones_no_answer(home: Path) -> None:
     for job in range(1, 101):
         Index("pbs").add(Entry(str(job), "pbs", f"run-{job}", "run", "torchx", "/f"))
-    server = Server(90, "qstat: Unknown Job Id 91.ctl; qstat: Unknown Job Id 92.ctl")
+    server = Server(90, "; ".join(f"qstat: Unknown Job Id {job}.ctl" for job in range(91, 102)))
 
     listed = PbsScheduler("pbs", "torchx", server).list()
 
@@ -201,6 +201,35 @@ def test_a_hundred_jobs_cost_two_questions_and_forgotten_ones_no_answer(home: Pa
     assert sorted(map(int, server.asked[1][6:])) == list(range(1, 102))
     assert {states[str(job)] for job in range(1, 91)} == {RUNNING}
     assert {states[str(job)] for job in range(91, 101)} == {AppState.UNKNOWN}
+
+
+class ShortServer(Server):
+    """A server that answers for the first job it is asked for, and says nothing of the others."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "")
+
+    def ask(self, argv: Sequence[str], is_silence: Callable[[str], bool]) -> str:
+        self.asked.append(list(argv))
+        return "1.ctl\n101.ctl\n" if argv[0] == "qselect" else answer(**{f"_{argv[6]}": ENDED})
+
+
+ENDED = {"job_state": "F", "Exit_status": 0, "exec_host": "n1/0"}
+
+
+def test_jobs_that_were_left_out_are_asked_for_alone_the_living_and_the_newest(home: Path) -> None:
+    for job in range(1, 101):
+        entry = Entry(str(job), "pbs", f"run-{job}", "run", "torchx", "/f", submitted_at=float(job))
+        Index("pbs").add(entry)
+    server = ShortServer()
+    scheduler = PbsScheduler("pbs", "torchx", server)
+
+    states = {line.app_id: line.state for line in scheduler.list()}
+
+    alone = [int(words[6]) for words in server.asked[2:]]
+    assert sorted(alone) == [*range(81, 101), 101]
+    assert {states[str(job)] for job in (1, *range(81, 102))} == {AppState.SUCCEEDED}
+    assert states["80"] is AppState.UNKNOWN
 
 
 def test_what_pbs_says_besides_is_the_error(home: Path) -> None:

@@ -146,7 +146,8 @@ def test_the_tasks_of_an_array_are_runs_of_their_own(jobs: SlurmJobs) -> None:
 
 @pytest.mark.needs("torch")
 def test_a_training_over_hosts_is_changed_hurt_warned_and_goes_on(jobs: SlurmJobs) -> None:
-    jobs.said("up", "--host", jobs.cluster.addresses["ctl"], env=jobs.plane)
+    words = ("up", "--trust-operators", "--host", jobs.cluster.addresses["ctl"])
+    jobs.said(*words, env=jobs.plane)
     handle = jobs.submit("-n", "2", "--ppn", "1", "--policy", "live", TRAINING, env=jobs.plane)
     until(lambda: jobs.trains((1, 1)))
     run_id = jobs.shown(handle)["run_id"]
@@ -281,3 +282,9 @@ for number in range(100):
     role = Role("a", "", entrypoint="true")
     runner.run(AppDef(f"job{number}", [role]), "slurm", {"begin": "now+1hour"})
 """
+
+
+def test_a_job_that_is_stopped_has_its_grace_on_all_hosts_and_leaves_nothing(
+    jobs: SlurmJobs, own_tmp: None
+) -> None:
+    jobs.check_stop(2)

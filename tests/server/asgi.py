@@ -15,7 +15,10 @@ RESPONSE = {"websocket.http.response": {}}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a status (101 for a WebSocket that was let in), headers and a body."""
+    """What came back: a status, headers and a body.
+
+    The status of a WebSocket is 101 when it was let in, else the code by which it was closed.
+    """
 
     status: int
     headers: dict[str, str]
@@ -34,9 +37,11 @@ class Answer:
         return str(self.problem["code"])
 
 
-def call(app: ASGIApp, method: str, path: str, headers: Headers = (HOST,)) -> Answer:
-    """Make a request, or ask for a WebSocket where the method is WS."""
-    return asyncio.run(acall(app, method, path, headers))
+def call(
+    app: ASGIApp, method: str, path: str, headers: Headers = (HOST,), said: Sequence[str] = ()
+) -> Answer:
+    """Make a request, or ask for a WebSocket where the method is WS, and say something on it."""
+    return asyncio.run(acall(app, method, path, headers, said=said))
 
 
 async def acall(
@@ -45,6 +50,7 @@ async def acall(
     path: str,
     headers: Headers = (HOST,),
     extensions: dict[str, Any] | None = None,
+    said: Sequence[str] = (),
 ) -> Answer:
     sent: list[dict[str, Any]] = []
     websocket = method == "WS"
@@ -63,7 +69,9 @@ async def acall(
         "server": ("127.0.0.1", 8787),
         "extensions": RESPONSE if extensions is None else extensions,
     }
-    heard = iter([{"type": "websocket.connect"}] if websocket else [{"type": "http.request"}])
+    messages: list[dict[str, Any]] = [{"type": "websocket.receive", "text": text} for text in said]
+    begun = {"type": "websocket.connect" if websocket else "http.request"}
+    heard = iter([begun, *messages])
 
     async def receive() -> dict[str, Any]:
         return next(heard, {"type": "websocket.disconnect" if websocket else "http.disconnect"})
@@ -77,6 +85,8 @@ async def acall(
 
 def _answer(sent: list[dict[str, Any]]) -> Answer:
     first = sent[0]
+    if first["type"] == "websocket.accept" and sent[-1]["type"] == "websocket.close":
+        return Answer(sent[-1]["code"], {}, sent[-1]["reason"].encode())
     if first["type"] == "websocket.accept":
         return Answer(101, {}, b"")
     if first["type"] == "websocket.close":

@@ -1,4 +1,4 @@
-"""An address that failed too often waits a minute; others do not."""
+"""Links that do not count wait longer and longer; those of others, and those that do, do not."""
 
 import pytest
 
@@ -6,25 +6,63 @@ from torchloom.server.attempts import Attempts
 from torchloom.server.problems import ApiProblem
 
 
-def test_ten_failures_within_a_minute_are_enough_for_one_address() -> None:
+def waits(attempts: Attempts, address: str, account: str = "") -> int:
+    """Return for how many seconds the next failure waits."""
+    found: ApiProblem | None = None
+    try:
+        attempts.check(address, account)
+    except ApiProblem as refused:
+        found = refused
+    if found is None:
+        return 0
+    assert (found.status_code, found.code) == (429, "too_many_logins")
+    assert found.headers is not None
+    return int(found.headers["Retry-After"])
+
+
+def test_after_ten_failures_each_doubles_the_wait_to_a_quarter_of_an_hour() -> None:
     now = [0.0]
     attempts = Attempts(lambda: now[0])
-    for second in range(10):
-        now[0] = float(second)
-        attempts.check("10.0.0.1")
+
+    found = []
+    for _ in range(25):
+        attempts.failed("10.0.0.1")
+        found.append(waits(attempts, "10.0.0.1"))
+        now[0] += found[-1]
+        assert waits(attempts, "10.0.0.1") == 0
+
+    assert found[:9] == [0] * 9
+    assert found[9:15] == [3, 5, 9, 17, 33, 65]
+    assert set(found[18:]) == {901}
+    now[0] += 3600.0
+    attempts.failed("10.0.0.1")
+    assert waits(attempts, "10.0.0.1") == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "account"), [("10.0.0.2", ""), ("10.0.0.2", "ada"), ("10.0.0.1", "bob")]
+)
+def test_failures_are_of_one_account_at_one_address(address: str, account: str) -> None:
+    attempts = Attempts(lambda: 0.0)
+    for _ in range(20):
+        attempts.failed("10.0.0.1", "ada")
         attempts.failed("10.0.0.1")
 
-    with pytest.raises(ApiProblem) as refused:
-        attempts.check("10.0.0.1")
-    attempts.check("10.0.0.2")
-    now[0] = 60.0
-    attempts.check("10.0.0.1")
-
-    assert (refused.value.status_code, refused.value.code) == (429, "too_many_logins")
-    assert refused.value.headers == {"Retry-After": "52"}
+    assert waits(attempts, "10.0.0.1", "ada") > 0
+    assert waits(attempts, "10.0.0.1") > 0
+    assert waits(attempts, address, account) == 0
 
 
-def test_no_more_addresses_are_remembered_than_there_is_room_for() -> None:
+def test_a_network_of_ipv6_is_one_address() -> None:
+    attempts = Attempts(lambda: 0.0)
+    for number in range(20):
+        attempts.failed(f"2001:db8::{number}")
+
+    assert waits(attempts, "2001:db8::ffff") > 0
+    assert waits(attempts, "2001:db8:1::1") == 0
+
+
+def test_no_more_is_remembered_than_there_is_room_for() -> None:
     attempts = Attempts(lambda: 0.0)
 
     for number in range(10_050):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.server.auth import Identities, Identity, identities_of
+from torchloom.server.auth import CookieRefused, Identities, Identity, identities_of
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.people import People
+from torchloom.weaver.people import People, hash_of
 from torchloom.weaver.store import Place, StateLost, Store, open_store
 from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.store.rows import Token
 
 from ..living import TIMEOUT, allowed
 from ..weaver.fresh import fresh
@@ -49,6 +50,47 @@ def test_a_token_is_its_users_until_it_is_revoked(people: People, identities: Id
 
     assert before == Identity("alice", "operator", token.id, "token")
     assert after is None
+
+
+def test_a_session_is_its_users_by_both_secrets_of_one_login(
+    people: People, identities: Identities
+) -> None:
+    def login(user: str) -> tuple[Token, str, str]:
+        _, code = people.add_link(user, "admin")
+        return people.use_link(code, "cookie", "browser")
+
+    def whose(*shown: str) -> Identity | None:
+        return asyncio.run(identities.session(shown[:-1], shown[-1]))
+
+    session, cookie, proof = login("alice")
+    _, foreign, other = login("admin")
+    _, token = people.add_token("alice", "", "admin")
+
+    found = whose(cookie, proof)
+    assert found == Identity("alice", "operator", session.id, "cookie", session.proof)
+    assert whose(foreign, cookie, proof) == found
+    for shown in ((cookie, other), (foreign, proof), (cookie, ""), ("", proof), (cookie, cookie)):
+        assert whose(*shown) is None
+    for shown in ((proof, cookie), (token, token), (token, proof), (session.hash, session.proof)):
+        assert whose(*shown) is None
+    assert asyncio.run(identities.who(proof)) is None
+    with pytest.raises(CookieRefused):
+        asyncio.run(identities.who(cookie))
+
+    people.revoke(session.id, "admin")
+    identities.forget()
+    assert whose(cookie, proof) is None
+
+
+def test_a_session_without_a_second_secret_lets_nobody_in(
+    people: People, identities: Identities, store: Store
+) -> None:
+    secret = "loom_of_long_ago"
+    store.state.put(Token("t-old", "alice", "browser", hash_of(secret), "cookie"))
+
+    for proof in ("", "x", hash_of("")):
+        assert asyncio.run(identities.session([secret], proof)) is None
+    assert asyncio.run(identities.who(secret)) is None
 
 
 def test_a_revoked_token_ends_within_two_seconds_also_where_nobody_was_told(

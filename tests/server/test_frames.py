@@ -1,10 +1,10 @@
 """Frames of ours, taken apart by the websockets package."""
 
 import pytest
-from websockets.frames import Frame, Opcode
+from websockets.frames import Close, Frame, Opcode
 from websockets.streams import StreamReader
 
-from torchloom.server.frames import text_frame
+from torchloom.server.frames import close_reason, text_frame
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65_535, 65_536, 200_000])
@@ -20,3 +20,11 @@ def test_any_length_of_text_is_one_whole_frame(length: int) -> None:
         found.append(ended.value.value)
 
     assert found == [Frame(Opcode.TEXT, text), Frame(Opcode.TEXT, b"next")]
+
+
+@pytest.mark.parametrize("text", ["x" * 200, "é" * 100, "日" * 100, "\ud800" * 100, ""])
+def test_a_reason_of_any_text_fits_into_a_frame_that_closes(text: str) -> None:
+    reason = close_reason(text)
+
+    assert len(Frame(Opcode.CLOSE, Close(1003, reason).serialize()).data) <= 125
+    assert len(reason.encode()) >= min(len(text), 120)

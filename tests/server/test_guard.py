@@ -1,6 +1,7 @@
 """Nothing behind the guard hears a request that may not be made; each refusal says why."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +29,19 @@ POLICY = Policy(
         (WEBSOCKET, "/both"): OPERATOR,
     }
 )
+ROLES = {"vera": VIEWER, "olga": OPERATOR, "ada": ADMIN}
 KNOWN = {
     hash_of(f"loom_{name}"): Identity(name, role, f"t-{name}", "token")
-    for name, role in (("vera", VIEWER), ("olga", OPERATOR), ("ada", ADMIN))
+    for name, role in ROLES.items()
 }
+SESSIONS = {
+    hash_of(f"loom_{name}_cookie"): Identity(
+        name, role, f"s-{name}", "cookie", hash_of(f"{name}_proof")
+    )
+    for name, role in ROLES.items()
+}
+SESSIONS[hash_of("loom_old_cookie")] = Identity("vera", VIEWER, "s-old", "cookie")
+ENDED, BAD_POLICY = 4401, 1008
 
 
 class Behind:
@@ -57,10 +67,17 @@ def behind() -> Behind:
 
 @pytest.fixture
 def ask(behind: Behind) -> Callable[..., Answer]:
-    guard = Guard(behind, Identities(lambda _, value: KNOWN.get(value)), reach(8787), POLICY)
+    known = KNOWN | SESSIONS
+    guard = Guard(behind, Identities(lambda _, value: known.get(value)), reach(8787), POLICY)
 
-    def ask(method: str, path: str, *headers: tuple[str, str], host: Headers = (HOST,)) -> Answer:
-        return call(guard, method, path, [*host, *headers])
+    def ask(
+        method: str,
+        path: str,
+        *headers: tuple[str, str],
+        host: Headers = (HOST,),
+        said: tuple[str, ...] = (),
+    ) -> Answer:
+        return call(guard, method, path, [*host, *headers], said)
 
     return ask
 
@@ -70,17 +87,142 @@ def bearer(name: str) -> tuple[str, str]:
 
 
 def cookie(name: str) -> tuple[str, str]:
-    return "Cookie", f"theme=dark; loom=loom_{name}; x=y"
+    return "Cookie", f"theme=dark; loom-8787=loom_{name}_cookie; x=y"
+
+
+def proof(name: str) -> tuple[str, str]:
+    return "X-Loom-Session", f"{name}_proof"
+
+
+def opening(name: str) -> str:
+    return json.dumps({"op": "session", "secret": f"{name}_proof"})
 
 
 def test_a_token_lets_its_user_in_and_is_not_passed_on(ask: Any, behind: Behind) -> None:
     assert ask("GET", "/things/1", bearer("vera")).status == 200
-    assert ask("GET", "/things/1", cookie("vera")).status == 200
     assert ask("HEAD", "/things/1", ("authorization", "bearer  loom_vera ")).status == 200
     assert ask("WS", "/stream/1", bearer("vera")).status == 101
 
     vera = Identity("vera", "viewer", "t-vera", "token")
-    assert behind.heard == [("/things/1", vera)] * 3 + [("/stream/1", vera)]
+    assert behind.heard == [("/things/1", vera)] * 2 + [("/stream/1", vera)]
+
+
+def test_a_session_lets_its_user_in_by_both_of_its_secrets(ask: Any, behind: Behind) -> None:
+    assert ask("GET", "/things/1", cookie("vera"), proof("vera")).status == 200
+    assert ask("WS", "/stream/1", cookie("vera"), ORIGIN, said=(opening("vera"),)).status == 101
+
+    vera = SESSIONS[hash_of("loom_vera_cookie")]
+    assert behind.heard == [("/things/1", vera), ("/stream/1", vera)]
+    assert vera.proof not in repr(vera)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (cookie("vera"),),
+        (proof("vera"),),
+        (cookie("vera"), proof("olga")),
+        (cookie("vera"), proof("vera"), proof("vera")),
+        (cookie("vera"), ("X-Loom-Session", "")),
+        (cookie("vera"), ("X-Loom-Session", "x" * 100_000)),
+        (cookie("vera"), ("X-Loom-Session", "loom_vera_cookie")),
+        (cookie("vera"), ("X-Loom-Session", hash_of("vera_proof"))),
+        (cookie("nobody"), proof("vera")),
+        (cookie("old"), proof("vera")),
+        (cookie("old"), ("X-Loom-Session", "")),
+        (("Cookie", "loom-8787=loom_vera"), proof("vera")),  # a token is no cookie
+    ],
+)
+def test_half_a_session_opens_nothing_and_is_told_to_sign_in_again(
+    ask: Any, behind: Behind, headers: Headers
+) -> None:
+    for method in ("GET", "POST"):
+        answer = ask(method, "/things/1", *headers, ORIGIN)
+        assert (answer.status, answer.code) == (401, "sign_in_again")
+        assert "sign in again" in answer.problem["detail"]
+        assert answer.headers["www-authenticate"].startswith("Bearer ")
+        assert "vera" not in answer.body.decode()
+    assert behind.heard == []
+
+
+@pytest.mark.parametrize("name", ["vera", "old"])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/things/1"), ("WS", "/stream/1")])
+def test_a_cookie_is_no_token(ask: Any, behind: Behind, method: str, path: str, name: str) -> None:
+    shown = bearer(f"{name}_cookie")
+    for others in ((), (ORIGIN,), (cookie("vera"), proof("vera"), ORIGIN)):
+        answer = ask(method, path, shown, *others)
+        assert (answer.status, answer.code) == (401, "cookie_refused")
+        assert "no token" in answer.problem["detail"]
+    assert behind.heard == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (),
+        ("",),
+        ("vera_proof",),
+        ("null",),
+        ("[" * 2000,),
+        ('{"op": "session"}',),
+        ('{"op": "session", "secret": null}',),
+        ('{"op": "session", "secret": ""}',),
+        ('{"op": "sub", "id": "a", "topic": "jobs", "secret": "vera_proof"}',),
+        (opening("olga"),),
+        (opening("olga"), opening("vera")),  # there is one try
+    ],
+)
+def test_a_socket_that_does_not_begin_with_its_second_secret_is_closed(
+    ask: Any, behind: Behind, said: tuple[str, ...]
+) -> None:
+    answer = ask("WS", "/stream/1", cookie("vera"), ORIGIN, said=said)
+
+    assert (answer.status, b"sign in again" in answer.body) == (ENDED, True)
+    assert behind.heard == []
+
+
+def test_a_socket_by_an_unknown_cookie_is_not_opened(ask: Any, behind: Behind) -> None:
+    answer = ask("WS", "/stream/1", cookie("nobody"), ORIGIN, said=(opening("vera"),))
+
+    assert (answer.status, answer.code) == (401, "sign_in_again")
+    assert behind.heard == []
+
+
+def test_a_socket_for_a_larger_role_is_closed_in_words_behind_the_proof(
+    ask: Any, behind: Behind
+) -> None:
+    early = ask("WS", "/both", cookie("vera"), ORIGIN)
+    late = ask("WS", "/both", cookie("vera"), ORIGIN, said=(opening("vera"),))
+
+    assert early.status == ENDED
+    assert (late.status, late.body) == (BAD_POLICY, b"vera is viewer, and this takes operator")
+    assert behind.heard == []
+
+
+def test_a_cookie_that_another_port_has_planted_stands_in_nobodys_way(ask: Any) -> None:
+    for planted in ("loom_nobody_cookie", "loom_olga_cookie"):
+        both = ("Cookie", f"loom-8787={planted}; loom-8787=loom_vera_cookie")
+        assert ask("GET", "/things/1", both, proof("vera")).status == 200
+        assert ask("WS", "/stream/1", both, ORIGIN, said=(opening("vera"),)).status == 101
+        assert ask("GET", "/things/1", both, proof("nobody")).status == 401
+
+
+@pytest.mark.parametrize("name", ["loom", "loom-8788", "loom-80"])
+def test_the_cookie_of_another_port_is_not_looked_at(ask: Any, name: str) -> None:
+    answer = ask("GET", "/things/1", ("Cookie", f"{name}=loom_vera_cookie"), proof("vera"))
+
+    assert answer.status == 401
+
+
+def test_a_page_that_a_browser_is_led_to_asks_again_by_itself(ask: Any, behind: Behind) -> None:
+    page = ask("GET", "/things/1", cookie("vera"), ("Accept", "text/html,*/*"))
+    answer = ask("GET", "/things/1", bearer("nobody"), ("Accept", "text/html,*/*"))
+
+    assert (page.status, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "X-Loom-Session" in page.body.decode()
+    assert "vera" not in page.body.decode()
+    assert answer.code == "unauthenticated"
+    assert behind.heard == []
 
 
 @pytest.mark.parametrize(
@@ -95,9 +237,9 @@ def test_a_token_lets_its_user_in_and_is_not_passed_on(ask: Any, behind: Behind)
         (("Authorization", "Bearer loom_vér"),),
         (bearer("vera"), bearer("vera")),
         (bearer("nobody"), cookie("vera")),
-        (cookie("nobody"),),
         (("Cookie", "loom"),),
-        (("Cookie", "xloom=loom_vera"),),
+        (("Cookie", "loom=loom_vera_cookie"),),
+        (("Cookie", "xloom-8787=loom_vera_cookie"),),
     ],
 )
 @pytest.mark.parametrize(("method", "path"), [("GET", "/things/1"), ("WS", "/stream/1")])
@@ -196,12 +338,12 @@ def test_a_page_of_another_origin_is_refused_whatever_it_shows(
 
 def test_what_a_cookie_changes_must_come_from_a_page_of_ours(ask: Any, behind: Behind) -> None:
     for method, path in (("POST", "/things/1"), ("WS", "/stream/1")):
-        bare = ask(method, path, cookie("olga"))
+        bare = ask(method, path, cookie("olga"), proof("olga"), said=(opening("olga"),))
         assert (bare.status, bare.code) == (403, "foreign_origin")
     assert behind.heard == []
 
-    assert ask("POST", "/things/1", cookie("olga"), ORIGIN).status == 200
-    assert ask("WS", "/stream/1", cookie("olga"), ORIGIN).status == 101
+    assert ask("POST", "/things/1", cookie("olga"), proof("olga"), ORIGIN).status == 200
+    assert ask("WS", "/stream/1", cookie("olga"), ORIGIN, said=(opening("olga"),)).status == 101
     assert ask("POST", "/things/1", bearer("olga")).status == 200  # no browser sends it by itself
 
 

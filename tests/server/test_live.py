@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom.server.cursors import ORIGIN
 from torchloom.server.drafts import Draft, Standing
-from torchloom.server.listeners import Listener, Wish
+from torchloom.server.listeners import Listener, Wish, written
 from torchloom.server.live import Hub
 from torchloom.server.sources import Found
 
@@ -35,7 +35,10 @@ class Reader:
             raise found
         drafts = [Draft("j", "event", 0, 0.0, {"seq": n}, {"told": n}) for n in found]
         upto = Standing(0, max(found, default=args[0].told), 0)
-        return Found(drafts, upto, True), {"j": []}
+        standing = args[1]["j"].standing.copy()
+        messages = written(drafts, standing)
+        standing.reach(upto)
+        return Found(drafts, upto, True), {"j": (messages, standing)}
 
 
 async def listened(reader: Reader, count: int) -> list[int]:
@@ -68,3 +71,39 @@ def test_while_nobody_listens_nothing_is_read() -> None:
         return reader.count
 
     assert asyncio.run(look()) == 0
+
+
+class Gated(Reader):
+    """A desk whose looks at what is new take until they are let."""
+
+    def __init__(self, *looks: Exception | list[int]) -> None:
+        super().__init__(*looks)
+        self.gate, self.is_looking = asyncio.Event(), asyncio.Event()
+
+    async def read(self, look: Any, *args: Any) -> Any:
+        if look.__name__ == "_read":
+            self.is_looking.set()
+            await self.gate.wait()
+        return await super().read(look, *args)
+
+
+def test_a_client_joins_a_job_that_others_follow_while_a_look_takes_long() -> None:
+    async def join() -> tuple[list[int], list[int]]:
+        reader = Gated([1, 2], [3])
+        hub, sinks = Hub(reader), (Sink(), Sink())  # type: ignore[arg-type]
+        first, second = (Listener("j", Wish(frozenset({"event"}))) for _ in sinks)
+        first.outlet, second.outlet = sinks
+        await hub.tell(first, ORIGIN, await hub.attach(first, ORIGIN))
+        work = asyncio.create_task(hub.run())
+        await reader.is_looking.wait()
+
+        async with asyncio.timeout(10):
+            goal = await hub.attach(second, ORIGIN)  # the look is under way
+
+        reader.gate.set()
+        await hub.tell(second, ORIGIN, goal)
+        await until(lambda: all(len(sink.numbers()) >= 3 for sink in sinks))
+        work.cancel()
+        return sinks[0].numbers(), sinks[1].numbers()
+
+    assert asyncio.run(join()) == ([1, 2, 3], [1, 2, 3])

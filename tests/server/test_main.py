@@ -1,20 +1,26 @@
 """The server as a process: which port it takes, what it refuses, what it writes to its log."""
 
+import contextlib
 import json
+import logging
 import os
 import socket
 import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
+from torchloom.server.access import JsonLines
 from torchloom.server.main import PORT, Options, listen, options_of
 from torchloom.weaver.plane.certificates import certificate
 
-from ..living import TIMEOUT
+from ..living import TIMEOUT, until
 from .plane import Plane, Server
 
 pytestmark = pytest.mark.process
@@ -98,6 +104,45 @@ def test_a_line_of_json_a_request_without_secrets(
     ]
     for secret in ("top-secret", "hush", "loom_", plane.token()):
         assert secret not in text
+
+
+def test_the_query_string_of_a_websocket_is_in_no_log(plane: Plane, server: Server) -> None:
+    address = server.url.replace("http", "ws", 1) + "/api/stream"
+    admin = {"Authorization": f"Bearer {plane.token()}"}
+
+    for path, headers in (
+        ("?token=hush", admin),  # accepted
+        ("?token=hush", {}),  # refused
+        ("?jobs=hush", admin),  # answered with a problem
+        ("?jobs=a&types=hush", admin),
+    ):
+        with (
+            contextlib.suppress(InvalidStatus),
+            connect(address + path, additional_headers=headers),
+        ):
+            pass
+
+    def ws_lines() -> list[dict[str, Any]]:
+        lines = map(json.loads, server.process.log.read_text().splitlines())
+        return [line for line in lines if line.get("method") == "WS"]
+
+    until(lambda: len(ws_lines()) == 4)
+    assert [line["status"] for line in ws_lines()] == [101, 401, 404, 422]
+    assert "hush" not in server.process.log.read_text()
+
+
+def test_a_query_string_is_left_out_of_whatever_is_logged() -> None:
+    try:
+        raise ValueError("cannot read GET http://h:1/api/jobs?token=hush&b=1 HTTP/1.1")
+    except ValueError:
+        facts = ("x", logging.ERROR, "p", 1, 'WS "/api/stream?token=hush" [%s]', ("accepted",))
+        record = logging.LogRecord(*facts, sys.exc_info())
+
+    line = JsonLines().format(record)
+
+    assert "hush" not in line
+    assert json.loads(line)["message"] == 'WS "/api/stream?..." [accepted]'
+    assert "GET http://h:1/api/jobs?... HTTP/1.1" in json.loads(line)["traceback"]
 
 
 def test_with_a_certificate_it_speaks_tls_at_its_own_address_alone(

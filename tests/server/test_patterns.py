@@ -1,10 +1,16 @@
 """Patterns of strangers stop nobody."""
 
 import asyncio
+import random
+import re
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from torchloom.server import matcher
+from torchloom.server.joblogs import Output, lines_of
 from torchloom.server.patterns import LONGEST, BadPattern, Patterns, PatternTooSlow, checked
 
 from ..living import TIMEOUT, allowed, children
@@ -95,3 +101,85 @@ def test_what_is_no_pattern_is_refused_in_words(pattern: str) -> None:
 def test_a_pattern_may_not_be_endless() -> None:
     with pytest.raises(BadPattern, match=str(LONGEST)):
         checked("a" * (LONGEST + 1))
+
+
+PATTERNS = [
+    "ab",
+    "a.b",
+    "ab|ba",
+    "(?:ab)+c",
+    "^a",
+    "b$",
+    "(?i)AB",
+    "[ab]c",
+    "é",
+    "a\\b",
+    "(a|é)b?c",
+    "\\d",
+    "x*",
+    "(?i)K|ß",
+    "a{2,}",
+    "(?<!a)b",
+    "^$",
+]
+
+
+def test_a_file_that_is_searched_in_pieces_has_the_lines_that_match_one_by_one(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(7)
+    path = tmp_path / "stdout.log"
+    for _ in range(60):
+        words = chance.choices(
+            [*"abcé1 K", "\u212a", "\r", "\n", "\n", "\xff"], k=chance.randint(0, 80)
+        )
+        data = "".join(words).encode("latin-1" if chance.random() < 0.3 else "utf-8", "replace")
+        data = data.replace(b"1", b"a" * matcher.LONGEST, 1) if chance.random() < 0.2 else data
+        path.write_bytes(data)
+        is_final = chance.random() < 0.5
+        lines = list(lines_of(Output("key", tmp_path, "stdout", "", 0), 0, is_final))
+        for pattern in PATTERNS:
+            wanted = [(line.start, line.end) for line in lines if re.search(pattern, line.text)]
+
+            assert scanned(path, pattern, is_final, chance) == wanted, (pattern, data)
+
+
+def scanned(path: Path, pattern: str, is_final: bool, chance: random.Random) -> list[Any]:
+    """Search a file to its end, in pieces that end after a few matches or at any time."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    while True:
+        asked = {"pattern": pattern, "path": str(path), "start": start, "is_final": is_final}
+        asked |= {"bytes": chance.choice([matcher.LONGEST * 2, 1 << 20])}
+        asked |= {"most": chance.choice([1, 2, 100]), "seconds": 0.0}
+        answer = matcher.found_in_file(asked)
+        assert isinstance(answer, dict)
+        found += answer["lines"]
+        if answer["end"] == start:
+            return found
+        start = answer["end"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        ("loss=nan", [b"loss=nan"]),
+        (r"step \d+ loss", [b" loss"]),
+        ("error|warning", [b"error", b"warning"]),
+        ("(?:OOM)+!", [b"OOM"]),
+        ("(?i)ERROR", [b"error"]),
+        ("(?i)é", []),
+        ("(?i:error)", []),
+        (r"\d+", []),
+        ("(ab)?", []),
+        ("a|b*", []),
+        ("(?x) a b", []),
+    ],
+)
+def test_the_text_that_a_match_must_hold_is_known_of_plain_patterns(
+    pattern: str, texts: list[bytes]
+) -> None:
+    found = matcher.needed(pattern)
+
+    assert [len(text) for text in found] == [len(text) for text in texts]
+    assert all(re.search(pattern, text.decode()) or len(found) == 1 for text in found)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from ..living import allowed, until
-from .plane import Plane, Server
+from .plane import PATIENCE, Plane, Server
 
 pytestmark = pytest.mark.process
 
@@ -65,21 +66,24 @@ def test_a_viewer_looks_and_a_refusal_says_what_it_takes(
     assert answer.json()["detail"] == "vera is viewer, and this takes operator"
 
 
-def test_a_link_becomes_a_cookie_once(admin: httpx.Client, server: Server) -> None:
+def test_a_link_becomes_a_session_once(admin: httpx.Client, server: Server) -> None:
     new = link(admin)
     assert new["url"] == f"{server.url}/login#{new['code']}"
     origin = {"Origin": server.url}
 
     with httpx.Client(base_url=server.url, headers=origin) as browser:
         first = browser.post("/api/login", json={"code": new["code"]})
+        proof = {"X-Loom-Session": first.json()["session"]}
+        cookie = {cookie_name(server): first.cookies[cookie_name(server)]}
+        browser.headers.update(proof)
         second = server.client("").post("/api/login", json={"code": new["code"]})
         me = browser.get("/api/me").json()
         write = browser.put("/api/users/olga", json={"role": "operator"})
         without_origin = httpx.put(
-            f"{server.url}/api/users/olga", json={"role": "viewer"}, cookies=dict(browser.cookies)
+            f"{server.url}/api/users/olga", json={"role": "viewer"}, cookies=cookie, headers=proof
         )
         left = browser.post("/api/logout")
-        after = httpx.get(f"{server.url}/api/me", cookies={"loom": first.cookies["loom"]})
+        after = httpx.get(f"{server.url}/api/me", cookies=cookie, headers=proof)
 
     assert (first.status_code, first.headers["cache-control"]) == (200, "no-store")
     attributes = {part.strip().lower() for part in first.headers["set-cookie"].split(";")[1:]}
@@ -92,7 +96,82 @@ def test_a_link_becomes_a_cookie_once(admin: httpx.Client, server: Server) -> No
     assert write.status_code == 200
     assert refused(without_origin) == (403, "foreign_origin")
     assert left.status_code == 204
-    assert refused(after) == (401, "unauthenticated")
+    assert left.headers["set-cookie"].startswith(f'{cookie_name(server)}="";')
+    assert refused(after) == (401, "sign_in_again")
+    assert "sign in again" in after.json()["detail"]
+
+
+def cookie_name(server: Server) -> str:
+    return f"loom-{server.url.rpartition(':')[2]}"
+
+
+def test_half_a_session_opens_nothing_and_makes_no_token(
+    admin: httpx.Client, server: Server, stranger: httpx.Client
+) -> None:
+    logged_in = stranger.post("/api/login", json={"code": link(admin)["code"]})
+    name, cookie = cookie_name(server), logged_in.cookies[cookie_name(server)]
+    halves = [
+        {"Cookie": f"{name}={cookie}"},
+        {"Cookie": f"{name}={cookie}", "X-Loom-Session": cookie},
+        {"X-Loom-Session": logged_in.json()["session"]},
+        {"Authorization": f"Bearer {cookie}"},
+        {"Authorization": f"Bearer {logged_in.json()['session']}"},
+    ]
+    before = admin.get("/api/tokens").json()["items"]
+
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as thief:
+        answers = [
+            thief.request(method, path, json=body, headers={"Origin": server.url, **half})
+            for half in halves
+            for method, path, body in (
+                ("GET", "/api/me", None),
+                ("GET", "/metrics", None),
+                ("POST", "/api/tokens", {"user": "admin"}),
+                ("POST", "/api/links", {"user": "admin"}),
+                ("PUT", "/api/users/thief", {"role": "admin"}),
+                ("POST", "/api/logout", None),
+            )
+        ]
+        by_kind = thief.post(
+            "/api/login", json={"code": cookie, "kind": "token"}, headers=halves[0]
+        )
+
+    assert {answer.status_code for answer in answers} == {401}
+    codes = [answer.json()["code"] for answer in answers[::6]]
+    assert codes == [*["sign_in_again"] * 3, "cookie_refused", "unauthenticated"]
+    assert refused(by_kind) == (401, "link_unknown")
+    assert admin.get("/api/tokens").json()["items"] == before
+    stranger.headers["X-Loom-Session"] = logged_in.json()["session"]
+    assert stranger.get("/api/me").json()["kind"] == "cookie"
+
+
+def test_a_second_login_of_a_browser_ends_its_session_before(
+    admin: httpx.Client, stranger: httpx.Client
+) -> None:
+    first = stranger.post("/api/login", json={"code": link(admin)["code"]}).json()
+    stranger.headers["X-Loom-Session"] = first["session"]
+    second = stranger.post("/api/login", json={"code": link(admin)["code"]}).json()
+    mixed = stranger.get("/api/me")
+    stranger.headers["X-Loom-Session"] = second["session"]
+
+    listed = {one["id"]: one["revoked_at"] for one in admin.get("/api/tokens").json()["items"]}
+    assert refused(mixed) == (401, "sign_in_again")
+    assert stranger.get("/api/me").json()["token"] == second["id"]
+    assert listed[first["id"]] is not None
+    assert listed[second["id"]] is None
+
+
+def test_a_session_of_both_secrets_makes_tokens_for_an_admin(
+    admin: httpx.Client, server: Server, stranger: httpx.Client
+) -> None:
+    found = stranger.post("/api/login", json={"code": link(admin)["code"]}).json()
+    stranger.headers.update({"X-Loom-Session": found["session"], "Origin": server.url})
+
+    made_there = stranger.post("/api/tokens", json={"user": "admin", "label": "by session"})
+
+    assert made_there.status_code == 201
+    with server.client(made_there.json()["token"]) as client:
+        assert client.get("/api/me").json()["kind"] == "token"
 
 
 def test_a_link_becomes_a_token_where_one_is_asked_for(
@@ -103,6 +182,7 @@ def test_a_link_becomes_a_token_where_one_is_asked_for(
     answer = stranger.post("/api/login", json={"code": code, "kind": "token", "label": "laptop"})
 
     assert "set-cookie" not in answer.headers
+    assert answer.json()["session"] is None
     with server.client(answer.json()["token"]) as client:
         assert client.get("/api/me").json()["kind"] == "token"
 
@@ -231,7 +311,10 @@ def test_no_secret_is_in_a_log_or_an_event(
     with server.client(token) as leo:
         leo.get("/api/me")
         leo.get("/api/users")
-    cookie = stranger.post("/api/login", json={"code": code}).cookies["loom"]
+    found = stranger.post("/api/login", json={"code": code})
+    cookie, proof = found.cookies[cookie_name(server)], found.json()["session"]
+    stranger.get("/api/me", headers={"X-Loom-Session": proof})
+    stranger.get("/api/me", headers={"Authorization": f"Bearer {cookie}"})
     answers = [
         stranger.post("/api/login", json={"code": code}).text,
         stranger.post("/api/login", json={"code": code, "kind": 5}).text,
@@ -240,7 +323,7 @@ def test_no_secret_is_in_a_log_or_an_event(
 
     events = json.dumps(asyncio.run(plane.ask("events", limit=1000)))
     logs = "".join(path.read_text() for path in plane.folder.glob("*.log"))
-    for secret in (token, code, cookie, plane.token()):
+    for secret in (token, code, cookie, proof, plane.token()):
         assert secret not in logs + events + "".join(answers)
     arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
     assert plane.token() not in arguments
@@ -265,16 +348,77 @@ def test_the_page_of_a_link_runs_its_own_script_alone(stranger: httpx.Client) ->
         assert checked.returncode == 0
 
 
+SAFE = {
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def test_no_browser_keeps_sniffs_frames_or_passes_on_what_it_is_answered(
+    admin: httpx.Client, stranger: httpx.Client
+) -> None:
+    code = link(admin)["code"]
+    html = {"Accept": "text/html"}
+    answers = [
+        *(admin.get(path) for path in ("/api/me", "/api/jobs", "/api/tokens", "/metrics", "/docs")),
+        *(stranger.get(path) for path in ("/login", "/healthz", "/api/me", "/nothing")),
+        stranger.get("/docs", headers=html),
+        stranger.post("/api/login", json={"code": "wrong"}),
+        stranger.post("/api/login", json={"code": code}),
+        admin.post("/api/links", json={"user": "admin"}),
+        admin.put("/api/users/x", content=b"{", headers={"Content-Type": "application/json"}),
+    ]
+
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in SAFE} == SAFE, answer.request.url
+        rules = answer.headers["content-security-policy"]
+        assert ("default-src 'none'" in rules, "frame-ancestors 'none'" in rules) == (True, True)
+        assert len(answer.headers.get_list("cache-control")) == 1
+
+
 def test_without_tls_there_is_no_authority(stranger: httpx.Client) -> None:
     assert refused(stranger.get("/api/authority")) == (404, "not_found")
 
 
-def test_whoever_guesses_codes_has_to_wait(plane: Plane, admin: httpx.Client) -> None:
-    server = plane.start_server()
+def test_whoever_guesses_codes_has_to_wait_and_a_good_link_does_not(
+    plane: Plane, admin: httpx.Client
+) -> None:
+    server, good, used = plane.start_server(), link(admin)["code"], link(admin)["code"]
+
+    def login(code: str) -> httpx.Response:
+        return guesser.post("/api/login", json={"code": code, "kind": "token"})
+
     with server.client("") as guesser:
-        guesses = [refused(guesser.post("/api/login", json={"code": f"c{n}"})) for n in range(10)]
-        blocked = guesser.post("/api/login", json={"code": link(admin)["code"]})
+        guesses = [refused(login(f"c{n}")) for n in range(10)]
+        blocked = login("c10")
+        first, second = login(used), login(used)
+        let_in = login(good)
+        again = login("c11")
 
     assert guesses == [(401, "link_unknown")] * 10
     assert refused(blocked) == (429, "too_many_logins")
-    assert 1 <= int(blocked.headers["retry-after"]) <= 61
+    assert 1 <= int(blocked.headers["retry-after"]) <= 3
+    assert (first.status_code, let_in.status_code) == (200, 200)
+    assert refused(second) == (409, "link_used")  # its account has not failed before
+    assert refused(again) in ((429, "too_many_logins"), (401, "link_unknown"))
+
+
+def test_the_time_of_a_refusal_does_not_tell_how_much_of_a_token_is_right(
+    plane: Plane, server: Server
+) -> None:
+    real = plane.token()
+    near, far = real[:-1] + ("A" if real[-1] != "A" else "B"), "loom_" + "z" * (len(real) - 5)
+    times: dict[str, list[float]] = {near: [], far: []}
+
+    with server.client("") as client:
+        for number in range(300):
+            for token in (near, far) if number % 2 else (far, near):
+                began = time.perf_counter()
+                answer = client.get("/api/me", headers={"Authorization": f"Bearer {token}"})
+                times[token].append(time.perf_counter() - began)
+                assert answer.status_code == 401
+
+    one, other = (statistics.median(found[20:]) for found in times.values())
+    assert abs(one - other) < 0.25 * min(one, other) + 0.0003

@@ -39,6 +39,8 @@ class Walk:
         for role in ROLES:
             people.put(role, role, None, "test")
             _, self.tokens[role] = people.add_token(role, "", "test")
+        _, code = people.add_link("admin", "test")
+        _, self.cookie, self.proof = people.use_link(code, "cookie", "browser")
         store.close()
         self._loop = asyncio.new_event_loop()
         self.app, self.front = self._loop.run_until_complete(self._build(folder))
@@ -88,6 +90,19 @@ def test_without_a_token_no_route_answers(walk: Walk, row: Row) -> None:
         assert (answer.status, answer.code) == (401, "unauthenticated")
 
 
+@pytest.mark.parametrize("row", GUARDED, ids=shown)
+def test_half_a_session_opens_no_route(walk: Walk, row: Row) -> None:
+    cookie, origin = ("Cookie", f"loom-8787={walk.cookie}"), ("Origin", "http://localhost:8787")
+
+    replayed = walk.ask(row, cookie, origin)
+    as_token = walk.ask(row, bearer(walk.cookie), origin)
+    other_half = walk.ask(row, ("X-Loom-Session", walk.proof), origin)
+
+    assert replayed.status == (4401 if row[0] == "WS" else 401)
+    assert (as_token.status, as_token.code) == (401, "cookie_refused")
+    assert (other_half.status, other_half.code) == (401, "sign_in_again")
+
+
 @pytest.mark.parametrize(("row", "role"), MORE_THAN_VIEWERS, ids=str)
 def test_a_role_that_is_too_small_is_refused(walk: Walk, row: Row, role: str) -> None:
     for smaller in ROLES[: ROLES.index(role)]:
@@ -107,7 +122,7 @@ def test_a_foreign_host_or_origin_is_refused_on_every_route(walk: Walk, row: Row
     "row", [row for row in GUARDED if row[0] not in ("GET", "HEAD")], ids=shown
 )
 def test_a_cookie_changes_nothing_without_an_origin_of_ours(walk: Walk, row: Row) -> None:
-    answer = walk.ask(row, ("Cookie", f"loom={walk.tokens['admin']}"))
+    answer = walk.ask(row, ("Cookie", f"loom-8787={walk.cookie}"), ("X-Loom-Session", walk.proof))
 
     assert (answer.status, answer.code) == (403, "foreign_origin")
 

@@ -186,3 +186,28 @@ def test_the_author_is_who_asks_and_nobody_else(admin: httpx.Client, held: None)
     answer = submit(admin, {**spec("mine"), "owner": "eve"})
 
     assert (answer.status_code, answer.json()["field"]) == (422, "owner")
+
+
+def test_a_secret_of_a_job_reaches_its_ranks_and_no_reader_of_the_interface(
+    admin: httpx.Client, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code = ("import os", f"open({str(out)!r}, 'w').write(os.environ['HF_TOKEN'])")
+    body = spec("sealed", *code, env={"HF_TOKEN": "secret:canary-77", "PLAIN": "x"})
+
+    answers = [submit(admin, body, key="again"), submit(admin, body, key="again")]
+
+    job = answers[0].json()["id"]
+    assert [answer.json()["id"] for answer in answers] == [job, job]
+    until(lambda: state(admin, job) in FINAL, PATIENCE)
+    assert out.read_text() == "canary-77"
+    shown = {"HF_TOKEN": "secret:***", "PLAIN": "x"}
+    assert admin.get(f"/api/jobs/{job}/spec").json()["env"] == shown
+    assert admin.get(f"/api/jobs/{job}").json()["spec"]["env"] == shown
+    for path in ("", "/spec", "/events", "/logs"):
+        assert "canary-77" not in admin.get(f"/api/jobs/{job}{path}").text
+    for value in ("sealed:AAAA", "secret:***", "secret:", f"secret:{3001 * 'x'}"):
+        refused = submit(admin, spec("copied", "pass", env={"HF_TOKEN": value}))
+        assert refused.status_code == 422
+        assert "env.HF_TOKEN" in refused.text
+        assert "write the value itself, secret:VALUE" in refused.text

@@ -54,10 +54,14 @@ def test_a_user_with_a_token_a_link_and_a_cookie(tmp_path: Path) -> None:
         assert made["token"].startswith("loom_")
         assert used["token"] != made["token"]
         assert (used["user"], used["role"], used["kind"]) == ("alice", "operator", "cookie")
-        shown = {key: value for key, value in used.items() if key not in ("token", "role")}
+        shown = {
+            key: value for key, value in used.items() if key not in ("token", "role", "session")
+        }
         assert listed == [ended, shown]
         assert ended["revoked_at"] is not None
-        assert not any("token" in each or "hash" in each for each in listed)
+        assert used["session"] not in ("", used["token"])
+        hidden = ("token", "hash", "session", "proof")
+        assert not any(name in each for each in listed for name in hidden)
 
     async def scenario() -> None:
         async with weaver_at(tmp_path, Exchange()) as weaver:

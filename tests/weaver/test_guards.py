@@ -11,9 +11,10 @@ import pytest
 from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Metrics
 from torchloom.errors import UserError
+from torchloom.specs.job import JobState
 from torchloom.weaver.acting import Acting
 from torchloom.weaver.question import Question
-from torchloom.weaver.refusals import NothingToUndo
+from torchloom.weaver.refusals import JobOver, NothingToUndo
 from torchloom.weaver.service import Weaver
 
 from .fakes import FakeAgent, FakeRank, crowd, rows, until, weaver_at
@@ -170,3 +171,26 @@ def test_a_change_is_undone_as_a_command_of_its_own(tmp_path: Path) -> None:
                 await Acting(weaver).undo(Question({"job": "job-1"}))
 
     asyncio.run(scenario())
+
+
+def test_an_undo_whose_answer_was_lost_is_done_once_and_known_after_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            ranks, _ = await begun(exchange, 1.0)
+            await set_lr(weaver)
+            asked = Question({"job": "job-1", "author": "bob", "id": "u1"})
+
+            first = await Acting(weaver).undo(asked)
+            second = await Acting(weaver).undo(asked)
+            weaver.jobs.end("job-1", JobState.COMPLETED, "over")
+            third = await Acting(weaver).undo(asked)
+
+            assert [one["payload"]["undo"] for one in (first, second, third)] == ["c1"] * 3
+            assert applied(ranks) == [[0.03, 0.1]] * 2
+            with pytest.raises(JobOver):
+                await Acting(weaver).undo(Question({"job": "job-1", "id": "u2"}))
+
+    asyncio.run(scenario())
+
+    assert rows(tmp_path, "SELECT id FROM commands ORDER BY number") == [("c1",), ("u1",)]

@@ -1,8 +1,11 @@
 """Who may come in: names and roles are checked, secrets are kept nowhere, every change is noted."""
 
+import contextlib
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from torchloom.weaver.people import (
     LinkRefused,
     People,
     UserDisabled,
+    is_good,
 )
 from torchloom.weaver.store import Store, open_store
 from torchloom.weaver.store.rows import Link, Token, User
@@ -143,7 +147,7 @@ def test_of_a_token_only_the_hash_is_kept_and_it_is_shown_once(tmp_path: Path) -
 def test_no_event_says_a_secret_or_its_hash(people: People, store: Store) -> None:
     token, secret = people.add_token("admin", "laptop", "admin")
     link, code = people.add_link("admin", "admin")
-    cookie, other = people.use_link(code, "cookie", "browser")
+    cookie, other, proof = people.use_link(code, "cookie", "browser")
     people.revoke(token.id, "admin")
 
     about = {"user": "admin", "token": token.id, "label": "laptop", "kind": "token"}
@@ -156,7 +160,8 @@ def test_no_event_says_a_secret_or_its_hash(people: People, store: Store) -> Non
         ("token_revoked", "admin", about),
     ]
     said = json.dumps(noted(store))
-    for hidden in (secret, code, other, token.hash, link.hash, cookie.hash):
+    hashes = (token.hash, link.hash, cookie.hash, cookie.proof)
+    for hidden in (secret, code, other, proof, *hashes):
         assert hidden not in said
 
 
@@ -216,13 +221,36 @@ def test_a_label_that_cannot_be_shown_is_refused(people: People, label: str) -> 
 def test_a_link_is_good_once_and_says_so_the_second_time(people: People, clock: Clock) -> None:
     _, code = people.add_link("admin", "admin")
 
-    cookie, _ = people.use_link(code, "cookie", "browser")
+    cookie, _, _ = people.use_link(code, "cookie", "browser")
     with pytest.raises(LinkRefused, match="used already, and is good once; ask an admin") as twice:
         people.use_link(code, "cookie", "browser")
 
     assert twice.value.code == "link_used"
     assert (cookie.user, cookie.kind, cookie.expires_at) == ("admin", "cookie", NOW + COOKIE_LIFE)
     assert people.tokens() == [cookie]
+
+
+def test_a_session_has_two_secrets_and_the_hash_of_each_is_stored(tmp_path: Path) -> None:
+    store = open_store(fresh(tmp_path))
+    people = people_of(store)
+    people.put("admin", "admin", False, "test")
+    _, code = people.add_link("admin", "admin")
+    session, cookie, proof = people.use_link(code, "cookie", "browser")
+    _, other = people.add_link("admin", "admin")
+    token, _, none = people.use_link(other, "token", "laptop")
+    store.close()
+
+    [database] = tmp_path.rglob("state.db")
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        query = "SELECT hash, proof FROM tokens WHERE id = ?"
+        rows = [connection.execute(query, [each.id]).fetchone() for each in (session, token)]
+
+    hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (cookie, proof)]
+    assert rows[0] == tuple(hashes)
+    assert (rows[1][1], none) == ("", "")
+    assert len(proof) >= 43
+    assert is_good(session, NOW)
+    assert not is_good(replace(session, proof=""), NOW)
 
 
 def test_a_link_is_good_for_a_day(people: People, clock: Clock) -> None:

@@ -199,6 +199,96 @@ def test_a_job_is_cancelled_once_and_one_that_is_over_not_again(tmp_path: Path) 
     at_the_door(tmp_path, scenario)
 
 
+def test_a_batch_is_stored_in_one_transaction_and_answered_item_by_item(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        items = [
+            {"spec": SPEC, "key": "a"},
+            {"spec": {**SPEC, "resources": {"workers": 0}}, "key": "b"},
+            {"spec": {**SPEC, "resources": {"workers": 99}}, "key": "c"},
+            {"spec": {**SPEC, "name": "other"}, "key": "a"},
+            "no item",
+            {"spec": SPEC, "key": "d", "cwd": "/work"},
+        ]
+
+        said = await door.ask("submit_many", items=items, owner="alice")
+        again = await door.ask("submit_many", items=items[:1], owner="alice")
+
+        codes = [None, "bad_spec", "unschedulable", "key_reused", "bad_spec", None]
+        assert [one.get("code") for one in said] == codes
+        assert [one["ok"]["state"] for one in said if "ok" in one] == ["RUNNING", "QUEUED"]
+        assert (again[0]["ok"]["id"], again[0]["ok"]["created"]) == (said[0]["ok"]["id"], False)
+        rows = stored(tmp_path, "SELECT job, owner, key, cwd FROM submissions ORDER BY number")
+        first, last = said[0]["ok"]["id"], said[5]["ok"]["id"]
+        assert rows == [(first, "alice", "a", ""), (last, "alice", "d", "/work")]
+        refused = await door.said("submit_many", items=[{"spec": SPEC}] * 257)
+        assert (refused["code"], "1 to 256" in refused["error"]) == ("bad_question", True)
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_all_that_wait_are_cancelled_and_none_of_them_is_started_meanwhile(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 4)
+        spec = [{**SPEC, "resources": {"workers": n}} for n in (3, 4, 1, 1)]
+        ids = [
+            one["ok"]["id"]
+            for one in await door.ask("submit_many", items=[{"spec": each} for each in spec])
+        ]
+        await until(lambda: ids[0] in door.world.starts)
+
+        done = await door.ask("cancel_many", states=["QUEUED"], author="bob", reason="wrong lr")
+
+        assert {one["job"]: one["ok"]["state"] for one in done["items"]} == dict.fromkeys(
+            ids[1:], "CANCELLED"
+        )
+        assert done["left"] == 0
+        assert dict(door.world.starts) == {ids[0]: 1}
+        rows = stored(tmp_path, "SELECT id, state, started_at, reason FROM jobs WHERE reason != ''")
+        waited = {row[0]: row[1:] for row in rows if row[0] in ids[1:]}
+        assert waited == dict.fromkeys(ids[1:], ("CANCELLED", None, "wrong lr"))
+        noted = "SELECT job, author FROM events WHERE kind = 'cancelled' ORDER BY job"
+        assert stored(tmp_path, noted) == [(job, "bob") for job in sorted(ids[1:])]
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_jobs_are_cancelled_by_id_and_each_that_is_not_says_why(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        ids = [(await door.ask("submit", spec=SPEC, owner="alice"))["id"] for _ in range(3)]
+        await door.ask("cancel", job=ids[2])
+
+        done = await door.ask("cancel_many", jobs=[ids[1], ids[2], "nobody", ids[1]], owner="alice")
+        ended = await door.said("cancel_many", states=["COMPLETED"])
+        neither = await door.said("cancel_many")
+
+        found = [(one["job"], one.get("code", "")) for one in done["items"]]
+        assert found == [(ids[1], ""), (ids[2], "job_over"), ("nobody", "not_found")]
+        assert [ended["code"], neither["code"]] == ["bad_question"] * 2
+        assert await door.ask("queue") == []
+
+    at_the_door(tmp_path, scenario)
+
+
+def test_a_job_that_never_ran_has_its_summary_like_any_other(tmp_path: Path) -> None:
+    async def scenario(door: Door) -> None:
+        door.node("n1", 2)
+        items = [{"spec": SPEC}] * 4
+        ids = [one["ok"]["id"] for one in await door.ask("submit_many", items=items)]
+
+        await door.ask("cancel_many", states=["QUEUED"])
+
+        def summaries() -> list[Any]:
+            return [door.weaver.jobs.get(job).facts.get("summary") for job in ids[1:]]  # type: ignore[union-attr]
+
+        await until(lambda: all(summaries()))
+        nothing = {"steps": None, "samples": None, "wall_seconds": None, "restarts": 0}
+        assert summaries() == [{**nothing, "metrics": {}, "faults": []}] * 3
+
+    at_the_door(tmp_path, scenario)
+
+
 def test_the_next_weaver_has_the_queue_of_the_last_one_on_either_database(place: Place) -> None:
     world = World()
 
@@ -229,7 +319,8 @@ def test_nothing_can_be_submitted_over_the_bus(tmp_path: Path) -> None:
     async def scenario(door: Door) -> None:
         names = Answering(door.weaver).names
 
-        assert {"submit", "cancel", "quota"}.isdisjoint(names)
+        changing = {"submit", "submit_many", "cancel", "cancel_many", "quota"}
+        assert changing.isdisjoint(names)
         assert {"queue", "cluster", "quotas"} <= set(names)
 
     at_the_door(tmp_path, scenario)
@@ -249,3 +340,36 @@ def test_jobs_that_have_no_run_are_listed_with_those_that_only_the_plane_knows(
         )
 
     at_the_door(tmp_path, scenario)
+
+
+def test_a_resume_waits_for_nodes_that_are_about_to_register_as_a_submit_does(
+    tmp_path: Path,
+) -> None:
+    async def first(door: Door) -> None:
+        door.node("n1", 2)
+        job = (await door.ask("submit", spec=SPEC, owner="alice", author="ann"))["id"]
+        await door.ask("cancel", job=job, author="ann")
+        door.weaver.jobs.end(job, JobState.CANCELLED, "over")
+
+    async def second(door: Door) -> None:
+        (job,) = (row.id for row in door.weaver.jobs.all())
+        asked = {"job": job, "id": "c-1", "author": "ann"}
+        gathered = door.weaver.coordinator.rooms.gathered
+        answer = asyncio.create_task(door.ask("resume", **asked))
+        await until(lambda: answer.done() or gathered._waiters)  # type: ignore[attr-defined]
+        door.node("n1", 2)
+        gathered.set()
+
+        once = await answer
+        again = await door.ask("resume", **asked)
+
+        words = ("id", "before", "payload")
+        assert [once[word] for word in words] == ["c-1", "CANCELLED", {"attempt": 2}]
+        assert [again[word] for word in words] == [once[word] for word in words]
+        assert (await door.said("resume", **{**asked, "id": "c-2"}))["code"] == "not_resumable"
+
+    at_the_door(tmp_path, first)
+    at_the_door(tmp_path, second)
+
+    kinds = stored(tmp_path, "SELECT COUNT(*) FROM events WHERE kind = 'resume'")
+    assert kinds == [(1,)]

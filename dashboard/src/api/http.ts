@@ -1,5 +1,6 @@
 /** One way to ask the server: JSON in, JSON out, and a `Refused` for whatever it refuses. */
 
+import { sessionHeaders } from "./session";
 import type { Problem } from "./wire";
 
 export class Refused extends Error {
@@ -19,7 +20,7 @@ export interface Question {
 
 /** Ask, and return what was answered. */
 export async function ask<T>(path: string, { method = "GET", body, text, key, signal }: Question = {}): Promise<T> {
-  const headers: Record<string, string> = { Accept: "application/json" };
+  const headers: Record<string, string> = { Accept: "application/json", ...sessionHeaders() };
   if (text) headers["Content-Type"] = text.type;
   else if (body !== undefined) headers["Content-Type"] = "application/json";
   if (key) headers["Idempotency-Key"] = key;

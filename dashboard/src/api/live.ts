@@ -2,6 +2,7 @@
 
 import { START, step, type Effect, type Event, type Link, type Sub } from "./link";
 import { PART, restAfter } from "./pace";
+import { firstMessage } from "./session";
 import type { Told, Wish } from "./wire";
 
 const TICK = 1_000;
@@ -111,7 +112,10 @@ export class Live {
   private open(socket: number): void {
     const opened = new WebSocket(this.address);
     this.socket = opened;
-    opened.onopen = () => this.happen({ type: "opened", socket, now: performance.now() });
+    opened.onopen = () => {
+      opened.send(firstMessage());
+      this.happen({ type: "opened", socket, now: performance.now() });
+    };
     opened.onclose = ({ code }) => this.happen({ type: "closed", socket, code });
     opened.onmessage = ({ data }: MessageEvent<string>) => {
       const message = JSON.parse(data) as Told;

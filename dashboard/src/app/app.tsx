@@ -19,7 +19,7 @@ export function App() {
   const me = useMe();
   const path = usePath();
   const route = routeOf(path);
-  if (me.error?.problem.status === 401) return <LoginHelp />;
+  if (me.error?.problem.status === 401) return <LoginHelp problem={me.error.problem} />;
   return (
     <Shell me={me.data} problem={me.data ? undefined : me.error?.problem}>
       <Boundary key={path}>

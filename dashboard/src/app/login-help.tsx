@@ -1,14 +1,17 @@
+import type { Problem } from "../api/wire";
 import { Button } from "../ui/button";
 import { CopyLine } from "../ui/copy-line";
 import styles from "./login-help.module.css";
 import mark from "./mark.svg";
 
-/** For somebody whom the plane does not know: how to sign in. */
-export function LoginHelp() {
+/** For somebody whom the plane does not know, or no longer: how to sign in. */
+export function LoginHelp({ problem }: { problem: Problem }) {
+  const isAgain = problem.code === "sign_in_again";
   return (
     <main className={styles.page} data-testid="login-help">
       <img src={mark} width="44" height="44" alt="" />
-      <h1>Sign in</h1>
+      <h1>{isAgain ? "Sign in again" : "Sign in"}</h1>
+      {isAgain ? <p>The session of this browser has ended, or was begun before its cookie needed a second secret.</p> : null}
       <p>
         Sign in with a one-time link. A link is good once, for a day; after that this browser stays signed in for a
         month.

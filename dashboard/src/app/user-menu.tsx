@@ -1,6 +1,7 @@
 import type { FocusEvent } from "react";
 
 import { ask } from "../api/http";
+import { forgetSession } from "../api/session";
 import type { Me } from "../api/wire";
 import { Skeleton } from "../ui/skeleton";
 import styles from "./user-menu.module.css";
@@ -39,7 +40,9 @@ function left({ currentTarget, relatedTarget }: FocusEvent<HTMLDetailsElement>):
   if (!currentTarget.contains(relatedTarget)) currentTarget.open = false;
 }
 
+/** Sign out. Without its half of the session this browser is out, also when the server does not answer. */
 async function leave(): Promise<void> {
-  await ask("/api/logout", { method: "POST" });
+  await ask("/api/logout", { method: "POST" }).catch(() => undefined);
+  forgetSession();
   location.assign("/");
 }

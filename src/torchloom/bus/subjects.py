@@ -1,6 +1,7 @@
 """Where things are said: every subject of the bus is spelled here and nowhere else."""
 
 import re
+from functools import lru_cache
 
 PREFIX = "torchLoom.v1"
 
@@ -16,6 +17,8 @@ DEVICE_ALERTS = f"{PREFIX}.devices.alerts"  # Alertmanager's JSON
 EVERYTHING = f"{PREFIX}.>"
 
 _AGENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LONGEST = 64  # letters of an agent's name
+_OF_JOB = re.compile(r".*_job_([0-9a-f]{16})")
 _OF_AGENT = re.compile(rf"{re.escape(PREFIX)}\.agent\.([A-Za-z0-9_-]{{1,64}})\.[a-z]+")
 
 
@@ -73,6 +76,35 @@ def agent_of(subject: str) -> str | None:
     """Return which agent a subject belongs to; nothing for a subject of another kind."""
     found = _OF_AGENT.fullmatch(subject)
     return found[1] if found else None
+
+
+def agent_of_job(node: str, job: str) -> str:
+    """Return the name of a job's own agent on a node: no other job's, no other node's.
+
+    It ends with a digest of the job, by which the weaver knows for whom the agent may speak.
+    """
+    tag = _digest(f"{node}\0{job}")[:8]
+    end = f"-{tag}_job_{_digest(job)}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{node}-{job}")
+    return f"{name[: _LONGEST - len(end)]}{end}"
+
+
+def job_mark(agent: str) -> str:
+    """Return what all agents of one job have in their names; nothing for one of a plane's node."""
+    found = _OF_JOB.fullmatch(agent)
+    return found[1] if found else ""
+
+
+def may_speak_for(agent: str, job: str) -> bool:
+    """Tell whether an agent may say something of a job: its own one, or that of a plane's node."""
+    return job_mark(agent) in ("", _digest(job))
+
+
+@lru_cache(4096)
+def _digest(job: str) -> str:
+    from hashlib import blake2b  # a launch on one host needs none, and loads this module
+
+    return blake2b(job.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def may_publish(agent: str) -> tuple[str, ...]:

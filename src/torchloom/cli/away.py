@@ -1,19 +1,24 @@
 """Verbs about jobs of a plane elsewhere, which has their folders: all is asked over HTTP."""
 
+import time
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torchloom.cli import shapes
-from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli import shapes, steering
+from torchloom.cli.command import LoomCommand, Number, WaitNotice, key_option, repeat_in_words
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
 from torchloom.cli.shapes import paint_state
 from torchloom.client import chosen
+from torchloom.client.errors import Unreachable
+from torchloom.client.http import Client, PlaneFailed
 from torchloom.errors import UserError
 
 _SCREENFUL = 30
+_AGAIN = 1.0  # seconds before a submit that was lost is sent again
 _SPECS = (".yaml", ".yml", ".json")
 _DONE = "COMPLETED"
 _OURS = {"SUCCEEDED": _DONE, "PENDING": "QUEUED"}  # TorchX's words, and a plane's
@@ -98,37 +103,70 @@ def logs(
 @click.option("--now", is_flag=True, help="Understood; a plane elsewhere ends jobs at once.")
 @click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
+@click.option("--all", "every", is_flag=True, help="All of your jobs, or those in a --state.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="With --all: such as queued."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @_json
-def stop(job: str, now: bool, at: int | None, reason: str, yes: bool, as_json: bool) -> None:
+def stop(
+    job: str,
+    now: bool,
+    at: int | None,
+    reason: str,
+    every: bool,
+    states: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> int | None:
     """End a job of the plane that was chosen; without JOB it is named and you are asked."""
-    from torchloom.cli.steering import tell
-
+    if every or states:
+        wanted = steering.states_of_all(every, [job] if job else [], at, states)
+        return _stop_all(wanted, reason, yes, as_json)
     if not job and not yes and is_attended():
         with chosen.client() as client:
             job = chosen.meant(client, job)
         agree(f"stop {job}?", f"{job} was not stopped")
     if at is not None:
-        tell(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
-        return
+        steering.tell(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
+        return None
     with chosen.client() as client:
         done = client.cancel(chosen.meant(client, job), reason)
     if as_json:
         echo_json([shapes.with_both_states(done)])
     else:
         echo(f"{done['id']} {done['state']}")
+    return None
+
+
+def _stop_all(states: list[str], reason: str, yes: bool, as_json: bool) -> int:
+    """End the caller's own jobs in some states, in one request."""
+    with chosen.client() as client:
+        owner = client.me()["user"]
+        found = [job["id"] for job in client.jobs(state=states, owner=owner)]
+        steering.agree_to_stop(found, yes)
+        done = client.cancel_many(state=states, owner=owner, reason=reason) if found else []
+    said = [{"job": one["id"], "ok": one["job"], **_error(one["problem"])} for one in done]
+    if as_json:
+        echo_json([shapes.with_both_states(one["ok"]) for one in said if one["ok"]])
+    return steering.show_stopped(said, as_json)
+
+
+def _error(problem: dict[str, Any] | None) -> dict[str, Any]:
+    return {"error": problem["detail"], "code": problem["code"]} if problem else {}
 
 
 @click.command("run", cls=LoomCommand)
 @click.argument("target")
 @click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
 @click.option("--name", metavar="NAME", help="Instead of the one in the file.")
+@key_option
 @_json
-def run(target: str, detach: bool, name: str | None, as_json: bool) -> int:
+def run(target: str, detach: bool, name: str | None, key: str | None, as_json: bool) -> int:
     """Submit a spec file to the plane that was chosen, and follow the job."""
     spec = _spec(target, name)
     with chosen.client() as client:
-        job = client.submit(spec)
+        job = _submitted(client, spec, key or uuid.uuid4().hex)
         if as_json:
             echo_json(shapes.with_both_states(job))
             return 0
@@ -144,6 +182,25 @@ def run(target: str, detach: bool, name: str | None, as_json: bool) -> int:
         ended = client.job(job["id"])
     say(f"{ended['id']} {ended['state']} {ended['reason']}".rstrip())
     return 0 if ended["state"] == _DONE else 1
+
+
+def _submitted(client: Client, spec: dict[str, Any], key: str) -> dict[str, Any]:
+    """Submit a job; what was lost on its way is asked again until it is known."""
+    waiting = WaitNotice(
+        "it is asked again until it is known; Ctrl-C prints how to repeat it by hand"
+    )
+    try:
+        while True:
+            try:
+                return client.submit(spec, key)
+            except Unreachable as error:
+                if not waiting.is_told and error.is_unsent:
+                    raise
+                waiting(str(error).partition(";")[0])
+            time.sleep(_AGAIN)
+    except (KeyboardInterrupt, PlaneFailed, Unreachable):
+        say(repeat_in_words(key))
+        raise
 
 
 COMMANDS = {command.name: command for command in (ls, show, logs, stop, run)}

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from torchloom.launch.assembly import choose_launcher
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.folder import RunFolder, now
 from torchloom.launch.identity import host_name
-from torchloom.launch.parcel import END, Parcel, write_private
+from torchloom.launch.parcel import END, STOP, Parcel, write_private
 from torchloom.launch.record import Record
 from torchloom.launch.request import Carrier, LaunchRequest, RoleRequest
 from torchloom.launch.showing import Showing
@@ -38,6 +39,7 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 from torchloom.settings import environment, wants_plane
 from torchloom.specs.api import AppDef, AppState, app_from_dict
 
+_LOOK, _LONGEST_PAUSE = 3.0, 60.0  # seconds between looks whether there is a plane
 _APP_ID = re.compile(r"\$\$|\$\{app_id\}|\$app_id(?![A-Za-z0-9_])")
 
 
@@ -67,7 +69,8 @@ def _run(parcel: Parcel, folder: Path) -> int:
     info.request = replace(info.request, launch=launch_request)
     for note in info.request.launch.notes:
         say(note)
-    (folder / END).unlink(missing_ok=True)
+    for name in (END, STOP):
+        (folder / name).unlink(missing_ok=True)
     show = Showing("[rank{rank}]: ", "[rank{rank}]: ")
     ranks = sum(role.total for role in info.request.launch.roles)
     request = Request(words=(parcel.run_id,), kind=Kind.COMMAND, processes=ranks)
@@ -85,22 +88,42 @@ def _run(parcel: Parcel, folder: Path) -> int:
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
     """Have the ranks seen by the plane that serves this state folder, if one does; else by one that
-    comes with the job. What came with the job goes with it, unless others use it by now."""
+    comes with the job. It goes with the last job that uses it, unless `loom up` asked for it."""
     from torchloom.client import plane, served
 
     if not wants_plane():
         yield
         return
-    was_there = plane.find() is not None
-    if not was_there and served.found() is not None:
+    if plane.find() is None and served.found() is not None:
         try:
             plane.find_or_start(only="agent")
         except LoomError as error:
             say(f"{error}; the job has a plane of its own")
-    yield
+    over = threading.Event()
+    threading.Thread(target=_keep_watched, args=(over,), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
     with contextlib.suppress(LoomError):
-        if not was_there and not any(not record.is_over() for record in _here()):
+        found = plane.find()
+        if found and not found["pinned"] and all(record.is_over() for record in _here()):
             plane.leave()
+
+
+def _keep_watched(over: threading.Event) -> None:
+    """See that there is a plane as long as the job lives: another job's may end with that job."""
+    from torchloom.client import plane, served
+
+    pause = _LOOK
+    while not over.wait(pause):
+        with contextlib.suppress(LoomError, OSError):
+            if plane.find() is not None:
+                pause = _LOOK
+            elif not over.is_set():
+                wishes = {"only": "agent"} if served.found() is not None else {}
+                plane.find_or_start(wait=False, **wishes)
+                pause = min(2 * pause, _LONGEST_PAUSE)  # where none can live, seldom
 
 
 def _here() -> list[Record]:

@@ -10,7 +10,7 @@ import click
 
 from torchloom import settings
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import clip, echo_json, paint, printable
+from torchloom.cli.output import clip, echo_json, paint, printable, rewrite_line
 from torchloom.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 _LOGS = ("local", "log_dir")  # where a config file may send logs
+_PATIENCE = 5.0  # seconds for the plane to tell of its databases
 _ORDER = ("problem", "note", "ok")
 _WIDTH = 9  # of the first column
 
@@ -36,7 +37,7 @@ def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json:
     place = _place(hostfile)
     if clean:
         return _clean(place, dry, as_json)
-    findings = _look(place, quick, show=not as_json) + _retention()
+    findings = _look(place, quick, show=not as_json) + _retention() + _kept(place.home)
     if as_json:
         echo_json([{**asdict(each), "ok": each.ok} for each in findings])
     else:
@@ -77,6 +78,21 @@ def _retention() -> "list[Finding]":
     return retention.findings()
 
 
+def _kept(home: Path) -> "list[Finding]":
+    """Look at the databases and their copies."""
+    from torchloom.client import plane
+    from torchloom.errors import LoomError
+    from torchloom.weaver.store import daily, health
+    from torchloom.weaver.store.place import place_of
+
+    try:
+        reported = plane.ask("status", _PATIENCE).get("problems", {}).values()
+    except (LoomError, OSError):  # no plane runs, or none that answers
+        reported = ()
+    place = place_of(home, settings.environment())
+    return health.findings(place, reported) + daily.findings(home, place)
+
+
 def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
     """Take the looks; a terminal is told which is being taken."""
     from torchloom.launch.checks import CHECKS, SLOW, look
@@ -85,11 +101,11 @@ def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
 
     def tell(name: str) -> None:
         if live:
-            click.echo(f"\r\033[Klooking at {name} ...", nl=False, err=True)
+            rewrite_line(f"looking at {name} ...")
 
     found = look(place, CHECKS if quick else CHECKS + SLOW, tell)
     if live:
-        click.echo("\r\033[K", nl=False, err=True)
+        rewrite_line("")
     return found
 
 

@@ -52,7 +52,7 @@ class LogsCommand(LoomCommand):
     help="stdout or stderr; both together otherwise.",
 )
 @click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
-@click.option("--raw", is_flag=True, help="Carriage returns as written, not the last state.")
+@click.option("--raw", is_flag=True, help="As written: carriage returns and what steers terminals.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 def command(
     job: str | None,
@@ -87,7 +87,7 @@ def command(
     chosen = _choose(record, parts, role, ranks)
     tails = [Tail(record.log_path(rank), stream, span) for rank in chosen]
     names = label(chosen) if len(record.ranks) > 1 else [""] * len(chosen)
-    printer = LastLines(JsonLines(chosen, stream) if as_json else NamedLines(names), last)
+    printer = LastLines(JsonLines(chosen, stream) if as_json else NamedLines(names), last, raw)
     over = ending(begun[1], span.until) if begun else _wait(record, span)
     wait = printer.waiting(over) if follow else None
     for line in lines(tails, printer.keys(len(tails)), regex, wait, seconds):

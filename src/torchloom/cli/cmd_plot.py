@@ -1,13 +1,14 @@
 """`loom plot`: a run's curves, in the terminal or as a picture."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import echo, echo_json, say
+from torchloom.cli.output import echo, echo_json, printable, say
 from torchloom.errors import Failure, NotFound
 from torchloom.settings import environment
 
@@ -57,7 +58,7 @@ def command(
     if as_json:
         echo_json([_shape(curve) for curve in curves])
         return
-    panels = plot.panels(curves)
+    panels = plot.panels([replace(curve, name=printable(curve.name)) for curve in curves])
     if out is not None:
         plot.to_file(panels, out, by, job)
         say(f"drawn into {out}")
@@ -90,7 +91,7 @@ def _wanted(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
             raise NotFound("metric", name, names, f"there are {', '.join(names)}")
     own = [name for name in names if not name.startswith("loom/")] or names
     if not metrics and len(own) > _MOST:
-        say(f"{len(own)} metrics, the first {_MOST} are drawn: {', '.join(own)}")
+        say(f"{len(own)} metrics, the first {_MOST} are drawn: {printable(', '.join(own))}")
     return list(dict.fromkeys(metrics)) or own[:_MOST]
 
 

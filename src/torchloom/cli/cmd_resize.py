@@ -3,7 +3,7 @@
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.steering import tell
+from torchloom.cli.steering import settle, tell
 from torchloom.errors import UserError
 
 
@@ -18,11 +18,9 @@ def command(words: tuple[str, ...], at: int | None, reason: str, as_json: bool) 
     It is a new attempt of the same run; a job of the queue waits for its place again. It is not
     bit-exact, and each sample is seen once. Without JOB the only active one is meant.
     """
-    from torchloom.client import chosen
-
     job, ranks = _meant(words)
     asked = {"job": job, "workers": ranks, "reason": reason}
-    tell(chosen.ask("resize", None, **asked, **({} if at is None else {"at": at})), as_json)
+    tell(settle("resize", **asked, **({} if at is None else {"at": at})), as_json)
 
 
 def _meant(words: tuple[str, ...]) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.steering import tell
+from torchloom.cli.steering import settle, tell
 
 if TYPE_CHECKING:
     from torchloom.cli.going_on import Resumption
@@ -68,7 +68,7 @@ def _resume(asked: dict[str, Any], detach: bool, as_json: bool) -> int:
 
     record = None if chosen.is_elsewhere() else _run_of(asked["job"])
     if record is None or not record.is_over():
-        tell(chosen.ask("resume", None, **asked, unpause=_is_active(asked["job"], record)), as_json)
+        tell(settle("resume", **asked, unpause=_is_active(asked["job"], record)), as_json)
         return 0
     going = _resumption(record, {**asked, "job": record.id})
     if not (detach or as_json):
@@ -102,7 +102,6 @@ def _is_active(job: str, record: "Record | None") -> bool:
 
 def _resumption(record: "Record", asked: dict[str, Any]) -> "Resumption":
     from torchloom.cli import going_on, live, shapes
-    from torchloom.client import plane
     from torchloom.launch.lifetimes import Continuation, newest_checkpoint
     from torchloom.runner.api import get_runner
     from torchloom.schedulers.local_scheduler import create_scheduler
@@ -121,7 +120,7 @@ def _resumption(record: "Record", asked: dict[str, Any]) -> "Resumption":
     info = scheduler.resume_dryrun(record.id, wanted)
     if not live.is_of_the_queue(known or {}):
         return going_on.Resumption(runner, scheduler, info)
-    return going_on.Resumption(runner, scheduler, info, lambda: plane.ask("resume", None, **asked))
+    return going_on.Resumption(runner, scheduler, info, lambda: settle("resume", **asked))
 
 
 def _known_to_the_plane(job: str) -> dict[str, Any] | None:

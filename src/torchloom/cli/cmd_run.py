@@ -5,12 +5,14 @@ from typing import Any
 
 import click
 
+from torchloom.cli.command import key_option
 from torchloom.cli.elsewhere import EngineSubmission
 from torchloom.cli.output import echo_json
 from torchloom.cli.stdin_request import request_from_stdin
 from torchloom.cli.submission import Submission
 from torchloom.cli.target import Kind, Request, dryrun, dryrun_shape, kind_of, settled
 from torchloom.cli.target_command import TargetCommand, request_from, target_options
+from torchloom.errors import UserError
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo
@@ -23,6 +25,7 @@ from torchloom.specs.api import AppDryRunInfo
 @click.option("--log", is_flag=True, help="With -d: print its logs all the same.")
 @click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True, expose_value=False)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the request as JSON from stdin.")
+@key_option
 @click.option("--json", "as_json", is_flag=True, help="Print the job as one object; implies -d.")
 @target_options
 def command(
@@ -32,6 +35,7 @@ def command(
     log: bool,
     from_stdin: bool,
     as_json: bool,
+    key: str | None,
     **options: Any,
 ) -> int:
     """Run TARGET: a script, `-m module`, a component, a spec file or a command.
@@ -48,7 +52,10 @@ def command(
     if dry or request.dry:
         _show(request, info, as_json)
         return 0
-    job = _queued(runner, request, info) or _submission(runner, request, info)
+    queued = _queued(runner, request, info, key)
+    if queued is None and key is not None:
+        raise UserError("--key is for a job of the queue (job.yaml); anything else starts at once")
+    job = queued or _submission(runner, request, info)
     if not (detach or as_json):
         return job.follow()
     job.submit_json() if as_json else job.submit()
@@ -64,7 +71,9 @@ def _show(request: Request, info: AppDryRunInfo[Any], as_json: bool) -> None:
         click.echo(repr(info))
 
 
-def _queued(runner: Runner, request: Request, info: AppDryRunInfo[Any]) -> Submission | None:
+def _queued(
+    runner: Runner, request: Request, info: AppDryRunInfo[Any], key: str | None
+) -> Submission | None:
     """Return what the plane's queue runs: a job from a file."""
     if kind_of(request) is not Kind.SPEC:
         return None
@@ -78,7 +87,7 @@ def _queued(runner: Runner, request: Request, info: AppDryRunInfo[Any]) -> Submi
     assert isinstance(scheduler, LocalScheduler)
     said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
     spec = queued.as_asked(spec, request, {**said, **request.cfg})
-    return queued.QueuedSubmission(runner, scheduler, request, info, spec)
+    return queued.QueuedSubmission(runner, scheduler, request, info, spec, key)
 
 
 def _submission(

@@ -4,7 +4,7 @@ import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo, echo_json, table
-from torchloom.cli.steering import WAIT, ask, numbers, shown, split, tell
+from torchloom.cli.steering import WAIT, ask, numbers, settle, shown, split, tell
 from torchloom.errors import UserError
 
 _PROMISE = 1.0  # seconds to wait for a change whose step may be far
@@ -81,7 +81,6 @@ def _list(job: str, wait: float | None, as_json: bool) -> None:
 def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
     """Ask for each change of an audit log; those whose steps are far are only promised."""
     from torchloom.cli.replaying import read_changes
-    from torchloom.client import chosen
 
     names: dict[str, str] = {}  # what each change of the log is called here
     for change in read_changes(path):
@@ -89,7 +88,7 @@ def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
         wish = {**change, "reason": reason or change["reason"], "wait": _PROMISE}
         if undo in names:
             wish["undo"] = names[undo]
-        outcome = chosen.ask("set", None, job=job, **wish)
+        outcome = settle("set", job=job, **wish)
         names[known] = outcome["id"]
         tell(outcome, as_json)
 

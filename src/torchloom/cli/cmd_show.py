@@ -10,7 +10,7 @@ import click
 
 from torchloom.cli import engine_jobs, live, shapes
 from torchloom.cli.command import LoomCommand
-from torchloom.cli.output import age, echo_json, printable, table
+from torchloom.cli.output import age, echo_json, printable, table, visible
 from torchloom.cli.shapes import (
     cold_starts,
     handle_of,
@@ -25,6 +25,7 @@ from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import RankRecord, Record
 from torchloom.runner.api import get_runner
 from torchloom.runner.naming import find_job
+from torchloom.sealed import hide_in_spec
 from torchloom.specs.api import NONE, AppState
 
 Words = Callable[[live.Live], live.Live]  # whose words for states: ours, or TorchX's
@@ -138,7 +139,7 @@ def _show(record: Record, ranks: list[RankRecord], as_json: bool, in_words: Word
     heads = ("ROLE", "REPLICA", "RANK", "STATE", "STEP", "LAST", "PID", "START", "EXIT", "LOGS")
     click.echo("\n" + table(heads, [_row(rank, lives[rank]) for rank in ranks]))
     if error:
-        click.echo(f"\nfirst error:\n{error}")
+        click.echo(f"\nfirst error:\n{visible(error)}")
 
 
 def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
@@ -221,7 +222,7 @@ def _readable(error: str) -> str:
 
 
 def _show_spec(record: Record, as_json: bool) -> None:
-    spec: dict[str, Any] = RunFolder.named(record.id).app()
+    spec: dict[str, Any] = hide_in_spec(RunFolder.named(record.id).app())
     if as_json:
         echo_json(spec)
         return

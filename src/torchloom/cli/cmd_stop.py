@@ -1,11 +1,11 @@
 """`loom stop`: end jobs and say how they ended."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from torchloom.cli import engine_jobs, live
+from torchloom.cli import engine_jobs, live, steering
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import age, agree, echo, echo_json, is_attended, say
 from torchloom.cli.shapes import (
@@ -16,8 +16,8 @@ from torchloom.cli.shapes import (
     state_of,
     with_both_states,
 )
-from torchloom.cli.steering import in_words
 from torchloom.errors import Ambiguous, UserError
+from torchloom.launch import catalog
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.record import Record
 from torchloom.runner.api import Runner, get_runner
@@ -36,6 +36,10 @@ _PATIENCE = 3600.0  # seconds for them to come to it
 @click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
 @click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the end.")
+@click.option("--all", "every", is_flag=True, help="All jobs of the plane, or those in a --state.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="With --all: such as queued."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(
@@ -44,15 +48,18 @@ def command(
     at: int | None,
     reason: str,
     no_wait: bool,
+    every: bool,
+    states: tuple[str, ...],
     yes: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """End JOBS: SIGTERM, their grace, SIGKILL. Logs and records stay.
 
     With --at all ranks end before one and the same step, as if their data had ended there. One that
     was released, or is about to go on, has no ranks: it is cancelled, and its checkpoints stay.
     Without JOB the only active one is meant; on a terminal it is named, and if another shell
-    started it you are asked.
+    started it you are asked. With --all those that wait leave the queue together, before any
+    other ends, so that none of them starts.
     """
     if now and at is not None:
         raise UserError("--now does not wait for a step; leave --at out, or --now")
@@ -61,19 +68,33 @@ def command(
         engine_jobs.stop(list(elsewhere.values()), now, no_wait, as_json)
         jobs = tuple(job for job in jobs if job not in elsewhere)
         if not jobs:
-            return
+            return 0
+    if every or states:
+        wanted = steering.states_of_all(every, jobs, at, states)
+        jobs = _all_of(wanted, yes)
+        if not jobs:
+            echo_json([]) if as_json else say("no job is in such a state")
+            return 0
+    waiting = _waiting(jobs)
+    shapes, code = _leave_queue(waiting, reason, as_json)
+    jobs = tuple(job for job in jobs if job not in waiting)
+    if waiting and not jobs:
+        echo_json(shapes) if as_json else None
+        return code
     found, strangers = _found(jobs or (None,))
     if not jobs and not yes and is_attended():
         _agree(next(iter(found), None), strangers)
     for job in strangers:
         if live.is_of_the_queue(live.job(job) or {}):
-            _leave_queue(job, reason, as_json)
+            more, failed = _leave_queue([job], reason, as_json)
+            shapes, code = [*shapes, *more], max(code, failed)
             continue
         if now or as_json:
             raise UserError(f"nobody of ours launched {job}: its ranks can only be asked to end")
         _end_at(job, at, reason, no_wait, as_json)
     if not found:
-        return
+        echo_json(shapes) if as_json and shapes else None
+        return code
     between = _between(found)
     if between and at is not None:
         raise UserError(f"{min(between)} has no ranks now that could come to a step")
@@ -88,12 +109,30 @@ def command(
     ended = found if no_wait else [_waited(runner, each, between) for each in found]
     known = {record.id: live.job(record.id) for record in found if record.is_over()}
     if as_json:
-        echo_json([job_shape(record, live=known.get(record.id)) for record in ended])
-        return
+        echo_json([*shapes, *(job_shape(each, live=known.get(each.id)) for each in ended)])
+        return code
     for before, after in zip(found, ended, strict=True) if at is None or not no_wait else ():
         had = "had already ended: " if before.is_over() else ""
         had = between.get(after.id, had)
         click.echo(f"{after.id} {had}{state_of(after, known.get(after.id))}")
+    return code
+
+
+def _all_of(states: Sequence[str], yes: bool) -> tuple[str, ...]:
+    """Return the jobs in some states, once the caller has agreed to end them."""
+    from torchloom.client import plane
+
+    found = plane.ask("jobs", active=True)
+    jobs = tuple(job["id"] for job in found if job["state"] in states)
+    steering.agree_to_stop(jobs, yes)
+    return jobs
+
+
+def _waiting(jobs: Sequence[str]) -> dict[str, None]:
+    """Return those of some ids that wait for their first turn, with one question for all."""
+    known = live.jobs(list(jobs)) if jobs else {}
+    queued = [job for job in jobs if job in known and known[job]["state"] == "QUEUED"]
+    return dict.fromkeys(job for job in queued if catalog.record(job) is None)
 
 
 def _agree(record: Record | None, strangers: Sequence[str]) -> None:
@@ -131,13 +170,18 @@ def _between(found: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def _leave_queue(job: str, reason: str, as_json: bool) -> None:
-    """Have a job that waits leave the queue."""
-    done = _cancel(job, reason)
-    if as_json:
-        echo_json([with_both_states(done)])
-    else:
-        click.echo(f"{done['id']} {done['state']}")
+def _leave_queue(
+    jobs: Iterable[str], reason: str, as_json: bool
+) -> tuple[list[dict[str, Any]], int]:
+    """Have jobs that wait leave the queue together; return them, and an exit code."""
+    names = list(jobs)
+    if not names:
+        return [], 0
+    from torchloom.cli import queued
+
+    done = queued.cancel_many(names, reason)
+    code = steering.show_stopped(done, as_json)
+    return [with_both_states(one["ok"]) for one in done if "ok" in one], code
 
 
 def _cancel(job: str, reason: str) -> dict[str, Any]:
@@ -173,14 +217,14 @@ def _found(jobs: Sequence[str | None]) -> tuple[list[Record], list[str]]:
 
 def _end_at(job: str, at: int | None, reason: str, no_wait: bool, as_json: bool) -> None:
     """Have the ranks of a job agree to end before a step, or the next one they can."""
-    from torchloom.client import plane
+    from torchloom.cli.steering import settle
 
     facts: dict[str, Any] = {"reason": reason, "wait": _PROMISE if no_wait else _PATIENCE}
     if at is not None:
         facts["at"] = at
-    outcome = plane.ask("stop", None, job=job, **facts)
+    outcome = settle("stop", job=job, **facts)
     if not as_json:
-        for line in in_words(outcome):
+        for line in steering.in_words(outcome):
             echo(line)
 
 

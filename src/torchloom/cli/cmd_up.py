@@ -12,12 +12,28 @@ _PARTS = ("nats", "weaver")
 _REGISTRATION, _LOOK = 5.0, 0.02  # seconds for the node agent to register, and between two looks
 
 
+class OperatorsNotTrusted(UserError):
+    """Others would be able to run programs as this user, who has not said that they may."""
+
+    code = "operators_not_trusted"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            "jobs of operators run as you and can read all that you can, the plane's keys and "
+            "admin.token too; give that role only to people you would give your account to, and "
+            f"write `loom up --host {host} --trust-operators`"
+        )
+
+
 @click.command("up", cls=LoomCommand)
 @click.option("--host", metavar="ADDR", help="Serve other hosts at this address, with TLS.")
+@click.option("--trust-operators", is_flag=True, help="With --host: their jobs run as you.")
 @click.option("--only", type=click.Choice(_PARTS), help="Start this part alone.")
 @click.option("--status", is_flag=True, help="Change nothing; exit 1 when no plane runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(host: str | None, only: str | None, status: bool, as_json: bool) -> None:
+def command(
+    host: str | None, trust_operators: bool, only: str | None, status: bool, as_json: bool
+) -> None:
     """Start the plane of this user: NATS, weaver, node agent and HTTP server.
 
     It runs in the background until `loom down`. A plane that a job started is kept from leaving;
@@ -25,6 +41,8 @@ def command(host: str | None, only: str | None, status: bool, as_json: bool) -> 
     """
     if status and (host or only):
         raise UserError("--status only looks; leave out --host and --only, or --status")
+    if host and only is None and not trust_operators:
+        raise OperatorsNotTrusted(host)
     found = _status() if status else _up(host, only)
     if as_json:
         from torchloom.client.plane import shape

@@ -1,10 +1,13 @@
 """A launch whose allocation ends: in time its ranks save, and it asks to be queued again."""
 
+import os
 import signal
 import subprocess
 import threading
+import time
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,16 @@ from torchloom.cli.relay import relay_logs
 from torchloom.cli.submission import Launch
 from torchloom.cli.target import Request
 from torchloom.errors import Failure, LoomError
+from torchloom.launch.cancelling import TIME_LIMIT, is_over
+from torchloom.launch.parcel import STOP
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo
 
 if TYPE_CHECKING:
+    import socket
+
+    from torchloom.launch.handshake import Input
     from torchloom.launch.showing import Showing
 
 # What an engine was asked to send before the limit: to the script alone, or, where it signals all
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 WARNINGS = (signal.SIGUSR1, signal.SIGURG)
 _POLITE = signal.SIGWINCH  # in such engines' jobs what SIGTERM is to a script alone
 REASON = "requeued_before_limit"
+_LOOK = 1.0  # seconds between looks for word that the job is to end
 _WHY = "the allocation ends soon"
 
 
@@ -50,11 +59,26 @@ class TimedLaunch(Launch):
         self._warned = threading.Event()
         self._saved = False
 
+    def _start(self, give: "Input", window: bytes) -> "socket.socket":
+        channel = super()._start(give, window)
+        threading.Thread(target=self._hear_of_stop, daemon=True).start()
+        return channel
+
+    def _hear_of_stop(self) -> None:
+        """End when word of that lies in the job's folder: a signal may not have come through."""
+        word = Path(self._info.request.launch.submitted, STOP)
+        while not word.exists():
+            time.sleep(_LOOK)
+        if not self._stopping:
+            os.kill(os.getpid(), _POLITE)
+
     def _relay(self) -> None:
         wait = partial(self._scheduler.wait, self._app_id)
         relay_logs(self._record(), True, wait, self._show, self._since)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == _POLITE and self._stopping:
+            return  # it was asked twice, by signal and by word in its folder
         if signum not in WARNINGS:
             ends = signal.SIGTERM if signum == _POLITE else signum
             super()._on_signal(ends, frame)
@@ -65,7 +89,11 @@ class TimedLaunch(Launch):
     def _stop(self, signum: int) -> None:
         """Whoever ends the job means it: it is not queued again, saved or not."""
         self._saved = False
-        super()._stop(signum)
+        if not is_over(self._info.request.launch.deadline):
+            super()._stop(signum)
+            return
+        self._stopping, self._stopped_by = True, signum
+        self._scheduler.stop(self._app_id, TIME_LIMIT, signum)
 
     def _leave_in_time(self) -> None:
         """Have all ranks save and end."""

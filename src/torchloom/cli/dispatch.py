@@ -1,5 +1,6 @@
 """Find the verb's command, run it, and turn whatever goes wrong into words and an exit code."""
 
+import errno
 import gc
 import io
 import os
@@ -8,10 +9,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from torchloom.cli.output import mute, one_line, say
+from torchloom.cli.output import guard_terminals, mute, one_line, say
 from torchloom.cli.verbs import ALIASES, REMARKS, VERBS, WRITTEN, WRITTEN_OPTIONS
 from torchloom.errors import LoomError, NotFound, UserError, nearest, shorten
-from torchloom.settings import environment
+from torchloom.settings import environment, loom_home
 
 if TYPE_CHECKING:
     import click
@@ -21,6 +22,24 @@ BROKEN_PIPE = 141
 _LONGEST = 1000  # characters of a message: a hostile value must not flood the terminal
 _AWAY = ("ls", "show", "logs", "stop", "run")  # what reads folders that a plane elsewhere has
 
+_ROOM, _ACCESS = "free some disk space", "give yourself write access there"
+_FOLDER = "move the file away that is where a folder should be"
+_SYSTEM_ERRORS = {  # what is wrong with the machine, not with us; and the remedy
+    errno.EROFS: _ACCESS,
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.ENOTDIR: _FOLDER,
+    errno.EEXIST: _FOLDER,
+    errno.ELOOP: "mend its links",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EIO: "see the system's log about its disk",
+    errno.ESTALE: "see whether its file server is up",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs",
+    errno.ENOMEM: "free some memory",
+}
 _STEERING = ("set", "pause", "resume", "checkpoint", "inspect")  # what asks the plane of a job
 
 
@@ -52,8 +71,23 @@ def _other(error: Exception, debug: bool) -> int:
         return _fail(_in_words(error), error.exit_code, debug)
     if isinstance(error, click.Abort):
         return _interrupted()
+    if isinstance(error, OSError) and (why := _of_the_system(error)):
+        return _fail(why, 1, debug)
     what = f"{type(error).__name__}: {error}"
     return _fail(f"this is a bug in torchloom: {what}; `loom --debug ..` shows where", 1, debug)
+
+
+def _of_the_system(error: OSError) -> str:
+    """Say what a file system or the system lacks, with the way out; nothing for any other error."""
+    if error.errno not in _SYSTEM_ERRORS:
+        return ""
+    place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    what = f"cannot use {place}" if place else "the system refused"
+    remedy = _SYSTEM_ERRORS[error.errno]
+    home = str(loom_home())
+    if place == home or place.startswith(home + os.sep):
+        remedy += ", or set LOOM_HOME to another folder"
+    return f"{what}: {error.strerror}; {remedy}"
 
 
 def _interrupted() -> int:
@@ -92,9 +126,10 @@ def _open_standard_streams() -> None:
 
 
 def _set_up_output() -> None:
-    """A character the terminal cannot show must not end a command."""
+    """A character the terminal cannot show must not end a command, nor one steer it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    guard_terminals()
 
 
 def _set_up_logging(level: str) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,7 +13,7 @@ import click
 
 from torchloom import settings
 from torchloom.cli import live
-from torchloom.cli.output import echo, echo_json, printable, table
+from torchloom.cli.output import echo, echo_json, printable, say, table, visible, write_as_is
 from torchloom.cli.shapes import engine_job_shape, paint_state, step_of
 from torchloom.cli.verbs import VERBS
 from torchloom.errors import Ambiguous, NotFound, UserError
@@ -25,6 +26,7 @@ from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
 from torchloom.schedulers.batch.logs import records, waiting
 from torchloom.schedulers.batch.scheduler import BatchScheduler
+from torchloom.sealed import hide_in_spec
 from torchloom.specs.api import (
     AppState,
     AppStatus,
@@ -190,7 +192,8 @@ def _show_error(status: AppStatus) -> None:
 
     if status.structured_error_msg not in (NONE, ""):
         report = read_error(status.structured_error_msg)
-        click.echo(f"\nfirst error:\n{report.message if report else status.structured_error_msg}")
+        error = report.message if report else status.structured_error_msg
+        click.echo(f"\nfirst error:\n{visible(error)}")
 
 
 def _show_spec(runner: Runner, handle: str, as_json: bool) -> None:
@@ -199,12 +202,13 @@ def _show_spec(runner: Runner, handle: str, as_json: bool) -> None:
     app = runner.describe(handle)
     if app is None:
         raise NotFound("job", handle)
+    shown = hide_in_spec(app_to_dict(app))
     if as_json:
-        echo_json(app_to_dict(app))
+        echo_json(shown)
         return
     import yaml
 
-    click.echo(yaml.safe_dump(app_to_dict(app), sort_keys=False).rstrip())
+    click.echo(yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
 def begun(handle: str, follow: bool) -> tuple[Record, Wait] | None:
@@ -249,8 +253,10 @@ def logs(
         places = _places(scheduler, app_id, role, replicas)
         wanted = (follow, regex, since, until, stream)
         lines = scheduler.log_lines(app_id, places, *wanted, seconds=seconds)
+    show = sys.stdout.write if seconds is not None else write_as_is  # raw
     for line in lines:
-        click.echo(line, nl=not line.endswith("\n"))
+        show(line if line.endswith("\n") else f"{line}\n")
+        sys.stdout.flush()
 
 
 def _places(
@@ -275,6 +281,8 @@ def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> Non
             raise NotFound("job", handle, (), f"`loom ls -s {parse_app_handle(handle)[0]}`")
         if not is_terminal(status.state):
             _stop(runner, handle, now)
+    for handle in [] if no_wait or now else handles:
+        _have_last_word(runner, handle)
     ended = {h: runner.status(h) if no_wait else runner.wait(h, 1.0) for h in handles}
     states = {h: s.state if s else AppState.UNKNOWN for h, s in ended.items()}
     if as_json:
@@ -293,6 +301,24 @@ def _stop(runner: Runner, handle: str, now: bool) -> None:
         scheduler.stop(app_id, at_once=now)
     else:
         runner.cancel(handle)
+
+
+def _have_last_word(runner: Runner, handle: str) -> None:
+    """Have the engine end a job that was asked to end and does not, when its time for that is over.
+
+    It ends by itself, with all ranks of all hosts, as long as anybody in it listens.
+    """
+    backend, _, app_id = parse_app_handle(handle)
+    scheduler = runner.scheduler(backend)
+    if not isinstance(scheduler, BatchScheduler):
+        return
+    deadline = time.monotonic() + scheduler.stop_limit(app_id)
+    while not scheduler.is_over(app_id):
+        if time.monotonic() > deadline:
+            say(f"{handle} does not end by itself; its engine ends it now")
+            scheduler.stop(app_id, at_once=True)
+            return
+        scheduler.wait(app_id, 1.0)
 
 
 def remove(handles: Sequence[str]) -> list[str]:

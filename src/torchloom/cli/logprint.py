@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from torchloom.cli.output import write_as_is
 from torchloom.launch.logreader import Wait
 from torchloom.launch.record import RankRecord
 
@@ -44,8 +45,9 @@ class JsonLines:
 class LastLines:
     """Print lines as they come; with a limit, hold back all but the last until caught up."""
 
-    def __init__(self, shape: Shape, last: int | None) -> None:
+    def __init__(self, shape: Shape, last: int | None, raw: bool = False) -> None:
         self._shape = shape
+        self._raw = raw
         self._last = last
         self._held: dict[int, deque[str]] = {}
         self._caught_up = last is None
@@ -82,4 +84,9 @@ class LastLines:
         return release_and_wait
 
     def _print(self, source: int, text: str) -> None:
-        sys.stdout.write(f"{self._shape(source, text)}\n")
+        line = self._shape(source, text)
+        if self._raw:
+            write_as_is(f"{line}\n")
+            return
+        is_left_coloured = "\x1b[" in line and sys.stdout.isatty()
+        sys.stdout.write(f"{line}\x1b[0m\n" if is_left_coloured else f"{line}\n")

@@ -1,5 +1,6 @@
 """What verbs print: tables that fit, JSON in one shape, ages that people read."""
 
+import io
 import os
 import re
 import sys
@@ -12,13 +13,15 @@ from torchloom import settings
 from torchloom.settings import environment
 
 GAP = 2  # columns between two cells
+# Colours but none that hides text (8, which may also end 38;5;8), and the ends of lines.
+_HARMLESS = re.compile(r"(\x1b\[(?![0-9;]*(?<!8;5;)(?<=[\[;])0*8[;m])[0-9;]*m|\r\n)")
 _TEXT, _LEAST = 12, 4  # columns that a text keeps before others give way, and any cell
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Say something beside the output; where nobody is there to be told, nothing is said."""
     try:
-        print(f"loom: {text}", file=sys.stderr, flush=True)
+        print(f"loom: {text}{end}", end="", file=sys.stderr, flush=True)
     except OSError:
         mute(2)
 
@@ -68,7 +71,7 @@ def table(
 
     A pipe gets all of it. `paints` colours the cells below some heads, on a terminal alone.
     """
-    lines = [tuple(heads), *(tuple(map(printable, row)) for row in rows)]
+    lines = [tuple(map(printable, row)) for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     room = _room()
     if room is None:
@@ -174,8 +177,58 @@ def _dots(dots: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without what could move the cursor or forge a line."""
+    """Return text as one line, without what could move the cursor or forge a line."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def visible(text: str) -> str:
+    """Return lines in which every control can be read: a terminal's, or of writing direction."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
+    )
+
+
+def for_terminal(text: str) -> str:
+    """Return text for a terminal: lines and plain colours stay, other controls are shown."""
+    if text.isprintable():
+        return text
+    parts = _HARMLESS.split(text)  # every second one is harmless
+    return "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output or error on a terminal: whatever is printed, only colours steer it."""
+
+    def write(self, text: str) -> int:
+        super().write(for_terminal(text))
+        return len(text)
+
+    def write_as_is(self, text: str) -> None:
+        """Write what may steer the terminal."""
+        super().write(text)
+
+
+def guard_terminals() -> None:
+    """Have what is printed to a terminal from now on go through `for_terminal`."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and stream.fileno() == fd:
+            stream.flush()
+            bytes_ = open(fd, "wb", closefd=False)  # noqa: SIM115
+            guarded = Terminal(bytes_, stream.encoding, "replace", line_buffering=True)
+            setattr(sys, name, guarded)
+
+
+def write_as_is(text: str, err: bool = False) -> None:
+    """Write text that may steer a terminal: the caller asked for it, or it is ours."""
+    stream = sys.stderr if err else sys.stdout
+    getattr(stream, "write_as_is", stream.write)(text)
+    stream.flush()
+
+
+def rewrite_line(text: str) -> None:
+    """Put a text in the place of the terminal's last line, on stderr."""
+    write_as_is(f"\r\033[K{printable(text)}", err=True)
 
 
 def one_line(message: str, longest: int) -> str:

@@ -3,15 +3,20 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from types import FrameType
 from typing import Any
 
+from torchloom.cli.command import WaitNotice, repeat_in_words
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.cli.shapes import with_both_states
-from torchloom.cli.submission import Submission
+from torchloom.cli.submission import Interrupted, Submission
 from torchloom.cli.target import Request, python_of_caller, variables_of
 from torchloom.client import plane
+from torchloom.client.errors import NoPlane, PlaneLost, PlaneNotStarted
+from torchloom.errors import UserError
 from torchloom.launch import catalog
 from torchloom.launch.identity import ProcessId
 from torchloom.runner.api import Runner
@@ -23,6 +28,8 @@ from torchloom.specs.jobspec import JobSpec, Policy
 from torchloom.specs.jobspec_shape import job_from_dict, job_in_short
 
 _LOOK = 0.2  # seconds between two looks at a job that waits
+_AT_ONCE, _PATIENCE = 5000, 120.0  # jobs of one question, and seconds for its answer
+_ASK_AGAIN = "it is asked again until it is known; Ctrl-C prints how to repeat it by hand"
 _OVER = ("COMPLETED", "FAILED", "CANCELLED")
 
 
@@ -70,8 +77,11 @@ class QueuedSubmission(Submission):
         request: Request,
         info: AppDryRunInfo[Any],
         spec: JobSpec,
+        key: str | None = None,
     ) -> None:
         super().__init__(runner, scheduler, request, info)
+        self._key = key or uuid.uuid4().hex
+        self._waiting = WaitNotice(_ASK_AGAIN)
         self._told = job_in_short(spec)
         job_from_dict(self._told)  # what the command line said must fit as well
         self._shape: dict[str, Any] = {}
@@ -86,11 +96,22 @@ class QueuedSubmission(Submission):
         self._started = self._detached = True
 
     def _ask(self) -> None:
-        """Have the plane store the job; from now on it has an id."""
+        """Have the plane store the job, once; from now on it has an id."""
         plane.find_or_start()
+        try:
+            self._shape = self._settled()
+        except (Interrupted, KeyboardInterrupt, PlaneLost, NoPlane, PlaneNotStarted):
+            say(repeat_in_words(self._key))
+            raise
+        self._app_id = self._shape["id"]
+        self._handle = make_app_handle(self._scheduler.backend, self._runner.name(), self._app_id)
+
+    def _settled(self) -> dict[str, Any]:
         me, python = user_name(), python_of_caller()
-        self._shape = plane.ask(
+        found: dict[str, Any] = plane.settle(
             "submit",
+            self._on_wait,
+            key=self._key,
             spec=self._told,
             owner=me,
             author=me,
@@ -98,8 +119,18 @@ class QueuedSubmission(Submission):
             python=shutil.which(python) or python,
             shell=asdict(shell) if (shell := ProcessId.of_session()) else None,
         )
-        self._app_id = self._shape["id"]
-        self._handle = make_app_handle(self._scheduler.backend, self._runner.name(), self._app_id)
+        return found
+
+    def _on_wait(self, why: str) -> None:
+        """Say that the answer takes long; a signal that came before that need wait no longer."""
+        if self._early is not None:
+            raise Interrupted(self._early)
+        self._waiting(why)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if not self._started and self._waiting.is_told and signum in self.ending:
+            raise Interrupted(signum)
+        super()._on_signal(signum, frame)
 
     def _start_and_show(self) -> None:
         self._starting = True
@@ -145,9 +176,38 @@ class QueuedSubmission(Submission):
 
 
 def cancel(job: str, reason: str = "") -> dict[str, Any]:
-    """Have a job that waits leave the queue."""
-    done: dict[str, Any] = plane.ask("cancel", job=job, reason=reason, author=user_name())
+    """Have a job that waits leave the queue; asked again, it may have left already."""
+    waiting = WaitNotice(f"it is asked again; `loom show {job}` shows whether it was taken")
+    try:
+        done: dict[str, Any] = plane.settle(
+            "cancel", waiting, job=job, reason=reason, author=user_name()
+        )
+    except UserError as error:
+        if error.code != "job_over" or not waiting.is_told:
+            raise
+        done = plane.ask("job", job=job)
     return done
+
+
+def cancel_many(jobs: Sequence[str], reason: str = "") -> list[dict[str, Any]]:
+    """Have jobs that wait leave the queue together; what became of each, in order.
+
+    Asked again, one that has left already is shown as it is.
+    """
+    found: list[dict[str, Any]] = []
+    waiting = WaitNotice("it is asked again; `loom ls` shows what was taken")
+    for begin in range(0, len(jobs), _AT_ONCE):
+        part = list(jobs[begin : begin + _AT_ONCE])
+        facts: dict[str, Any] = {"jobs": part, "reason": reason, "author": user_name()}
+        found += plane.settle("cancel_many", waiting, _PATIENCE, **facts)["items"]
+    if not waiting.is_told:
+        return found
+    return [_as_it_is(*pair) for pair in zip(jobs, found, strict=True)]
+
+
+def _as_it_is(job: str, item: dict[str, Any]) -> dict[str, Any]:
+    is_over = item.get("code") == "job_over"
+    return {"job": job, "ok": plane.ask("job", job=job)} if is_over else item
 
 
 def waited(job: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torchloom.cli import site
 from torchloom.cli.output import say
-from torchloom.launch.logreader import STATES, STREAMS, Span, Tail, Wait, WholeLines, chunks
+from torchloom.launch.logfiles import STREAMS
+from torchloom.launch.logreader import STATES, Span, Tail, Wait, WholeLines, chunks
 from torchloom.launch.record import RankRecord, Record
 from torchloom.launch.showing import Showing
 

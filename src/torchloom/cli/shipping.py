@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchloom import settings
-from torchloom.cli.output import paint, say
+from torchloom.cli.output import paint, rewrite_line, say
 from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.identity import host_name
@@ -94,14 +94,13 @@ def pack_prefix(prefix: Path | None, output: Path) -> "Packed":
         percent = 100 * done // max(1, total)
         if live and percent != shown:
             shown = percent
-            text = f"packing {found.path.name}: {percent} % of {mib(total)}"
-            click.echo(f"\r\033[K{text}", nl=False, err=True)
+            rewrite_line(f"packing {found.path.name}: {percent} % of {mib(total)}")
 
     try:
         return archive.pack(found, output, tell)
     finally:
         if live:
-            click.echo("\r\033[K", nl=False, err=True)
+            rewrite_line("")
 
 
 def _words(text: str) -> list[str]:

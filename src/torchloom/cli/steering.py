@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from torchloom.cli.output import echo, echo_json
+from torchloom.cli.output import agree, echo, echo_json, is_attended, printable, say
 from torchloom.errors import UserError
 
 WAIT = "For the first step and the outcome; default 30."
+ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")  # states of jobs that can be ended
+_NAMED = 5  # jobs that a question names one by one
 _NOTHING = object()
 
 
@@ -43,22 +45,72 @@ def value_of(text: str) -> Any:
         return text
 
 
+def states_of_all(
+    every: bool, jobs: Sequence[str], at: int | None, words: Sequence[str]
+) -> list[str]:
+    """Return the states whose jobs `stop --all` ends: those that were said, or all but the ends."""
+    if not every:
+        raise UserError("--state chooses among all jobs; give --all with it")
+    if jobs or at is not None:
+        raise UserError("--all names its jobs itself; leave JOBS and --at out")
+    said = [word.upper() for word in words]
+    for word in said:
+        if word not in ACTIVE:
+            raise UserError(f"no job can be stopped that is {word}; one of: {', '.join(ACTIVE)}")
+    return said or list(ACTIVE)
+
+
+def agree_to_stop(jobs: Sequence[str], yes: bool) -> None:
+    """Have a person agree to end jobs that were not named one by one; without one -y must."""
+    if yes or not jobs:
+        return
+    many = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+    if not is_attended():
+        raise UserError(f"this stops {many}; give --yes where no terminal can ask")
+    agree(f"stop {', '.join(jobs) if len(jobs) <= _NAMED else many}?", "nothing was stopped")
+
+
+def show_stopped(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> int:
+    """Print what became of jobs that were to end; the exit code is 1 where one still runs.
+
+    With JSON only what went wrong is printed here.
+    """
+    code = 0
+    for one in outcomes:
+        if "error" not in one:
+            echo(f"{one['job']} {one['ok']['state']}") if not as_json else None
+        elif one["code"] != "job_over":
+            say(str(one["error"]))
+            code = 1
+    return code
+
+
 def ask(name: str, **facts: Any) -> Any:
     """Ask the plane that was chosen, as long as it takes; what is None was not given.
 
     One that a run has just started may not be up yet.
     """
-    from torchloom.client import chosen, plane
+    from torchloom.client import plane
     from torchloom.client.errors import NoPlane
 
     given = {fact: value for fact, value in facts.items() if value is not None}
     try:
-        return chosen.ask(name, None, **given)
+        return settle(name, **given)
     except NoPlane:
         if not _has_active_run():
             raise
     plane.find_or_start()
-    return chosen.ask(name, None, **given)
+    return settle(name, **given)
+
+
+def settle(name: str, **facts: Any) -> Any:
+    """Have the plane that was chosen change something, once, even if it ends in between."""
+    from torchloom.cli.command import WaitNotice
+    from torchloom.client import chosen
+
+    job = facts.get("job") or "JOB"
+    waiting = WaitNotice(f"it is done once; `loom inspect {job} audit` shows what was taken")
+    return chosen.settle(name, waiting, **facts)
 
 
 def _has_active_run() -> bool:
@@ -74,7 +126,7 @@ def tell(outcome: dict[str, Any], as_json: bool) -> None:
         echo_json(outcome)
         return
     for line in in_words(outcome):
-        echo(line)
+        echo(printable(line))
 
 
 def in_words(outcome: dict[str, Any]) -> list[str]:

@@ -146,7 +146,7 @@ class Submission:
             record = catalog.record(self._app_id)
             if record is None or all(rank.warmth for rank in record.ranks):
                 if record is not None and (why := cold_starts(record)):
-                    say(why + ending)
+                    say(why, f"{ending}\n")
                 return
             is_over = over.wait(_LOOK)
 

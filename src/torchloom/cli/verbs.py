@@ -30,7 +30,7 @@ _TARGET = (
 VERBS: dict[str, Verb] = {
     "run": Verb(
         "run a script, component or spec file; follows it, -d does not",
-        ("--detach", "--dryrun", "--wait", "--log", "--stdin", *_TARGET),
+        ("--detach", "--dryrun", "--wait", "--log", "--stdin", "--key=", *_TARGET),
         "target",
     ),
     "launch": Verb(
@@ -114,18 +114,30 @@ VERBS: dict[str, Verb] = {
     ),
     "stop": Verb(
         "end a job: SIGTERM, grace, SIGKILL; or at a step",
-        ("--now", "--at=", "--reason=", "--no-wait", "--yes", "--json"),
+        ("--now", "--at=", "--all", "--state=", "--reason=", "--no-wait", "--yes", "--json"),
         "job",
     ),
     "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
     "up": Verb(
         "start or see the plane: NATS, weaver, agent; end it",
-        ("--host=", "--only=", "--status", "--json"),
+        ("--host=", "--trust-operators", "--only=", "--status", "--json"),
     ),
     "down": Verb("end the plane; jobs run on", ("--json",), beside="up"),
     "doctor": Verb(
         "check this machine; end what crashes left behind",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
+    ),
+    "backup": Verb(
+        "copy both databases and the plane's keys into one file, online",
+        ("--json",),
+        "file",
+        False,
+    ),
+    "restore": Verb(
+        "bring back a backup, or salvage damaged databases",
+        ("--salvage", "--json"),
+        "file",
+        False,
     ),
     "open": Verb(
         "open the dashboard in a browser, signed in; over ssh print a link",
@@ -253,7 +265,7 @@ def _wrapped(names: list[str]) -> str:
     """Return names in lines that fit behind a word of their own."""
     lines = [""]
     for name in names:
-        if len(lines[-1]) + len(name) > 70:
+        if len(lines[-1]) + len(name) > 73:
             lines.append("")
         lines[-1] += f"{name}, "
     return "\n      ".join(line.rstrip() for line in lines).rstrip(",")

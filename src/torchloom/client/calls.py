@@ -1,6 +1,7 @@
 """One question over a unix socket of ours, and its answer or answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,16 +38,33 @@ def question(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def answer(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
     """Ask over an open connection and return the answer; an error that is answered is raised."""
-    try:
+    send(channel, asked)
+    return receive(channel, asked)
+
+
+def send(channel: "socket.socket", asked: Mapping[str, Any]) -> None:
+    """Send a question over an open connection."""
+    with _loss_in_words(asked):
         say(channel, asked)
+
+
+def receive(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
+    """Return the answer to a question that was sent; an error that is answered is raised."""
+    with _loss_in_words(asked):
         said = hear(channel)
+    if said is None:
+        raise PlaneLost(f"the plane went away while it was asked {asked['ask']!r}")
+    return unpacked(said)
+
+
+@contextmanager
+def _loss_in_words(asked: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
     except TimeoutError:
         raise PlaneSilent(f"the plane did not answer {asked['ask']!r} in time") from None
     except (OSError, ValueError) as error:
         raise PlaneLost(f"the plane did not answer {asked['ask']!r}: {error}") from error
-    if said is None:
-        raise PlaneLost(f"the plane went away while it was asked {asked['ask']!r}")
-    return unpacked(said)
 
 
 def unpacked(said: Mapping[str, Any]) -> Any:

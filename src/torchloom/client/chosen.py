@@ -71,6 +71,21 @@ def ask(name: str, timeout: float | None = 30.0, **facts: Any) -> Any:
         return _asked(other, name, facts)
 
 
+def settle(name: str, on_wait: Callable[[str], None], **facts: Any) -> Any:
+    """Have whichever plane was chosen change something, once; return its answer, however late.
+
+    A plane of this host that goes away meanwhile is asked again, under the same id.
+    """
+    if is_elsewhere():
+        return ask(name, None, **facts)
+    import uuid
+
+    from torchloom.client import plane
+
+    facts = {"id": uuid.uuid4().hex[:16], **facts}
+    return plane.settle(name, on_wait, None, None, **facts)
+
+
 def asker() -> Callable[..., Any]:
     """Return `ask` for whoever asks again and again: connections to a plane elsewhere stay."""
     if not is_elsewhere():

@@ -27,10 +27,17 @@ class PlaneSilent(PlaneLost):
     code = "plane_silent"
 
 
+class PlaneForeign(PlaneLost):
+    """What answers at the plane's socket is another user's."""
+
+    code = "plane_foreign"
+
+
 class Unreachable(PlaneLost):
     """A plane elsewhere does not answer, or not as a plane does."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, is_unsent: bool = False) -> None:
+        self.is_unsent = is_unsent  # nothing of a request came as far as the plane
         Failure.__init__(self, f"{why}; see whether it is up and whether this host reaches it")
 
 

@@ -8,6 +8,7 @@
 What the plane refuses is raised as `Refused`, in its own words; `httpx` is imported on first use.
 """
 
+import json
 import time
 import uuid
 import weakref
@@ -27,6 +28,8 @@ TIMEOUT = 75.0  # seconds; a command may wait for a minute
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
 _PAGE, _MOST = 200, 1000  # items of a page, and the most that a plane gives
 _LOOK = 0.5  # seconds between two looks at what is to come
+_BATCH, _BATCH_BYTES = 256, 900_000  # jobs and bytes of a batch; a plane takes no more
+_CANCEL = "/api/jobs/cancel"
 
 
 class Refused(UserError):
@@ -131,6 +134,45 @@ class Client:
     ) -> dict[str, Any]:
         """Submit a job; the same spec with the same key, sent again, is one job."""
         return self._one("POST", "/api/jobs", json=spec, key=key, params=_said(cwd=cwd))
+
+    def submit_many(
+        self,
+        specs: Sequence[Mapping[str, Any]],
+        keys: Sequence[str] | None = None,
+        cwd: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Submit jobs in batches; return for each its `status`, and the `job` or the `problem`.
+
+        One that is refused does not keep the others out. Each has a key: where an answer is lost,
+        the same specs with the same keys, sent again, are the same jobs.
+        """
+        keys = keys if keys is not None else [uuid.uuid4().hex for _ in specs]
+        items = [{"spec": spec, "key": key} for spec, key in zip(specs, keys, strict=True)]
+        found: list[dict[str, Any]] = []
+        for batch in _batches(items):
+            path, params = "/api/jobs", _said(cwd=cwd)
+            found += self._one("POST", path, json={"items": batch}, params=params)["items"]
+        return found
+
+    def cancel_many(
+        self,
+        jobs: Sequence[str] | None = None,
+        state: Sequence[str] | None = None,
+        owner: str | None = None,
+        reason: str = "",
+    ) -> list[dict[str, Any]]:
+        """Cancel jobs by id, or all in some states; return what became of each."""
+        asked = {**_said(state=state, owner=owner), "reason": reason}
+        if jobs is not None:
+            parts = [list(jobs[begin : begin + _MOST]) for begin in range(0, len(jobs), _MOST)]
+            answers = (self._one("POST", _CANCEL, json={**asked, "jobs": part}) for part in parts)
+            return [one for answer in answers for one in answer["items"]]
+        found: list[dict[str, Any]] = []
+        while True:
+            answer = self._one("POST", _CANCEL, json=asked)
+            found += answer["items"]
+            if not answer["left"] or all(one["problem"] for one in answer["items"]):
+                return found
 
     def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
         """End a job, or take it out of the queue."""
@@ -260,7 +302,9 @@ class Client:
         try:
             answer = self._open().request(method, path, headers=headers, params=params, json=json)
         except httpx.HTTPError as error:
-            raise Unreachable(f"{self.url} does not answer: {_reason(error)}") from error
+            is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            why = f"{self.url} does not answer: {_reason(error)}"
+            raise Unreachable(why, is_unsent) from error
         if answer.is_success:
             return answer.json() if answer.content else None
         raise _problem(answer)
@@ -313,6 +357,21 @@ def _reason(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not of the authority that was pinned; `loom login` again"
     return text or type(error).__name__
+
+
+def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield items in their order, as many at a time as a plane takes."""
+    batch: list[dict[str, Any]] = []
+    length = 0
+    for item in items:
+        size = len(json.dumps(item)) + 2
+        if batch and (len(batch) == _BATCH or length + size > _BATCH_BYTES):
+            yield batch
+            batch, length = [], 0
+        batch.append(item)
+        length += size
+    if batch:
+        yield batch
 
 
 def _said(**facts: Any) -> dict[str, Any]:

@@ -16,12 +16,15 @@ class PlaneFolderUnsafe(Failure):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(
             f"cannot keep the plane's sockets in {path}: {why}; "
-            "set XDG_RUNTIME_DIR to a local folder of yours"
+            "set XDG_RUNTIME_DIR to a local folder of yours, or unset it"
         )
 
 
 def folder() -> Path:
-    """Return where the plane's sockets, lock and record are; it need not exist."""
+    """Return where the plane's sockets, lock and record are; it need not exist.
+
+    It is the same for every shell of this user, whatever its XDG_RUNTIME_DIR.
+    """
     return settings.plane_dir()
 
 

@@ -3,13 +3,14 @@
 Everything here blocks, needs the standard library alone and is imported in a few milliseconds.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.client import calls, places
-from torchloom.client.errors import NoPlane, PlaneLost, PlaneSilent
-from torchloom.unix import hear, say
+from torchloom.client.errors import NoPlane, PlaneForeign, PlaneLost, PlaneSilent
+from torchloom.unix import hear, is_private, say
 
 if TYPE_CHECKING:
     import socket
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 PATIENCE = 30.0  # seconds for an answer, or for a plane to be up
 _RESTART = 5.0  # seconds that a weaver may take to come back
 _WORTH_A_LOOK = 0.02
+_AGAIN = 0.2  # seconds before a question that was lost is asked again
+_SOON = 3.0  # seconds after which a caller that waits says so
 _SHAPE = ("url", "nats", "host", "pid", "started_at", "token_file")
 
 
@@ -41,6 +44,8 @@ def page_of(job: str) -> str:
     from urllib.parse import quote
 
     try:
+        if not is_private(places.folder()):
+            return ""
         card = json.loads(places.card().read_text())
         os.kill(int(card["pid"]), 0)
         return f"{card['url']}/jobs/{quote(job, safe='')}"
@@ -67,6 +72,66 @@ def ask(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the weaver and return its answer; what it refuses is raised in its own words."""
     with _weaver(timeout) as channel:
         return calls.answer(channel, calls.question(name, facts))
+
+
+def settle(
+    name: str,
+    on_wait: Callable[[str], None],
+    timeout: float | None = PATIENCE,
+    soon: float | None = _SOON,
+    **facts: Any,
+) -> Any:
+    """Ask for a change, again and again until its outcome is known; return the answer.
+
+    `key` or `id` among the facts has the weaver do it once, however often it is asked. A plane that
+    ended meanwhile is started again. `on_wait` is called with the reason whenever the answer takes
+    long; it may raise.
+    """
+    asked, was_there = calls.question(name, facts), False
+    while True:
+        try:
+            with _weaver(timeout) as channel:
+                was_there = True
+                return _answer_in_time(channel, asked, on_wait, soon)
+        except PlaneForeign:
+            raise
+        except PlaneLost as error:
+            on_wait(_why(error))
+        except NoPlane:
+            if not (was_there and settings.wants_plane()):
+                raise
+            _start_again(on_wait)
+        time.sleep(_AGAIN)
+
+
+def _start_again(on_wait: Callable[[str], None]) -> None:
+    try:
+        find_or_start()
+    except PlaneLost as error:
+        on_wait(_why(error))
+
+
+def _answer_in_time(
+    channel: "socket.socket",
+    asked: dict[str, Any],
+    on_wait: Callable[[str], None],
+    soon: float | None,
+) -> Any:
+    """Ask over an open connection; say so once when the answer does not come soon."""
+    import select
+
+    if soon is None:
+        return calls.answer(channel, asked)
+    calls.send(channel, asked)
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    if not poll.poll(soon * 1000):
+        on_wait(f"the plane has not answered {asked['ask']!r} for {soon:.0f} s")
+    return calls.receive(channel, asked)
+
+
+def _why(error: PlaneLost) -> str:
+    return str(error).partition(";")[0]
 
 
 def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
@@ -127,21 +192,19 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
     if (home := str(settings.loom_home())) != found["home"]:
         raise NoPlane(
             f"the plane in {places.folder()} is that of {found['home']}, not of {home}; "
-            "`loom down` there ends it, or another XDG_RUNTIME_DIR gives each its own"
+            f"`LOOM_HOME={found['home']} loom down` ends it"
         )
     return found
 
 
 def _weaver(timeout: float | None) -> "socket.socket":
     """Call the weaver; while the plane starts it again, wait a moment."""
-    import time
-
     deadline = time.monotonic() + _RESTART
     while True:
         try:
             return calls.call(places.door(), timeout)
         except PermissionError as error:
-            raise PlaneLost(str(error)) from error
+            raise PlaneForeign(str(error)) from error
         except OSError as error:
             if not _lives():
                 raise NoPlane from error

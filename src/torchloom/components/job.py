@@ -1,8 +1,10 @@
 """Make an app of a job: its program, or the ready-made training, under our own agent."""
 
 import json
+from dataclasses import replace
 
 from torchloom.components.dist import loom
+from torchloom.sealed import hide
 from torchloom.specs.api import AppDef
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_in_short
@@ -34,7 +36,8 @@ def app_of(spec: JobSpec, python: str | None = None) -> AppDef:
 
 def _variables(spec: JobSpec) -> dict[str, str]:
     """Return a job's variables; values arrive as written, so macros find no dollar in them."""
-    found = {**spec.env, SPEC_VARIABLE: json.dumps(job_in_short(spec))}
+    shown = job_in_short(replace(spec, env=hide(spec.env)))  # ranks have secrets as variables
+    found = {**spec.env, SPEC_VARIABLE: json.dumps(shown)}
     return {name: value.replace("$", "$$") for name, value in found.items()}
 
 

@@ -151,8 +151,9 @@ class Births:
 
 
 def _learn_to_read_pages() -> None:
-    """Import now what an exit needs: it is to be told at once."""
-    import torchloom.bus.page  # noqa: F401
+    """Import now what an exit needs: it is reported at once; and what a next keeper needs."""
+    import torchloom.bus.page
+    import torchloom.launch.keeper  # noqa: F401
 
 
 def _before(order: ReplicaOrder) -> int | str:

@@ -2,23 +2,35 @@
 
 import selectors
 import signal
+import time
 
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.parting import Parting
 from torchloom.launch.ruling import Ruling
 from torchloom.rules import happening
+from torchloom.specs.api import AppState
 
+_SLACK = 5.0  # seconds between an allocation's start and that of what keeps its time
+_STALE = 600.0  # seconds that nothing outlives its allocation: a variable of an older one
 LEASH_GRACE = 3.0  # seconds for ranks whose command is gone
+TIME_LIMIT = "time_limit"  # of the allocation: whoever gave it ends what is in it
 _LEAVE = "leave"
 
 
 class Cancelling:
     """What is asked of a run from without, and the grace that its ranks have for it."""
 
-    def __init__(self, folder: RunFolder, selector: selectors.BaseSelector, ruling: Ruling) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        selector: selectors.BaseSelector,
+        ruling: Ruling,
+        deadline: int = 0,
+    ) -> None:
         self._folder = folder
         self._selector = selector
         self._ruling = ruling
+        self._deadline = deadline
 
     def ask(self, at_once: bool) -> None:
         """Do what a cancel request says; without one the run is ended all the same."""
@@ -30,14 +42,15 @@ class Cancelling:
                 ruling.send_stop(key)
         reason = str(asked.get("reason") or "agent_terminated")
         if not at_once and self._asked_to_leave(reason):
-            ruling.take(happening.Leaving(reason))
+            ruling.take(happening.Leaving(reason, _state(reason)))
         else:
             self._end_politely(reason)
 
     def launcher_lost(self) -> None:
         """Whoever launched the app is gone, and the app with it."""
         self._ruling.grace = min(self._ruling.grace, LEASH_GRACE)
-        self._ruling.take(happening.Cancelled("launcher_lost"))
+        reason = TIME_LIMIT if is_over(self._deadline) else "launcher_lost"
+        self._ruling.take(happening.Cancelled(reason, _state(reason)))
 
     def _asked_to_leave(self, reason: str) -> bool:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
@@ -53,4 +66,14 @@ class Cancelling:
 
     def _end_politely(self, reason: str = "agent_terminated") -> None:
         self._ruling.later.drop(_LEAVE)
-        self._ruling.take(happening.Cancelled(reason))  # what was said first stands
+        # what was said first stands
+        self._ruling.take(happening.Cancelled(reason, _state(reason)))
+
+
+def is_over(deadline: int) -> bool:
+    """Tell whether an allocation ends about now; its own clock started a little before ours."""
+    return -_STALE < deadline - time.time() <= _SLACK
+
+
+def _state(reason: str) -> AppState:
+    return AppState.FAILED if reason == TIME_LIMIT else AppState.CANCELLED

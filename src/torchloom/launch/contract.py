@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchloom.launch.command import LaunchCommand
 from torchloom.launch.group import Group
 from torchloom.launch.orders import ReplicaOrder
 from torchloom.launch.python_command import PythonCommand
@@ -34,6 +35,8 @@ from torchloom.launch.variables import (
 from torchloom.rules.replica import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.limits import SET_FOR_PEERS, check_not_set
+from torchloom.specs.role import AppDef
 
 _SITE = Path(__file__).parents[1] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (
@@ -100,6 +103,13 @@ def group_variables(
     if request.nodes:
         own["TORCHX_RANK0_HOST"] = meeting.address
     return {name: str(value) for name, value in contract.items()} | own
+
+
+def check_variables(app: AppDef) -> None:
+    """Refuse what says a rank's place in its group; a role without ranks of ours may set it."""
+    for index, role in enumerate(app.roles):
+        if LaunchCommand.of_role([role.entrypoint, *role.args]) is not None:
+            check_not_set(role.env, f"roles[{index}].env", SET_FOR_PEERS)
 
 
 def rank_environment(

@@ -14,6 +14,7 @@ from torchloom.errors import Failure
 from torchloom.launch.record import RECORD_DAMAGED, Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.specs.api import AppState
+from torchloom.unix import is_private, make_private
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
 _LIFE = "~"  # parts an app's id from what tells two of its folders under construction apart
@@ -84,7 +85,8 @@ class RunFolder:
     def record(self) -> Record:
         """Return the newest record; one the disk had no room for waits in the runtime folder."""
         with contextlib.suppress(OSError, ValueError):
-            return Record.from_dict(json.loads(self._refuge().read_bytes()))
+            if is_private((refuge := self._refuge()).parent):
+                return Record.from_dict(json.loads(refuge.read_bytes()))
         return Record.from_dict(self._read_json("status.json"))
 
     def damaged(self) -> Record:
@@ -108,7 +110,7 @@ class RunFolder:
             self._write_json("status.json", record.to_dict())
         except OSError:
             refuge = self._refuge()
-            refuge.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(refuge.parent)
             _replace(refuge, json.dumps(record.to_dict()).encode())
         else:
             with contextlib.suppress(OSError):

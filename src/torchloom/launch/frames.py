@@ -19,15 +19,17 @@ Message = Mapping[str, Any]
 
 _CHUNK = 1 << 16
 _MOST_FDS = 64  # that go with one byte or more; the kernel takes 253
+_MOST_UNCLAIMED = 4096  # descriptors that came and belong to no whole message yet
 
 
-class _Garbled(Exception):
-    """What came is no message."""
+class BadFrame(Exception):
+    """What came is no message, or none that its receiver understands: the connection ends."""
 
 
 class Connection:
     """One end of a stream of messages. `on_message` gets each with its descriptors, which are its
-    to close; `on_end` is called once, when the other end is gone or speaks no language of ours."""
+    to close; `on_end` is called once, when the other end is gone or speaks no language of ours.
+    A receiver that raises BadFrame has the connection ended so. `longest` limits what is taken."""
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class Connection:
         self._on_end = on_end
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._waiting = 0
-        self._received = b""
+        self.longest = LONGEST  # bytes of a message
+        self.taken = 0  # bytes that came so far
+        self._received = bytearray()
         self._fds: deque[int] = deque()
         self._open = True
         self._takes_fds = channel.family == socket.AF_UNIX
@@ -136,12 +140,21 @@ class Connection:
         if not data:
             self._end()
             return
+        self.taken += len(data)
         self._received += data
         try:
             while self._open and (frame := self._next()):
-                self._on_message(*frame)
-        except _Garbled:
+                self._pass_on(*frame)
+        except BadFrame:
             self._end()
+
+    def _pass_on(self, message: Message, fds: list[int]) -> None:
+        try:
+            self._on_message(message, fds)
+        except BadFrame:
+            for fd in fds:
+                os.close(fd)
+            raise
 
     def _end(self) -> None:
         self.close()
@@ -158,29 +171,43 @@ class Connection:
             for fd in fds:
                 os.set_inheritable(fd, False)
             self._fds.extend(fds)
-        return data
+        return data if len(self._fds) <= _MOST_UNCLAIMED else b""
 
     def _next(self) -> tuple[Message, list[int]] | None:
         if len(self._received) < HEADER.size:
             return None
         length, count = HEADER.unpack_from(self._received)
-        if length > LONGEST:
-            raise _Garbled
+        if length > self.longest:
+            raise BadFrame
         end = HEADER.size + length
         if len(self._received) < end:
             return None
-        text, self._received = self._received[HEADER.size : end], self._received[end:]
-        message = _read(text)
+        message = _read(bytes(self._received[HEADER.size : end]))
+        del self._received[:end]
         if len(self._fds) < count:
-            raise _Garbled
+            raise BadFrame
         return message, [self._fds.popleft() for _ in range(count)]
 
 
 def _read(text: bytes) -> Message:
     try:
         message = json.loads(text)
-    except ValueError as error:
-        raise _Garbled from error
+    except (ValueError, RecursionError) as error:
+        raise BadFrame from error
     if not isinstance(message, dict):
-        raise _Garbled
+        raise BadFrame
     return message
+
+
+def check(message: Message, word: str, shapes: Mapping[str, Mapping[str, type]]) -> None:
+    """Raise BadFrame unless a message has all fields of its kind, which is named in `word`.
+
+    A kind that is not in the table is for its receiver to ignore.
+    """
+    kind = message.get(word)
+    if not isinstance(kind, str):
+        raise BadFrame
+    for name, wanted in shapes.get(kind, {}).items():
+        value = message.get(name)
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise BadFrame

@@ -4,6 +4,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 
 from torchloom.launch.descendants import Share
 
@@ -30,6 +31,7 @@ class Guard:
         code = 1
         if with_agent:
             self._agent = fork(self._act)
+        _load()
         while self._agent or self._beside:
             pid, status = os.waitpid(-1, 0)
             if pid == self._beside:
@@ -45,9 +47,7 @@ class Guard:
 
     def _clear_up(self) -> None:
         """End what agents and launch process have left; they normally leave nothing."""
-        from torchloom.launch import stores
-        from torchloom.launch.keeping import kill_share
-
+        stores, kill_share = _load()
         kill_share(self._share)
         stores.clear(self._share)
 
@@ -55,6 +55,14 @@ class Guard:
         now = time.monotonic()
         self._deaths = [when for when in self._deaths if when > now - _MINUTE] + [now]
         return len(self._deaths) > _MOST_DEATHS
+
+
+def _load() -> tuple[ModuleType, Callable[[Share], None]]:
+    """Return what clears up: imported beside the agent, and before an upgrade can replace it."""
+    from torchloom.launch import stores
+    from torchloom.launch.keeping import kill_share
+
+    return stores, kill_share
 
 
 def fork(act: Callable[[], int | None]) -> int:

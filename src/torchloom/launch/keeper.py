@@ -17,12 +17,20 @@ from typing import Any
 
 from torchloom.launch import descendants, sockets
 from torchloom.launch.descendants import Share
-from torchloom.launch.frames import Connection, Message
+from torchloom.launch.frames import BadFrame, Connection, Message, check
 from torchloom.launch.identity import ProcessId
 from torchloom.launch.request import ORPHAN_LIMIT
 from torchloom.launch.signals import SignalPipe
 from torchloom.launch.spawn import Judge, Order, Run, become_subreaper, spawn
 from torchloom.unix import same_user
+
+_SIGNALS = {0, *signal.valid_signals()}
+_SHAPES: dict[str, dict[str, type]] = {
+    "start": {"id": int, "given": int, "argv": list, "env": dict, "cwd": str},
+    "signal": {"id": int, "signum": int},
+    "bury": {"id": int},
+    "sweep": {"signum": int},
+}
 
 
 @dataclass(slots=True)
@@ -131,6 +139,12 @@ class Keeper:
         self._orphaned_at = time.monotonic()
 
     def _on_message(self, message: Message, fds: list[int]) -> None:
+        check(message, "do", _SHAPES)
+        if message["do"] != "start":
+            _close(fds)
+            fds.clear()
+        if message["do"] in ("signal", "sweep") and message["signum"] not in _SIGNALS:
+            raise BadFrame
         match message["do"]:
             case "start":
                 self._start(message, fds)
@@ -148,14 +162,7 @@ class Keeper:
     def _start(self, message: Message, fds: list[int]) -> None:
         number = message["id"]
         given, kept = fds[: message["given"]], fds[message["given"] :]
-        order = Order(
-            argv=tuple(message["argv"]),
-            env=message["env"],
-            cwd=message["cwd"],
-            fds=tuple(given),
-            terminal=message.get("terminal", False),
-            warm=message.get("warm", False),
-        )
+        order = _order(message, given)
         if order.warm and self._judge is not None:
             order = replace(order, cold=self._judge(order))
         try:
@@ -216,6 +223,21 @@ class Keeper:
         descendants.kill_all(self._share, os.getpid(), collect=self._reap)
         self._reap()
         self._ended = True
+
+
+def _order(message: Message, given: list[int]) -> Order:
+    words = [*message["argv"], message["cwd"], *message["env"], *message["env"].values()]
+    is_text = all(isinstance(word, str) and "\0" not in word for word in words)
+    if not is_text or not message["argv"] or not 0 <= message["given"] <= len(given):
+        raise BadFrame
+    return Order(
+        argv=tuple(message["argv"]),
+        env=message["env"],
+        cwd=message["cwd"],
+        fds=tuple(given),
+        terminal=message.get("terminal") is True,
+        warm=message.get("warm") is True,
+    )
 
 
 def _close(fds: list[int]) -> None:

@@ -1,7 +1,39 @@
 """What a loop without threads is to do later: each has a name, a time, and can be taken back."""
 
+import contextlib
+import importlib
 import time
 from collections.abc import Callable, Hashable
+
+LOADED_AFTER = 2.0  # seconds that a process has lived before it imports what it may need later
+_NEEDED = (  # imported where they are used, so that a start need not wait for them
+    "torchloom.errors",
+    "torchloom.launch.keeper",
+    "torchloom.launch.keeping",
+    "torchloom.launch.lifetimes",
+    "torchloom.launch.parcel",
+    "torchloom.launch.python_command",
+    "torchloom.launch.saved",
+    "torchloom.launch.splice",
+    "torchloom.launch.stores",
+    "torchloom.launch.upline",
+    "torchloom.bus.page",
+    "torchloom.bus.regrouping",
+    "torchloom.bus.subjects",
+    "torchloom.checkpoint.local",
+    "torchloom.checkpoint.manifest",
+    "torchloom.checkpoint.storage",
+)
+
+
+def load_needed() -> None:
+    """Import what this process may need later: by then another version may lie in its place.
+
+    Where one is being put there right now, what cannot be imported is tried again when it is used.
+    """
+    for name in _NEEDED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 class Later:

@@ -1,12 +1,16 @@
-"""Write what a rank prints: each stream, both together, and when what was written."""
+"""Write what a rank prints, once: a file a stream, in which order their lines came, and when."""
 
 import os
 import time
 from pathlib import Path
 
 STREAMS = ("stdout", "stderr")
+ORDER = "order"  # the file that says which lines of which stream follow which
+LETTERS = {"stdout": "o", "stderr": "e"}
+RECORD = 16  # bytes of an entry there: a letter, a number of bytes, a newline
+LEGACY = "combined.log"  # what earlier versions wrote instead: all bytes a second time
 _STAMP_EVERY = 0.1  # seconds; `since` and `until` are right to this
-_LONGEST_LINE = 65536  # a partial line longer than this goes to combined.log as it is
+_LONGEST_LINE = 65536  # a partial line longer than this has its place in the order as it is
 
 
 class LogFiles:
@@ -16,26 +20,19 @@ class LogFiles:
         self.directory = directory
         self.lost = 0
         self._files: dict[str, int] = {}
-        self._partial = dict.fromkeys(STREAMS, b"")
+        self._order = _Order(directory)
         self._stamped = 0.0
 
     def write(self, stream: str, data: bytes) -> None:
-        """Append what a stream brought; combined.log gets it by whole lines."""
+        """Append what a stream brought; its whole lines get their place among those of both."""
+        self._order.load()
         self._stamp()
-        self._append(f"{stream}.log", data)
-        whole, newline, partial = (self._partial[stream] + data).rpartition(b"\n")
-        if len(partial) > _LONGEST_LINE:
-            whole, newline, partial = whole + newline + partial, b"", b""
-        self._partial[stream] = partial
-        if whole or newline:
-            self._append("combined.log", whole + newline)
+        written = self._append(f"{stream}.log", data)
+        self._order.take(stream, data[:written])
 
     def close(self) -> None:
-        """Write unfinished lines and let the files go."""
-        for stream, partial in self._partial.items():
-            if partial:
-                self._append("combined.log", partial)
-                self._partial[stream] = b""
+        """Give unfinished lines their place and let the files go."""
+        self._order.close()
         for fd in self._files.values():
             os.close(fd)
         self._files.clear()
@@ -44,23 +41,21 @@ class LogFiles:
         now = time.time()
         if now - self._stamped >= _STAMP_EVERY:
             self._stamped = now
-            sizes = " ".join(str(self._size(f"{name}.log")) for name in (*STREAMS, "combined"))
-            self._append("times", f"{now:.3f} {sizes}\n".encode())
+            sizes = [size_of(self.directory / f"{name}.log") for name in STREAMS]
+            words = " ".join(map(str, (*sizes, self._order.size)))
+            self._append("times", f"{now:.3f} {words}\n".encode())
 
-    def _size(self, name: str) -> int:
-        try:
-            return os.stat(self.directory / name).st_size
-        except OSError:
-            return 0
-
-    def _append(self, name: str, data: bytes) -> None:
+    def _append(self, name: str, data: bytes) -> int:
+        """Return how many bytes could be written."""
+        left = data
         try:
             fd = self._open(name)
-            while data:
-                data = data[os.write(fd, data) :]
+            while left:
+                left = left[os.write(fd, left) :]
         except OSError:
-            if name.removesuffix(".log") in STREAMS:  # combined.log has the same bytes again
-                self.lost += len(data)
+            if name.removesuffix(".log") in STREAMS:
+                self.lost += len(left)
+        return len(data) - len(left)
 
     def _open(self, name: str) -> int:
         if name not in self._files:
@@ -68,3 +63,99 @@ class LogFiles:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._files[name] = os.open(self.directory / name, flags, 0o600)
         return self._files[name]
+
+
+class _Order:
+    """Which bytes of which stream follow which, by whole lines; one entry as long as one prints.
+
+    An entry that cannot be written, on a full disk, is made up for by the next one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file = -1
+        self._is_loaded = False
+        self._entries: int = 0
+        self._last = ("", 0)
+        self._pending = dict.fromkeys(STREAMS, 0)  # bytes that have no place yet
+        self.size = 0  # of both streams together, as far as they have their place
+
+    def load(self) -> None:
+        """Find out, once, what an earlier writer has left in this folder."""
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        sizes = {stream: size_of(self._directory / f"{stream}.log") for stream in STREAMS}
+        found = entries(self._directory)
+        self.size = size_of(self._directory / LEGACY)
+        if not found and self.size:  # of an earlier version: what is there has its place
+            found = [(LETTERS[stream].upper(), size) for stream, size in sizes.items() if size]
+            for letter, size in found:
+                self._put(letter, size, 0)
+        else:
+            self._entries, self._last = len(found), found[-1] if found else ("", 0)
+        self.size += sum(count for letter, count in found if letter.islower())
+        for stream, letter in LETTERS.items():
+            placed = sum(count for one, count in found if one.lower() == letter)
+            self._pending[stream] = max(0, sizes[stream] - placed)
+
+    def take(self, stream: str, data: bytes) -> None:
+        """Give the whole lines of a stream their place behind what has one."""
+        unfinished = len(data) - data.rfind(b"\n") - 1
+        self._pending[stream] += len(data)
+        if unfinished == len(data):
+            unfinished = self._pending[stream]
+        self._place(stream, 0 if unfinished > _LONGEST_LINE else unfinished)
+
+    def close(self) -> None:
+        self.load()  # half a line may be there of a writer that was killed
+        for stream in STREAMS:
+            self._place(stream, 0)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _place(self, stream: str, unfinished: int) -> None:
+        count = self._pending[stream] - unfinished
+        if count <= 0:
+            return
+        letter, before = LETTERS[stream], self._last
+        known = before[1] if before[0] == letter else 0
+        if self._put(letter, known + count, 1 if known else 0):
+            self._pending[stream] -= count
+            self.size += count
+
+    def _put(self, letter: str, count: int, again: int) -> bool:
+        """Write an entry behind the others, or the last one again."""
+        text = f"{letter} {count:>{RECORD - 3}}\n".encode()
+        number = self._entries - again
+        try:
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(self._directory / ORDER, flags, 0o600)
+            if os.pwrite(self._file, text, number * RECORD) < RECORD:
+                return False
+        except OSError:
+            return False
+        self._entries, self._last = number + 1, (letter, count)
+        return True
+
+
+def entries(directory: Path, start: int = 0) -> list[tuple[str, int]]:
+    """Return the order of a folder from an entry on: the letter of a stream, and its bytes."""
+    try:
+        with open(directory / ORDER, "rb") as file:
+            file.seek(start * RECORD)
+            data = file.read()
+    except OSError:
+        return []
+    whole = range(0, len(data) - RECORD + 1, RECORD)
+    return [(chr(data[at]), int(data[at + 1 : at + RECORD])) for at in whole]
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; of one that is not there none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,17 +1,22 @@
 """Read the logs of ranks: all of it or a span of time, once or as it grows, one rank or many."""
 
+import io
 import math
+import os
 import re
 import time
+from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
+from torchloom.launch.logfiles import LEGACY, LETTERS, ORDER, entries, size_of
 from torchloom.specs.dataclass import dataclass
 
-STREAMS = ("stdout", "stderr")
+_FILES = {letter: f"{stream}.log" for stream, letter in LETTERS.items()}
 _COLUMN = {"stdout": 1, "stderr": 2, "combined": 3}
 _SOON, _LATE = 0.02, 0.25  # seconds between looks while lines come, and when nothing does
 _CHUNK = 1 << 20
@@ -33,7 +38,8 @@ class Tail:
     """The new bytes of one growing file, between two instants."""
 
     def __init__(self, directory: Path, stream: str = "combined", span: Span | None = None) -> None:
-        self.path = directory / f"{stream}.log"
+        plain = directory / f"{stream}.log"
+        self._file = Combined(directory) if stream == "combined" else plain
         self._times = directory / "times"
         self._column = _COLUMN[stream]
         self._span = span or Span()
@@ -42,7 +48,7 @@ class Tail:
     def read(self) -> bytes:
         """Return what was written since the last call; a file that is not there yet is empty."""
         try:
-            with open(self.path, "rb") as file:
+            with self._file.open("rb") as file:
                 if self._offset is None:
                     self._offset = self._first_line(file)
                 if self._offset is None:
@@ -79,6 +85,92 @@ class Tail:
             fields = line.split()
             if len(fields) == 4:  # a line torn by a crash is none
                 yield float(fields[0]), int(fields[self._column])
+
+
+class Combined:
+    """Both streams of a folder as one file, in the order in which their lines came.
+
+    It is not stored: `order` says how many bytes of which stream follow which.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.starts = array("Q")  # of each entry of the order, in the whole
+        self.places = array("Q")  # and in the file of its stream
+        self.letters = bytearray()
+        self._upto = dict.fromkeys(LETTERS.values(), 0)  # bytes of each stream with a place
+        self.size = -1
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Return it as it is now, for reading; FileNotFoundError when there is nothing yet."""
+        old = self._directory / LEGACY
+        if not (self._directory / ORDER).exists():
+            return open(old, "rb")  # of an earlier version, which wrote it
+        if self.size < 0:
+            self.size = size_of(old)
+        self._refresh()
+        return cast(BinaryIO, io.BufferedReader(_Pieces(self, self._directory)))
+
+    def _refresh(self) -> None:
+        """Take in the entries that are new, and the last one again, which may have grown."""
+        if self.letters:
+            self._upto[chr(self.letters.pop()).lower()] = self.places.pop()
+            self.size = self.starts.pop()
+        for letter, count in entries(self._directory, len(self.letters)):
+            self.starts.append(self.size)
+            self.places.append(self._upto[letter.lower()])
+            self.letters.append(ord(letter))
+            self._upto[letter.lower()] += count
+            self.size += count if letter.islower() else 0
+
+
+class _Pieces(io.RawIOBase):
+    """The bytes of a `Combined`, each from the file that has it."""
+
+    def __init__(self, whole: Combined, directory: Path) -> None:
+        self._whole = whole
+        self._directory = directory
+        self._at = 0
+        self._files: dict[str, int] = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._whole.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        whole, at = self._whole, self._at
+        if at >= whole.size:
+            return 0
+        number = bisect_right(whole.starts, at) - 1
+        end = whole.starts[number + 1] if number + 1 < len(whole.starts) else whole.size
+        name, place = LEGACY, at
+        if number >= 0:
+            name = _FILES[chr(whole.letters[number])]
+            place = whole.places[number] + at - whole.starts[number]
+        data = os.pread(self._open(name), min(len(buffer), end - at), place)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
+        super().close()
+
+    def _open(self, name: str) -> int:
+        if name not in self._files:
+            self._files[name] = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        return self._files[name]
 
 
 def _line_start(file: BinaryIO, offset: int) -> int | None:

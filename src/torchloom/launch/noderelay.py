@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from torchloom import settings
+from torchloom.bus import subjects
 from torchloom.launch import link
 from torchloom.launch.descendants import Share
 from torchloom.launch.sockets import UPLINK
 from torchloom.launch.spawn import Order, spawn
-from torchloom.launch.tunnels import agent_name
+from torchloom.unix import make_private
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds before it is started again
 _LIVED = 10.0  # seconds after which an end is bad luck, not a fault that will come again
@@ -82,14 +83,14 @@ class NodeRelay:
         own = (settings.runtime_dir(), self._folder.parent, self._folder)
         try:
             for folder in own:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(folder)
             self._pid = self._execute()
         except OSError as error:
             return self._ended(str(error))
         return ""
 
     def _execute(self) -> int:
-        name = agent_name(self._share.app_id, self._share.node)
+        name = subjects.agent_of_job(self._share.node, self._share.app_id)
         words = (sys.executable, "-P", "-m", "torchloom.launch.relay")
         places = ("--through", str(self._launcher), "--runtime", str(self._folder))
         argv = (*words, *places, "--agent", name, "--node", self._share.node)

@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torchloom.launch import link
-from torchloom.launch.frames import Connection, Message
+from torchloom.launch.frames import BadFrame, Connection, Message, check
 from torchloom.launch.hostfile import index_of
-from torchloom.unix import same_user
+from torchloom.unix import LONGEST, same_user
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
 _MOST_EARLY = 200  # messages of a caller that has not shown who it is
+_EARLY_BYTES = 1 << 20  # of all of them together
+_MOST_STRANGERS = 256  # such callers at a time
+_STRANGE_LIMIT = 30.0  # seconds in which a caller shows who it is
+_SHAPES: dict[str, dict[str, type]] = {"hello": {"host": str, "process": dict, "ranks": list}}
 
 
 @dataclass(slots=True)
@@ -20,6 +24,7 @@ class Stranger:
     """A caller that has not joined: what it was asked to prove, its hello, what it said beside."""
 
     challenge: str
+    since: float
     hello: Message | None = None
     early: list[Message] = field(default_factory=list)
     asks: bool = False
@@ -106,12 +111,17 @@ class Nodes:
         now = time.monotonic()
         for name in [name for name, when in self._gone_at.items() if when + REJOIN_LIMIT <= now]:
             self.give_up(name, f"its agent is gone and was not back in {REJOIN_LIMIT:g} s")
+        for connection, stranger in list(self._strangers.items()):
+            if stranger.challenge and stranger.since + _STRANGE_LIMIT <= now:
+                self._dismiss(connection)
 
     def patience(self) -> float | None:
         """Return how long nothing can expire."""
         now = time.monotonic()
-        waits = (max(0.0, when + REJOIN_LIMIT - now) for when in self._gone_at.values())
-        return min(waits, default=None)
+        ends = [when + REJOIN_LIMIT for when in self._gone_at.values()]
+        unproven = (one for one in self._strangers.values() if one.challenge)
+        ends += [one.since + _STRANGE_LIMIT for one in unproven]
+        return max(0.0, min(ends) - now) if ends else None
 
     def give_up(self, name: str, evidence: str) -> None:
         """Have nothing more to do with a node."""
@@ -141,7 +151,7 @@ class Nodes:
         except OSError:
             return
         is_local = channel.family == socket.AF_UNIX
-        if is_local and not same_user(channel):
+        if (is_local and not same_user(channel)) or len(self._strangers) >= _MOST_STRANGERS:
             channel.close()
             return
         if not is_local:
@@ -157,8 +167,9 @@ class Nodes:
             lambda: self._left(box[0]),
         )
         box.append(connection)
-        self._strangers[connection] = Stranger(challenge)
+        self._strangers[connection] = Stranger(challenge, time.monotonic())
         if challenge:
+            connection.longest = _EARLY_BYTES
             connection.send({"do": "prove", "challenge": challenge})
 
     def _hear(self, connection: Connection, message: Message) -> None:
@@ -168,14 +179,18 @@ class Nodes:
             if name is not None:
                 self._on_message(name, message)
             return
-        said = message.get("say")  # whoever it is may say anything
+        if stranger.challenge and connection.taken > _EARLY_BYTES:
+            self._dismiss(connection)
+            return
+        check(message, "say", _SHAPES)  # whoever it is may send anything
+        said = message["say"]
         if said == "hello":
             stranger.hello = message
         elif said == "proof":
             if not link.is_proof(message.get("proof"), self._token, "agent", stranger.challenge):
                 self._dismiss(connection)
                 return
-            stranger.challenge = ""
+            stranger.challenge, connection.longest = "", LONGEST
         elif said == "ask":
             stranger.asks = True
         elif said == "plane":
@@ -217,6 +232,8 @@ class Nodes:
     def _index(self, hello: Message) -> int | None:
         """Return which node calls: one that was here before, that has this name, or a new one."""
         seat, place = hello.get("seat"), hello.get("place")
+        if not isinstance(seat, str | None) or not isinstance(place, int | None):
+            raise BadFrame
         if seat and seat in self._seats:
             return self._seats[seat]
         index = index_of(hello["host"], self.names)

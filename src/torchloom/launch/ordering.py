@@ -9,6 +9,7 @@ from torchloom.launch.orders import RankOrder, ReplicaOrder
 from torchloom.launch.request import LaunchRequest, RoleRequest
 from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
 from torchloom.rules.happening import Start
+from torchloom.sealed import unseal
 
 
 def replica_order(
@@ -42,7 +43,7 @@ def replica_order(
         argv=replica.argv,
         cwd=role.cwd or request.cwd,
         ranks=ranks,
-        env=replica.env,
+        env=unseal(replica.env),
         ports=replica.ports,
         grouped=role.distributed,
         file_store=file_store,

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.errors import Failure
+from torchloom.sealed import seal_in_spec
 from torchloom.specs.dataclass import dataclass
 
 FILE = "job.json"
+STOP = "stop.json"  # that the job inside is to end, for when no signal of the engine reaches it
 END = "end.json"  # how the job inside ended, for when the engine has forgotten it
 VARIABLES = "env.sh"  # the submitter's variables, for the shell that begins the job
 # What belongs to a shell, a session, a host or another job, and would mislead in an allocation.
@@ -48,8 +50,9 @@ class Parcel:
 
     def write(self, folder: Path) -> None:
         """Put it into its job's folder, readable for its user alone."""
+        app = seal_in_spec(self.app)
         write_private(folder / VARIABLES, variables_script(self.env))
-        write_private(folder / FILE, json.dumps({**asdict(self), "env": {}}, indent=1))
+        write_private(folder / FILE, json.dumps({**asdict(self), "app": app, "env": {}}, indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> "Parcel":
@@ -75,8 +78,13 @@ def travelling(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in env.items()
-        if _SETTABLE.fullmatch(name) and not _OWN.match(name)
+        if _SETTABLE.fullmatch(name) and not _OWN.match(name) and not _is_of_login(name, text)
     }
+
+
+def _is_of_login(name: str, text: str) -> bool:
+    """Tell whether it names the folder that a login has on its host, and only while it lasts."""
+    return name == "XDG_RUNTIME_DIR" and text.startswith("/run/user/")
 
 
 def variables_script(env: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from torchloom.launch.policy import Wishes, in_words
+from torchloom.sealed import hide
 from torchloom.specs.api import RetryPolicy
 from torchloom.specs.dataclass import dataclass
 
@@ -207,7 +208,7 @@ def _show_role(role: RoleRequest) -> list[str]:
         lines.append(f"  [{index}] {shlex.join(replica.argv)}")
         lines += [
             f"      {name}={shlex.quote(value)}"
-            for name, value in replica.env.items()
+            for name, value in hide(replica.env).items()
             if name not in _OURS
         ]
         lines += [

@@ -1,11 +1,12 @@
 """Unix sockets that only this user can call, in a folder that only this user can enter."""
 
+import errno
 import socket
 from pathlib import Path
 
 from torchloom import settings
 from torchloom.errors import Failure
-from torchloom.unix import make_private, reachable
+from torchloom.unix import make_private, reachable, same_user
 
 UPLINK = "agent.sock"  # among the plane's sockets: where it hears the ranks of a node
 _BACKLOG = 64
@@ -50,11 +51,13 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> socket.socket:
-    """Call whoever listens at a path; OSError when nobody does."""
+    """Call the process of ours that listens at a path; OSError when there is none."""
     channel = socket.socket(socket.AF_UNIX)
     try:
         with reachable(path) as address:
             channel.connect(address)
+        if not same_user(channel):
+            raise PermissionError(errno.EPERM, f"another user listens at {path}")
     except OSError:
         channel.close()
         raise

@@ -49,19 +49,22 @@ def start(
     window: bytes = b"",
     fill: Callable[[Path], None] = lambda _: None,
     head: "Head | None" = None,
+    inherited: Mapping[str, str] | None = None,
 ) -> socket.socket:
     """Start the run; from the return on, every verb knows it. The caller closes the channel.
 
     `give` says what the only rank gets as standard input: nothing, ours, or a terminal that is
     served over the returned channel and has the size of `window` from the start. `fill` may put
-    files into the run's folder first. As `head`, agents of other hosts call it.
+    files into the run's folder first. As `head`, agents of other hosts call it. `inherited` are the
+    variables that its processes begin with; none: ours.
     """
     folder = RunFolder.create(request, app, _record(request))
     ours, theirs = socket.socketpair()
     try:
         fill(folder.path)
         with theirs:
-            _run_process(folder, theirs.fileno(), give, request, head)
+            own = settings.environment() if inherited is None else inherited
+            _run_process(folder, theirs.fileno(), give, request, own, head)
         if head is not None:
             head.listener.close()  # whoever calls there is the launch process' alone
         said = ours.recv(len(READY), socket.MSG_WAITALL)
@@ -110,10 +113,11 @@ def _run_process(
     channel: int,
     give: Input,
     request: LaunchRequest,
+    inherited: Mapping[str, str],
     head: "Head | None" = None,
 ) -> None:
     """Start the run's first process, which leaves at once for its detached children."""
-    env = {k: v for k, v in settings.environment().items() if k != JOB_VARIABLE}
+    env = {k: v for k, v in inherited.items() if k != JOB_VARIABLE}
     env |= {AGENT_VARIABLE: folder.app_id, NODE_VARIABLE: host_name()}
     env[ATTEMPT_VARIABLE] = str(request.attempt)
     agent = "here" if request.carrier is None or head is not None else "carried"

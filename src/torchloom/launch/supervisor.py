@@ -15,6 +15,7 @@ from torchloom.launch.frames import Message
 from torchloom.launch.gathering import Gathering
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.joining import JOINED
+from torchloom.launch.later import LOADED_AFTER, load_needed
 from torchloom.launch.ledger import Ledger, Place, Started
 from torchloom.launch.link import nonce
 from torchloom.launch.nodes import Nodes
@@ -60,7 +61,7 @@ class Supervisor:
         self._ruling = Ruling(request, self._selector, self._nodes, ledger, self._reports)
         self._crew, self._starts = self._ruling.crew, self._ruling.starts
         self._live = self._ruling.live
-        self._cancelling = Cancelling(ledger.folder, self._selector, self._ruling)
+        self._cancelling = Cancelling(ledger.folder, self._selector, self._ruling, request.deadline)
 
     def _agents(self) -> Nodes:
         """Return what hears the agents, with those who bring and let through the ones afar."""
@@ -80,6 +81,7 @@ class Supervisor:
             self._ruling.take(happening.Begin())
         if self._ruling.verdict is None:
             self._ledger.running()
+            self._ruling.later.put("load", LOADED_AFTER, load_needed)
         while self._ruling.verdict is None:
             self._turn()
         self._finish(self._ruling.verdict)

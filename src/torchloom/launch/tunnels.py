@@ -6,7 +6,6 @@ this host alone, the agent's connection is then joined to it.
 """
 
 import contextlib
-import re
 import selectors
 import socket
 import time
@@ -26,16 +25,6 @@ CONTROL = "plane.sock"  # among the plane's sockets: the process that keeps it a
 UNREACHED = 20.0  # seconds without a plane after which that is worth a word
 _VERSION = 1  # of what the plane is asked
 _MOMENT = 1.0  # seconds for what a host's own kernel answers
-_LONGEST_NAME = 64  # letters that a subject of the bus has for an agent
-
-
-def agent_name(app_id: str, node: str) -> str:
-    """Return the name of a job's agent on a node: no other job's, no other node's."""
-    from hashlib import blake2b
-
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{node}-{app_id}")
-    tag = blake2b(f"{node}\0{app_id}".encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{name[: _LONGEST_NAME - len(tag) - 1]}-{tag}"
 
 
 class Tunnels:
@@ -69,9 +58,11 @@ class Tunnels:
 
     def take(self, connection: Connection, asked: Message) -> None:
         """Deal with an agent that has shown who it is, and wants to the plane."""
+        from torchloom.bus import subjects
+
         channel = connection.channel.dup()
         connection.close()
-        name = agent_name(self._app_id, str(asked.get("node")))
+        name = subjects.agent_of_job(str(asked.get("node")), self._app_id)
         proof = link.proof(self._token, "launcher", str(asked.get("challenge")))
         call = Call(self, self._selector, channel, proof)
         self._calls.append(call)

@@ -146,9 +146,10 @@ class LiveEnded:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody wants the app to end."""
+    """Somebody wants the app to end, or its time is over: then it has failed."""
 
     reason: str
+    state: AppState = AppState.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ class Leaving:
     """The app was asked to end and does so by itself; nothing is started again any more."""
 
     reason: str
+    state: AppState = AppState.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)

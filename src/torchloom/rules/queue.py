@@ -83,6 +83,13 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftTogether:
+    """Jobs are cancelled at once: none of them is given the room that another one leaves."""
+
+    jobs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeUp:
     """A node is there, or has changed."""
 
@@ -105,7 +112,7 @@ class QuotaSet:
     workers: int | None
 
 
-Event = Submitted | Left | NodeUp | NodeLost | QuotaSet
+Event = Submitted | Left | LeftTogether | NodeUp | NodeLost | QuotaSet
 
 
 # What to do about it.
@@ -136,9 +143,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case Submitted():
             return _submitted(state, event)
         case Left(job):
-            state = replace(
-                state, waiting=_without(state.waiting, job), placed=_without(state.placed, job)
-            )
+            return _left(state, frozenset((job,)))
+        case LeftTogether(jobs):
+            return _left(state, jobs)
         case NodeUp(name, room):
             state = replace(state, nodes={**state.nodes, name: room})
         case NodeLost(name):
@@ -208,6 +215,20 @@ def _submitted(state: State, event: Submitted) -> tuple[State, tuple[Effect, ...
     return _settle(state, [] if _over_quota(state, one) else [one], state.blocked)
 
 
+def _left(state: State, jobs: frozenset[str]) -> tuple[State, tuple[Effect, ...]]:
+    """Take jobs out; the others are looked at only where their room may have changed."""
+    leaving = [state.waiting[job] for job in jobs if job in state.waiting]
+    has_room = any(job in state.placed for job in jobs)
+    held_up = any(_turn(one) == state.blocked for one in leaving)
+    if leaving:
+        state = replace(state, waiting=_without_all(state.waiting, jobs))
+    if has_room:
+        state = replace(state, placed=_without_all(state.placed, jobs))
+    if state.is_settled and not has_room and not held_up:
+        return state, ()  # it waited for its turn, its quota or a lost node, and delayed no other
+    return settle(state)
+
+
 def _settle(
     state: State, in_turn: Iterable[Waiting], blocked: tuple[int, int] | None = None
 ) -> tuple[State, tuple[Effect, ...]]:
@@ -251,6 +272,10 @@ def _over_quota(state: State, one: Waiting) -> str:
     if quota is None or has + one.need.workers <= quota:
         return ""
     return f"waits for a quota: {one.owner} has {has} of {quota} workers"
+
+
+def _without_all(values: Mapping[str, T], names: frozenset[str]) -> dict[str, T]:
+    return {key: value for key, value in values.items() if key not in names}
 
 
 def _without(values: Mapping[str, T], name: str) -> dict[str, T]:

@@ -62,9 +62,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             up = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
             return _failed(state, min(up), event.cause) if up else (state, ())
         case Cancelled():
-            return _end(state, Verdict(AppState.CANCELLED, event.reason))
+            return _end(state, Verdict(event.state, event.reason))
         case Leaving():
-            verdict = state.verdict or Verdict(AppState.CANCELLED, event.reason)
+            verdict = state.verdict or Verdict(event.state, event.reason)
             return _settle(replace(state, verdict=verdict, restarting={}, resting={}))
         case Reached():
             return _reached(state, event), ()

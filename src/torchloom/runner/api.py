@@ -157,9 +157,12 @@ class Runner:
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
         """Return what would be submitted; the app given stays as it is."""
+        from torchloom.launch.contract import check_variables
+
         backend = self.scheduler(scheduler)
         app = _final(app)
         validate_app(app)
+        check_variables(app)
         introduce(app, make_app_handle(scheduler, self._name, macros.app_id), parent_run_id)
         if workspace:
             given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace

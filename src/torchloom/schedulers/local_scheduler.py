@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Sched
 from torchloom.schedulers.ids import make_unique
 from torchloom.schedulers.local_request import WORKSPACES
 from torchloom.schedulers.local_saving import saving
+from torchloom.sealed import seal, seal_in_spec
 from torchloom.specs.api import (
     AppDef,
     AppDryRunInfo,
@@ -51,6 +53,12 @@ class LocalRequest:
 
 class LocalScheduler(Scheduler[LocalRequest]):
     """Processes on this machine. Everything known of them is in files; nothing is kept here."""
+
+    def __init__(
+        self, backend: str, session_name: str, inherited: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(backend, session_name)
+        self._inherited = inherited  # variables that apps begin with; none: ours
 
     def _run_opts(self) -> runopts:
         opts = runopts()
@@ -125,8 +133,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
             policy=wishes(str(cfg.get("policy") or "")),
             has_plane=settings.wants_plane(),
         )
-        launch = local_request.build(app, cfg, empty, settings.environment(), str(home))
-        launch = saving(launch, str(cfg.get("checkpoints") or ""), settings.environment())
+        env = settings.environment() if self._inherited is None else self._inherited
+        launch = local_request.build(app, cfg, empty, env, str(home))
+        launch = saving(launch, str(cfg.get("checkpoints") or ""), env)
         if cfg.get("hosts") or cfg.get("devices"):
             from torchloom.schedulers.local_hosts import placed
 
@@ -176,9 +185,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
         """Start the app with a standard input for its only rank; see `launch.starter`."""
         from torchloom.launch import starter
 
-        request = dryrun_info.request
+        request = _sealed(dryrun_info.request)
         fill = _no_files if request.launch.generation else partial(_fill, request.launch)
-        channel = starter.start(request.launch, request.app, give, window, fill, head)
+        own = self._inherited
+        channel = starter.start(request.launch, request.app, give, window, fill, head, own)
         _have_it_watched()
         return channel
 
@@ -252,9 +262,20 @@ def _resumed(launch: LaunchRequest, cfg: Mapping[str, CfgVal]) -> LaunchRequest:
     return lifetimes.anew(launch, lifetimes.Continuation(step=step, until=until))
 
 
+def _sealed(request: LocalRequest) -> LocalRequest:
+    """Return a request in which secrets are as they may be written into the run's folder."""
+    roles = tuple(
+        replace(role, replicas=tuple(replace(one, env=seal(one.env)) for one in role.replicas))
+        for role in request.launch.roles
+    )
+    return replace(
+        request, launch=replace(request.launch, roles=roles), app=seal_in_spec(request.app)
+    )
+
+
 def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
-    """Return this machine as a scheduler; it has no settings of its own."""
-    return LocalScheduler("local", session_name)
+    """Return this machine as a scheduler; `inherited` are what apps have of a submitter's shell."""
+    return LocalScheduler("local", session_name, kwargs.get("inherited"))
 
 
 def _have_it_watched() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torchloom.errors import UserError, shorten
 from torchloom.schedulers.batch.options import count, lines, native, text
-from torchloom.schedulers.batch.planning import blocks
+from torchloom.schedulers.batch.planning import Block, blocks
 from torchloom.schedulers.batch.request import OUTPUT
 from torchloom.schedulers.batch.script import BadDirective, checked, script
 from torchloom.schedulers.lsf_options import ARRAY, FAMILY, NAMED, OURS, refuse_containers
@@ -104,7 +104,7 @@ def _hosts(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     found = blocks(app, cfg)
     least, most = (sum(getattr(block, end) for block in found) for end in ("least", "most"))
     needs = [block.resource for block in found]
-    slots = _number(cfg, "cores") or max(1, *(need.cpu for need in needs))
+    slots = _number(cfg, "cores") or max(1, *map(_cores, found))
     number = f"{least * slots},{most * slots}" if least < most else str(most * slots)
     yield _line("n", number)
     yield _line("R", "span[hosts=1]" if most == 1 else f"span[ptile={slots}]")
@@ -117,6 +117,11 @@ def _hosts(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
     memory = text(cfg, "mem") or (f"{megabytes}MB" if megabytes else "")
     if memory and not cfg.get("nomem"):
         yield _line("R", f"rusage[mem={memory}/host]", "mem")
+
+
+def _cores(block: Block) -> int:
+    """Return what a host needs: as its role says, else one for each rank."""
+    return block.resource.cpu if block.resource.cpu > 0 else block.ranks
 
 
 def _number(cfg: Mapping[str, CfgVal], name: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torchloom.errors import UserError
 from torchloom.schedulers.batch.options import count, lines, native, survives, text
 from torchloom.schedulers.batch.planning import Block, blocks
-from torchloom.schedulers.batch.request import OUTPUT
+from torchloom.schedulers.batch.request import OUTPUT, SCRIPT
 from torchloom.schedulers.batch.script import BadDirective, checked, script
 from torchloom.schedulers.pbs_states import seconds
 from torchloom.specs.api import AppDef, CfgVal, runopts
@@ -30,7 +30,7 @@ RESOURCES: Mapping[str, str] = {
     "filesystems": "file systems it needs: home:eagle",
 }
 CHUNK: Mapping[str, str] = {
-    "ncpus": "cores of a host, instead of the role's",
+    "ncpus": "cores of a host, instead of the role's; default: one a rank",
     "ngpus": "GPUs of a host, instead of the role's",
     "mem": "memory a host, instead of the role's: 64gb; 0: none is asked for",
     "chunk": "what else each host must have or be: system=polaris:switch=3",
@@ -46,6 +46,9 @@ _OURS: Mapping[str, str] = {
     "r": "warn=SECONDS, or retries of a role, make it rerunnable",
 }
 _LONGEST_NAME = 230  # letters
+# What MoM starts first is the shell of -S, and a job ends with it: that is the script itself,
+# unless its path has what PBS reads as more than that.
+_PLAIN_PATH = r"/[A-Za-z0-9_./+-]+"
 
 
 def add_options(opts: runopts) -> None:
@@ -66,7 +69,8 @@ def add_options(opts: runopts) -> None:
 def qsub_script(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, python: str, cwd: str) -> str:
     """Return the script; submitting it by hand gives the same job."""
     words = list(_directives(app, cfg, folder))
-    return script(words, folder, cwd, python, lines(cfg, "setup"), list(_before(cfg)))
+    before = list(_before(cfg))
+    return script(words, folder, cwd, python, lines(cfg, "setup"), before, "/bin/bash -l")
 
 
 def name_of(app: AppDef) -> str:
@@ -90,6 +94,8 @@ def _directives(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path) -> Iterato
         if value := text(cfg, name):
             yield _line("l", f"{name}={_resource(name, value)}")
     yield _line("l", f"select={_select(app, cfg)}")
+    if "S" not in others and re.fullmatch(_PLAIN_PATH, path := str(folder / SCRIPT)):
+        yield _line("S", path)
     place = _resource("place", text(cfg, "place"))
     yield _line("l", f"place={place}{':excl' if cfg.get('exclusive') else ''}")
     yield from _endings(app, cfg)
@@ -117,7 +123,9 @@ def _select(app: AppDef, cfg: Mapping[str, CfgVal]) -> str:
 
 def _chunk(block: Block, cfg: Mapping[str, CfgVal]) -> str:
     needs = block.resource
-    roles = {"ncpus": needs.cpu, "ngpus": needs.gpu, "mem": needs.memMB}
+    by_ranks = block.ranks if needs.cpu <= 0 and block.ranks > 1 and not text(cfg, "ncpus") else 0
+    roles = {"ncpus": by_ranks or needs.cpu, "mpiprocs": by_ranks}
+    roles |= {"ngpus": needs.gpu, "mem": needs.memMB}
     parts = [str(block.most)]
     for name, many in roles.items():
         own = f"{many}mb" if name == "mem" else str(many)

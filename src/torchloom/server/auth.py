@@ -1,25 +1,26 @@
-"""Who is calling: a token or a cookie, looked up by its hash in what the plane remembers.
+"""Who is calling: a token or a browser's session, looked up by hash in what the plane remembers.
 
-`Identities.who(secret)` returns the caller, `identity_of(connection)` what the guard found for a
-request or a WebSocket, and `Identities.watch(identity)` comes back when that way in has ended:
-whoever holds a connection open races it against its own work, and hangs up.
+`Identities.who(token)` and `Identities.session(cookies, proof)` return the caller,
+`identity_of(connection)` what the guard found for a request or a WebSocket, and
+`Identities.watch(identity)` comes back when that way in has ended: whoever holds a connection open
+races it against its own work, and hangs up.
 """
 
 import asyncio
 import hmac
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from torchloom.weaver.people import ROLES, hash_of, is_good
+from torchloom.errors import UserError
+from torchloom.weaver.people import COOKIE, ROLES, hash_of, is_good
 from torchloom.weaver.store import StateLost, StateStore
 from torchloom.weaver.store.rows import Token, User
 
-COOKIE = "loom"
 ENDED = 4401  # the code by which a WebSocket is closed when its token has ended
 _FRESH = 1.0  # seconds for which a look at the database counts
 _LOOK_AGAIN = 1.0  # seconds between two looks whether a token still lets its user in
@@ -27,14 +28,25 @@ _REMEMBERED = 10_000  # tokens
 _LONGEST = 200  # letters of a secret
 
 
+class CookieRefused(UserError):
+    """The cookie of a browser was sent as a token."""
+
+    code = "cookie_refused"
+    remedy = "send a token: `loom tokens add USER`, or `loom login URL` with a link"
+
+    def __init__(self) -> None:
+        super().__init__("this is the cookie of a browser's session, which is no token")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user and the token by which they are known; the secret is in neither."""
+    """A user and the token by which they are known; no secret is in it."""
 
     user: str
     role: str
     token: str
     kind: str
+    proof: str = field(default="", repr=False)  # of a session: the hash of its second secret
 
     def may(self, role: str) -> bool:
         """Tell whether this user's role is at least the one that is needed."""
@@ -53,10 +65,20 @@ class Identities:
         self._known: dict[tuple[str, str], tuple[float, Identity]] = {}
 
     async def who(self, secret: str) -> Identity | None:
-        """Return whose secret this is; nothing when it lets nobody in."""
-        if not secret or len(secret) > _LONGEST:
-            return None
-        return await self._find("hash", hash_of(secret))
+        """Return whose token this is; nothing when it is not known. A cookie is refused."""
+        found = await self._by_secret(secret)
+        if found is not None and found.kind == COOKIE:
+            raise CookieRefused
+        return found
+
+    async def session(self, cookies: Iterable[str], proof: str) -> Identity | None:
+        """Return whose session this is, by both of its secrets; nothing when one is wrong."""
+        return proven(await self.unproven(cookies), proof) if proof else None
+
+    async def unproven(self, cookies: Iterable[str]) -> tuple[Identity, ...]:
+        """Return the sessions of cookies; each opens nothing until it is `proven`."""
+        found = [await self._by_secret(cookie) for cookie in cookies]
+        return tuple(each for each in found if each is not None and each.kind == COOKIE)
 
     async def watch(self, identity: Identity) -> None:
         """Come back when a token is revoked or over, or its user may less than before."""
@@ -72,6 +94,11 @@ class Identities:
     def forget(self) -> None:
         """Look again at the next question: something has changed."""
         self._known.clear()
+
+    async def _by_secret(self, secret: str) -> Identity | None:
+        if not secret or len(secret) > _LONGEST:
+            return None
+        return await self._find("hash", hash_of(secret))
 
     async def _find(self, column: str, value: str) -> Identity | None:
         key, now = (column, value), self._clock()
@@ -97,9 +124,18 @@ def identities_of(state: StateStore, now: Callable[[], float] = time.time) -> Id
         user = state.one(User, name=token.user)
         if user is None or user.disabled or not is_good(token, now()):
             return None
-        return Identity(user.name, user.role, token.id, token.kind)
+        return Identity(user.name, user.role, token.id, token.kind, token.proof)
 
     return Identities(look)
+
+
+def proven(sessions: Iterable[Identity], proof: str) -> Identity | None:
+    """Return the session of which this is the second secret; nothing when it is of none."""
+    if not proof or len(proof) > _LONGEST:
+        return None
+    shown = hash_of(proof)
+    good = [each for each in sessions if each.proof and hmac.compare_digest(each.proof, shown)]
+    return good[0] if good else None
 
 
 def identity_of(connection: HTTPConnection) -> Identity:

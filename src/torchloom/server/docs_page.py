@@ -6,19 +6,9 @@ from typing import Any
 
 from starlette.responses import HTMLResponse
 
-from torchloom.server.pages import page
+from torchloom.server.pages import STYLE, page
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_STYLE = """
-:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui;margin:2em auto;max-width:60em;padding:0 1em}
-h2{margin:2em 0 .3em;font-size:1.1em}
-code,b{font-family:ui-monospace,monospace;font-weight:600}
-summary{cursor:pointer;padding:.25em 0}
-summary span{opacity:.75}
-table{border-collapse:collapse;margin:.3em 0 .8em 1.2em}
-td{padding:.1em 1em .1em 0;vertical-align:top}
-"""
 
 
 def docs_page(described: Mapping[str, Any]) -> HTMLResponse:
@@ -34,7 +24,7 @@ def docs_page(described: Mapping[str, Any]) -> HTMLResponse:
             group = tag
             parts.append(f"<h2>{escape(tag)}</h2>")
         parts.append(_shown(path, method, operation))
-    return page("torchLoom API", _STYLE, "\n".join(parts))
+    return page("torchLoom API", STYLE, "\n".join(parts))
 
 
 def _operations(described: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:

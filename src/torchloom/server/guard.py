@@ -1,23 +1,43 @@
 """The outermost layer of the server: nothing behind it hears a request that may not be made.
 
 In this order: is it meant for this host, does it come from a page of ours, is there such a route,
-who is calling, may they, and was it they or a foreign page that sent the cookie along.
+who is calling, may they, and was it they or a foreign page that sent the cookie along. A browser's
+WebSocket is opened here, and passed on when its first message was the second secret of its session.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchloom.errors import LoomError
-from torchloom.server.auth import COOKIE, Identities, Identity
+from torchloom.server.auth import ENDED, CookieRefused, Identities, Identity, proven
 from torchloom.server.hosts import VARIABLE, Reach
+from torchloom.server.login_page import session_page
 from torchloom.server.policy import OPEN, WEBSOCKET, Policy
 from torchloom.server.problems import explained, problem_response
+from torchloom.server.sessions import cookies_of, first_message, opened, proof_of, values
 
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 _BAD_POLICY = 1008  # the code of a WebSocket for which no HTTP response can be given
+_SIGN_IN = "this browser is not signed in, or no longer; sign in again"
+_HEADERS = (  # of every response that does not say otherwise
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
 _ASK = {"WWW-Authenticate": 'Bearer realm="torchloom"'}
+
+
+@dataclass(frozen=True, slots=True)
+class _Unproven:
+    """Sessions of which a WebSocket has shown one secret, and the role that it needs."""
+
+    sessions: tuple[Identity, ...]
+    role: str
 
 
 class Guard:
@@ -42,16 +62,32 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        if scope["type"] == "http":
+            send = _with_headers(send)
         refusal = await self._refusal(scope)
         if refusal is None:
             await self.app(scope, receive, send)
+        elif isinstance(refusal, _Unproven):
+            await self._prove(refusal, scope, receive, send)
         elif scope["type"] == "http" or _takes_a_response(scope):
             await refusal(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": _BAD_POLICY})
 
-    async def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request is not passed on; nothing when it is."""
+    async def _prove(self, asked: _Unproven, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a WebSocket on when its first message is the second secret of its session."""
+        session = proven(asked.sessions, await first_message(receive, send))
+        if session is None:
+            await send({"type": "websocket.close", "code": ENDED, "reason": _SIGN_IN})
+        elif not session.may(asked.role):
+            words = _too_small(session, asked.role)
+            await send({"type": "websocket.close", "code": _BAD_POLICY, "reason": words})
+        else:
+            scope.setdefault("state", {})["identity"] = session
+            await self.app(scope, *opened(receive, send))
+
+    async def _refusal(self, scope: Scope) -> Response | _Unproven | None:
+        """Return why a request is not passed on, or not yet; nothing when it is."""
         foreign = self._foreign(scope)
         if foreign is not None:
             return foreign
@@ -63,20 +99,35 @@ class Guard:
         if verdict.role == OPEN:
             return None
         try:
-            identity = await self._identity(scope)
+            if method == WEBSOCKET and _by_cookie(scope):
+                return await self._unproven(scope, verdict.role)
+            return await self._unauthorized(scope, verdict.role)
+        except CookieRefused as error:
+            return problem_response(401, error.code, str(error), "", error.remedy, _ASK)
         except LoomError as error:
             return explained(error)
+
+    async def _unauthorized(self, scope: Scope, role: str) -> Response | None:
+        """Return why a caller may not do this; one who may is left in the scope."""
+        identity = await self._identity(scope)
         if identity is None:
-            return _unauthenticated()
-        if not identity.may(verdict.role):
-            return _forbidden(identity, verdict.role)
-        if method not in _SAFE and _by_cookie(scope) and not _values(scope, b"origin"):
-            return _foreign_origin("this was sent with a cookie and without an Origin")
+            return _unauthenticated(scope)
+        if not identity.may(role):
+            return _forbidden(identity, role)
+        if scope.get("method") not in _SAFE and _is_bare(scope):
+            return _no_origin()
         scope.setdefault("state", {})["identity"] = identity
         return None
 
+    async def _unproven(self, scope: Scope, role: str) -> Response | _Unproven:
+        """Return the sessions that a WebSocket's cookies name; each opens nothing by itself."""
+        found = await self._identities.unproven(cookies_of(scope))
+        if not found:
+            return _unauthenticated(scope)
+        return _no_origin() if _is_bare(scope) else _Unproven(found, role)
+
     def _foreign(self, scope: Scope) -> Response | None:
-        hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
+        hosts, origins = values(scope, "host"), values(scope, "origin")
         if len(hosts) != 1 or hosts[0].lower() not in self._reach.hosts:
             return problem_response(
                 421,
@@ -89,13 +140,26 @@ class Guard:
         return None
 
     async def _identity(self, scope: Scope) -> Identity | None:
-        shown = _values(scope, b"authorization")
+        shown = values(scope, "authorization")
         if not shown:
-            return await self._identities.who(_cookie(scope))
+            return await self._identities.session(cookies_of(scope), proof_of(scope))
         scheme, _, secret = shown[0].partition(" ")
         if len(shown) > 1 or scheme.lower() != "bearer":
             return None
         return await self._identities.who(secret.strip())
+
+
+def _with_headers(send: Send) -> Send:
+    """Return what sends a response with the headers that a browser is to have of every one."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in own}
+            message["headers"] = [*own, *(each for each in _HEADERS if each[0] not in names)]
+        await send(message)
+
+    return sent
 
 
 def _is_for_people(scope: Scope) -> bool:
@@ -103,25 +167,16 @@ def _is_for_people(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
         return False
     is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
-    return not is_api and any("text/html" in value.lower() for value in _values(scope, b"accept"))
+    return not is_api and any("text/html" in value.lower() for value in values(scope, "accept"))
 
 
 def _by_cookie(scope: Scope) -> bool:
-    return not _values(scope, b"authorization")
+    return not values(scope, "authorization")
 
 
-def _cookie(scope: Scope) -> str:
-    """Return our cookie, as it was sent."""
-    for text in _values(scope, b"cookie"):
-        for pair in text.split(";"):
-            name, _, value = pair.partition("=")
-            if name.strip() == COOKIE:
-                return value.strip().strip('"')
-    return ""
-
-
-def _values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for key, value in scope["headers"] if key == name]
+def _is_bare(scope: Scope) -> bool:
+    """Tell whether a cookie came without the Origin that every page of ours sends."""
+    return _by_cookie(scope) and not values(scope, "origin")
 
 
 def _takes_a_response(scope: Scope) -> bool:
@@ -137,7 +192,20 @@ def _no_route(methods: tuple[str, ...]) -> Response:
     return problem_response(404, "not_found", "no such path", remedy="/docs lists what there is")
 
 
-def _unauthenticated() -> Response:
+def _unauthenticated(scope: Scope) -> Response:
+    """Return what an unknown caller is answered; a browser's page tries again by itself."""
+    if _by_cookie(scope) and _is_for_people(scope):
+        shown = session_page()
+        shown.headers.update(_ASK)
+        return shown
+    if _by_cookie(scope) and (cookies_of(scope) or proof_of(scope)):
+        return problem_response(
+            401,
+            "sign_in_again",
+            f"{_SIGN_IN} (a cookie counts only with the secret that the login page stored)",
+            remedy="open the dashboard with `loom open`, or a link of `loom tokens link USER`",
+            headers=_ASK,
+        )
     return problem_response(
         401,
         "unauthenticated",
@@ -151,9 +219,17 @@ def _forbidden(identity: Identity, needed: str) -> Response:
     return problem_response(
         403,
         "forbidden",
-        f"{identity.user} is {identity.role}, and this takes {needed}",
+        _too_small(identity, needed),
         remedy="an admin can give that role: `loom tokens add USER --role ROLE`",
     )
+
+
+def _too_small(identity: Identity, needed: str) -> str:
+    return f"{identity.user} is {identity.role}, and this takes {needed}"
+
+
+def _no_origin() -> Response:
+    return _foreign_origin("this was sent with a cookie and without an Origin")
 
 
 def _foreign_origin(why: str) -> Response:

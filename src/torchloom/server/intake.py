@@ -1,9 +1,10 @@
-"""Read a spec that somebody sent: JSON or YAML, refused by its field in words, in little time."""
+"""Read specs that somebody sent: JSON or YAML, refused by their field in words, in little time."""
 
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from torchloom.server.models import MOST_ITEMS, JobItem
 from torchloom.server.problems import BODY, ApiProblem
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
@@ -18,13 +19,52 @@ FORMATS: dict[str, Format] = {
 }
 LONGEST_YAML = 1 << 14  # bytes; its parser takes a hundred times as long as JSON's
 MOST_YAML = 1000  # letters that begin or end a value
+_ITEMS = "items"  # the member by which a batch is known
 _PART = "Spec"  # begins the names of what a spec is made of
 _FIELDS = "docs/jobs.md lists every field"
 
 
-def read_spec(content_type: str, body: bytes) -> dict[str, Any]:
-    """Return a job's spec as plain data that is known to fit; a problem says why it does not."""
-    return fit(read(content_type, body))
+Batch = list[JobItem | ApiProblem]
+
+
+def read_submission(content_type: str, body: bytes) -> dict[str, Any] | Batch:
+    """Return a job's spec as plain data that is known to fit, or a batch of them.
+
+    A problem says why it does not fit. In a batch it stands in the place of the item alone.
+    """
+    data = read(content_type, body)
+    if not isinstance(data, dict) or data.keys() != {_ITEMS}:
+        return fit(data)
+    items = data[_ITEMS]
+    if not isinstance(items, list) or not items:
+        detail = "items: must be a list of jobs, with one at least"
+        raise ApiProblem(422, "bad_value", detail, _ITEMS, 'send `{"items": [SPEC, ...]}`')
+    if len(items) > MOST_ITEMS:
+        detail = f"items: a batch has at most {MOST_ITEMS} jobs, not {len(items)}"
+        raise ApiProblem(413, "too_large", detail, _ITEMS, "send several batches")
+    return [_item(number, item) for number, item in enumerate(items)]
+
+
+def _item(number: int, item: object) -> JobItem | ApiProblem:
+    """Return one job of a batch: a spec alone, or with what is said of it; or what is wrong."""
+    place = f"{_ITEMS}.{number}"
+    try:
+        found = JobItem.model_validate(item if _is_whole(item) else {"spec": item})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join((place, *map(str, first["loc"])))
+        return ApiProblem(422, "bad_value", f"{field}: {first['msg']}", field, "correct the item")
+    try:
+        fit(found.spec)
+    except ApiProblem as problem:
+        problem.field = f"{place}.{problem.field}"
+        return problem
+    return found
+
+
+def _is_whole(item: object) -> bool:
+    """Tell whether an item has its spec inside; a spec itself has no such member."""
+    return isinstance(item, dict) and "spec" in item
 
 
 def read(content_type: str, body: bytes) -> object:
@@ -66,7 +106,29 @@ def schemas() -> dict[str, Any]:
     knobs = found["properties"]["knobs"]
     plain = {"type": ["boolean", "number", "string"], "description": "its value alone"}
     knobs["additionalProperties"] = {"anyOf": [knobs["additionalProperties"], plain]}
-    return {"JobSpec": {"additionalProperties": False, **found}, **parts}
+    return {"JobSpec": {"additionalProperties": False, **found}, **parts, "JobBatch": _batch()}
+
+
+def _batch() -> dict[str, Any]:
+    """Return what OpenAPI says of a batch."""
+    spec = {"$ref": "#/components/schemas/JobSpec"}
+    item = JobItem.model_json_schema()
+    item["properties"]["spec"] = spec
+    return {
+        "title": "JobBatch",
+        "description": "Jobs that are stored together, each a spec alone or with its key.",
+        "type": "object",
+        "required": [_ITEMS],
+        "additionalProperties": False,
+        "properties": {
+            _ITEMS: {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_ITEMS,
+                "items": {"anyOf": [spec, item]},
+            }
+        },
+    }
 
 
 def _parsed(fmt: Format, body: bytes) -> object:

@@ -11,12 +11,12 @@ from typing import Any
 
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import Record
+from torchloom.server.matcher import LONGEST, shown
 from torchloom.server.stamps import Stamps
 from torchloom.weaver.shapes import when
 
 STREAMS = ("stdout", "stderr")
 LEVELS = ("debug", "info", "warning", "error", "critical")  # in the order of their gravity
-LONGEST = 16_384  # bytes; a longer line comes in parts
 _BLOCK = 1 << 16
 _UNMARKED = {"stdout": "info", "stderr": "error"}
 _WORD = re.compile(r"\b(DEBUG|TRACE|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b")
@@ -108,7 +108,7 @@ def lines_of(output: Output, start: int, is_final: bool) -> Iterator[Line]:
             file.seek(start)
             for begins, raw in _whole(iter(lambda: file.read(_BLOCK), b""), start, is_final):
                 time = stamps.time_at(begins)
-                yield Line(output, begins, begins + len(raw), time, _shown(raw))
+                yield Line(output, begins, begins + len(raw), time, shown(raw))
     except FileNotFoundError:
         return  # it has not said anything yet
     finally:
@@ -171,9 +171,3 @@ def _split(data: bytes) -> Iterator[bytes]:
         end = data.find(b"\n", at, at + LONGEST) + 1 or min(len(data), at + LONGEST)
         yield data[at:end]
         at = end
-
-
-def _shown(raw: bytes) -> str:
-    """Return a line as a terminal would show it: of a progress bar the last state."""
-    text = raw.decode(errors="replace").rstrip("\r\n")
-    return text.rpartition("\r")[2]

@@ -89,6 +89,18 @@ class Channel:
         self.logs: LogSource | None = None
         self._looked = 0.0
 
+    def has(self, wish: Wish) -> bool:
+        """Tell whether all that a client wants is read already."""
+        return "log" not in wish.types or (
+            self.logs is not None and self.logs.follows(wish.ranks or ())
+        )
+
+    def join(self, listener: Listener) -> Standing:
+        """Have what is new from now on wait for a client; return where that begins."""
+        listener.hold()
+        self.listeners.add(listener)
+        return self.standing.copy()
+
     def follow_logs(self, desk: Desk, ranks: Collection[int]) -> None:
         """Begin to read logs, from where they end now."""
         logs = self.logs or LogSource(desk.home, self.job)
@@ -106,8 +118,12 @@ class Channel:
         return self.logs.news(self.standing.logs)
 
     def tell(self, drafts: Sequence[Draft]) -> None:
-        """Have everybody hear what is new."""
-        messages = written(drafts, self.standing)
+        """Send every client something that no database holds."""
+        self.advance(written(drafts, self.standing), self.standing)
+
+    def advance(self, messages: Sequence[Message], standing: Standing) -> None:
+        """Send every client what is new, and note how far each is."""
+        self.standing = standing
         packets: dict[str, Packet] = {}
         if messages:
             for listener in self.listeners:

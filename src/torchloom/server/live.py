@@ -18,6 +18,7 @@ from torchloom.server.cursors import Position
 from torchloom.server.desk import Desk
 from torchloom.server.drafts import Draft, Standing, of_job
 from torchloom.server.listeners import Channel, Listener, written
+from torchloom.server.outlets import Message
 from torchloom.server.patterns import Patterns
 from torchloom.server.resources import Meters
 from torchloom.server.sources import RANKS, Found, Sources
@@ -83,12 +84,10 @@ class Hub:
                 self._wanted.clear()
                 return True
             channels = dict(self._channels)
-            found, lines = await self._desk.read(self._read, self._at, channels)
+            found, progress = await self._desk.read(self._read, self._at, channels)
             self._at = found.upto
             for job, channel in channels.items():
-                drafts = [draft for draft in found.drafts if draft.job == job]
-                channel.tell([*drafts, *lines[job]])
-                channel.standing.reach(found.upto)
+                channel.advance(*progress[job])
             return found.is_all
 
     async def measure(self) -> None:
@@ -106,21 +105,36 @@ class Hub:
 
     def _read(
         self, at: Standing, channels: dict[str, Channel]
-    ) -> tuple[Found, dict[str, list[Draft]]]:
+    ) -> tuple[Found, dict[str, tuple[list[Message], Standing]]]:
+        """Read what is new and write it as messages; the loop serves others meanwhile."""
         lines = {job: channel.read_logs() for job, channel in channels.items()}
-        return self._sources.news(at, channels.keys()), lines
+        found = self._sources.news(at, channels.keys())
+        drafts: dict[str, list[Draft]] = {job: [] for job in channels}
+        for draft in found.drafts:
+            drafts[draft.job].append(draft)
+        progress = {}
+        for job, channel in channels.items():
+            standing = channel.standing.copy()
+            messages = written([*drafts[job], *lines[job]], standing)
+            standing.reach(found.upto)
+            progress[job] = (messages, standing)
+        return found, progress
 
     async def attach(self, listener: Listener, position: Position | None) -> Standing:
-        """Have what is new from now on wait for a client; return where that begins."""
+        """Have what is new from now on wait for a client; return where that begins.
+
+        A job that others follow is joined at once, without waiting for a look that is under way.
+        """
+        known = self._channels.get(listener.job)
+        if known and known.has(listener.wish) and not _is_ahead(position, known.standing):
+            return known.join(listener)
         for looks in range(_AHEAD + 1):
             async with self._turn:
                 channel = await self._channel(listener)
                 if looks == _AHEAD or not _is_ahead(position, channel.standing):
-                    listener.hold()
-                    channel.listeners.add(listener)
                     self._channels[listener.job] = channel
                     self._wanted.set()
-                    return channel.standing.copy()
+                    return channel.join(listener)
             await self.look()
         raise AssertionError("unreachable")
 
@@ -129,6 +143,9 @@ class Hub:
         channel, at = self._channels[listener.job], _begun(position, goal)
         if position is None:
             await self._greet(listener, goal)
+            if not listener.is_overrun:  # nothing was missed
+                listener.release(at)
+                return
         while listener.outlet.is_open:
             is_all = await self._catch_up(channel, listener, at, goal)
             await listener.outlet.drained()

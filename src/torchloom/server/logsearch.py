@@ -1,13 +1,25 @@
-"""One page of a job's logs: which lines, from where on, and where the next page begins."""
+"""One page of a job's logs: which lines, from where on, and where the next page begins.
 
-from collections.abc import Iterator
+Without a pattern all lines are merged by time. With one, each output is searched in large pieces by
+another process, and only the lines that match are read and merged.
+"""
+
+import heapq
+import math
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torchloom.server.joblogs import LEVELS, Line, Output, merged, tail_of
+from torchloom.server.matcher import shown
 from torchloom.server.stamps import Stamps
 
 CHUNK = 2000  # lines that are looked at between two looks at the clock
 MOST_BYTES = 64 << 20  # of a page without enough matches; the next page goes on behind them
+MOST_SCANNED = 1 << 30  # the same of a search for a pattern, which its time ends before
+_LEAST_PIECE, _MOST_PIECE, _PIECES = 1 << 18, 1 << 23, 1 << 26  # bytes of one, and of all outputs
+_SLICE = 0.25  # seconds after which a piece may end early
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class Search:
         self._wish = wish
         self.positions = {output.key: positions.get(output.key, 0) for output in outputs}
         if not positions:
-            self._begin(outputs)
+            self.positions |= beginnings(outputs, wish)
         self._lines: Iterator[Line] = merged(outputs, self.positions, is_final)
         self._read = 0
         self.is_done = False
@@ -60,13 +72,115 @@ class Search:
     def _is_too_late(self, line: Line) -> bool:
         return self._wish.until is not None and line.time > self._wish.until
 
-    def _begin(self, outputs: list[Output]) -> None:
-        wish = self._wish
-        for output in outputs:
-            if wish.since is not None:
-                self.positions[output.key] = _since(output, wish.since)
-            elif wish.tail is not None:
-                self.positions[output.key] = tail_of(output, wish.tail)
+
+class PatternSearch:
+    """Where a search for a pattern stands in each output; it blocks, and one thread uses it.
+
+    The output that is furthest behind in time is searched next. A line that matches is given out
+    when all outputs have been searched up to its time.
+    """
+
+    def __init__(
+        self, outputs: list[Output], positions: Mapping[str, int], wish: Wish, is_final: bool
+    ) -> None:
+        self._outputs = outputs
+        self._wish = wish
+        self._is_final = is_final
+        self._upto = {output.key: positions.get(output.key, 0) for output in outputs}
+        if not positions:
+            self._upto |= beginnings(outputs, wish)
+        self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, _PIECES // max(1, len(outputs))))
+        self._waiting: list[tuple[float, int, int, Line]] = []  # found, and not given out yet
+        self._stamps = [Stamps(output.folder, output.stream) for output in outputs]
+        self._times = [self._time(number) for number in range(len(outputs))]
+        self.scanned = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether there is nothing more to find for now."""
+        return not self._waiting and min(self._times, default=math.inf) == math.inf
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Return where the next page begins: what is found and not given out is found again."""
+        found = dict(self._upto)
+        for _, _, start, line in self._waiting:
+            found[line.output.key] = min(found[line.output.key], start)
+        return found
+
+    def question(self, most: int, seconds: float) -> dict[str, Any]:
+        """Return what is to be searched next."""
+        number = self._next()
+        return {
+            "path": str(self._outputs[number].path),
+            "start": self._upto[self._outputs[number].key],
+            "bytes": self._piece,
+            "is_final": self._is_final,
+            "most": most,
+            "seconds": min(_SLICE, seconds),
+        }
+
+    def take(self, answer: Mapping[str, Any], most: int) -> list[Line]:
+        """Take in what was found in the piece that was asked for; return lines that are due."""
+        number = self._next()
+        output, before = self._outputs[number], self._upto[self._outputs[number].key]
+        self._upto[output.key] = answer["end"]
+        self.scanned += answer["end"] - before
+        for start, end in answer["lines"]:
+            line = Line(
+                output, start, end, self._stamps[number].time_at(start), _text(output, start, end)
+            )
+            if self._wish.is_met(line) and not self._is_too_late(line.time):
+                heapq.heappush(self._waiting, (line.time, number, start, line))
+        self._times[number] = self._time(number) if answer["end"] > before else math.inf
+        return self._due(most)
+
+    def close(self) -> None:
+        for stamps in self._stamps:
+            stamps.close()
+
+    def _due(self, most: int) -> list[Line]:
+        upto = min(self._times, default=math.inf)
+        found: list[Line] = []
+        while self._waiting and self._waiting[0][0] <= upto and len(found) < most:
+            found.append(heapq.heappop(self._waiting)[3])
+        return found
+
+    def _next(self) -> int:
+        return min(range(len(self._times)), key=self._times.__getitem__)
+
+    def _time(self, number: int) -> float:
+        """Return when the next byte of an output was written; never, where there is none wanted."""
+        output = self._outputs[number]
+        if size_of(output) <= self._upto[output.key]:
+            return math.inf
+        time = self._stamps[number].time_at(self._upto[output.key])
+        return math.inf if self._is_too_late(time) else time
+
+    def _is_too_late(self, time: float) -> bool:
+        return self._wish.until is not None and time > self._wish.until
+
+
+def beginnings(outputs: list[Output], wish: Wish) -> dict[str, int]:
+    """Return where a first page begins in each output, where that is not its first byte."""
+    if wish.since is not None:
+        return {output.key: _since(output, wish.since) for output in outputs}
+    if wish.tail is not None:
+        return {output.key: tail_of(output, wish.tail) for output in outputs}
+    return {}
+
+
+def size_of(output: Output) -> int:
+    """Return how many bytes an output has."""
+    try:
+        return os.stat(output.path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _text(output: Output, start: int, end: int) -> str:
+    with open(output.path, "rb") as file:
+        return shown(os.pread(file.fileno(), end - start, start))
 
 
 def _since(output: Output, since: float) -> int:

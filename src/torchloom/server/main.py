@@ -1,30 +1,37 @@
 """`python -m torchloom.server`: take a port, serve, say where, leave in order when told."""
 
 import argparse
+import asyncio
 import json
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from torchloom import settings
 from torchloom.client import places
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.server import intake
+from torchloom.server import frames, intake
 from torchloom.server.access import JsonLines
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import Bundle, bundle_of
+from torchloom.server.connections import ConnectionLimits, Connections, Visit, fit_open_files
 from torchloom.server.desk import Desk
 from torchloom.server.frames import FramedProtocol
 from torchloom.server.hosts import VARIABLE as ORIGINS
 from torchloom.server.hosts import reach
+from torchloom.server.protocol import LimitedProtocol, TlsListener
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import Place, place_of
 from torchloom.weaver.store.reading import open_reading
@@ -32,6 +39,7 @@ from torchloom.weaver.store.reading import open_reading
 PORT = 8787  # preferred; another where somebody has it
 _GRACE = 5  # seconds for requests that are under way when the server is told to leave
 _BACKLOG = 2048  # calls that wait
+_SWEEP = 5  # ticks of a tenth of a second between two looks at connections
 _EVERYWHERE = ("", "0.0.0.0", "::", "*")
 
 
@@ -71,22 +79,49 @@ class Options:
 class Server(uvicorn.Server):
     """Says where it answers as soon as it does, and takes that back when it leaves."""
 
-    card: Path
-    url: str
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        table: Connections,
+        card: Path,
+        url: str,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(config)
+        self.table, self.card, self.url = table, card, url
+        self._context = context
+        self._accepting: list[asyncio.Task[None]] = []
 
     def leave(self, signum: int, frame: FrameType | None) -> None:
         """Take no more calls, answer what was asked, and end."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup(sockets if self._context is None else [])
+        if self._context is not None and self.started:
+            listener = TlsListener(self.table, self._context, self._protocol)
+            work = [listener.run(each) for each in sockets or ()]
+            self._accepting = [asyncio.create_task(each) for each in work]
         if self.started:
             _write(self.card, {"url": self.url, "pid": os.getpid()})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if _read(self.card).get("pid") == os.getpid():
             self.card.unlink(missing_ok=True)
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        self.table.drain()
         await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP == 0:
+            self.table.sweep()
+        return await super().on_tick(counter)
+
+    def _protocol(self, visit: Visit) -> LimitedProtocol:
+        state = self.lifespan.state
+        return LimitedProtocol(self.table, self.config, self.server_state, state, visit=visit)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -94,6 +129,7 @@ def main(words: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger(frames.__name__).setLevel(logging.WARNING)  # `access` has a line for each
     try:
         return _serve(options_of(words, settings.environment()))
     except LoomError as error:
@@ -148,29 +184,45 @@ def _serve(options: Options) -> int:
         options.bundle,
     )
     app = build(Desk(WeaverLink(options.door), open_reading(options.place), options.home), front)
-    server = Server(
-        uvicorn.Config(
-            guarded(app, front),
-            loop="uvloop",
-            http="httptools",
-            ws=FramedProtocol,
-            ws_max_size=4096,
-            ws_per_message_deflate=False,
-            lifespan="on",
-            access_log=False,
-            log_config=None,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
-        )
-    )
-    server.card, server.url = card, f"{options.scheme}://{_shown(options.host)}:{port}"
+    table = Connections(fit_open_files(ConnectionLimits()))
+    url = f"{options.scheme}://{_shown(options.host)}:{port}"
+    config = configuration(guarded(app, front), table)
+    context = tls_context(options.certificate, options.key)
+    server = Server(config, table, card, url, context)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, server.leave)  # what comes before, and is raised again behind, too
     server.run([listener])
     return 0
+
+
+def configuration(app: ASGIApp, table: Connections) -> uvicorn.Config:
+    """Return how uvicorn serves an app: with our protocols and their limits."""
+    http: Any = partial(LimitedProtocol, table)
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=http,
+        ws=FramedProtocol,
+        ws_max_size=4096,
+        ws_per_message_deflate=False,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+    )
+
+
+def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return what TLS is spoken with: version 1.2 at least, and no second handshake."""
+    if certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def listen(options: Options, last: Mapping[str, object]) -> socket.socket:

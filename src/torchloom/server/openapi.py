@@ -8,14 +8,17 @@ from fastapi.openapi.utils import get_openapi
 from torchloom.server import intake
 from torchloom.server.docs_page import docs_page
 from torchloom.server.problems import Problem, declared
+from torchloom.server.sessions import HEADER
 
-_EVERYWHERE = (401, 403, 421, 500)
+_EVERYWHERE = (401, 403, 408, 414, 421, 431, 500)
 _NO_SUCH_PATH = (404, 405)  # where a part of the path is anybody's word
 _OPEN = ("/healthz", "/readyz", "/login", "/api/login", "/api/authority")
 _METHODS = ("get", "post", "put", "patch", "delete")
+_WAYS: list[dict[str, list[str]]] = [{"token": []}, {"cookie": [], "session": []}]
 _SECURITY = {
     "token": {"type": "http", "scheme": "bearer"},
-    "cookie": {"type": "apiKey", "in": "cookie", "name": "loom"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": "loom-PORT"},
+    "session": {"type": "apiKey", "in": "header", "name": HEADER},
 }
 
 
@@ -56,4 +59,4 @@ def _complete_operation(operation: dict[str, Any], path: str) -> None:
         responses.setdefault(str(status), declaration)
     if "application/json" in responses.get("422", {}).get("content", {}):
         responses["422"] = declared(422)[422]  # the framework's own words are not ours
-    operation["security"] = [] if path in _OPEN else [{name: []} for name in _SECURITY]
+    operation["security"] = [] if path in _OPEN else _WAYS

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from starlette.websockets import WebSocket
 
 from torchloom.server.drafts import Draft
-from torchloom.server.frames import EXTENSION, FramedProtocol, text_frame
+from torchloom.server.frames import EXTENSION, FramedProtocol, close_reason, text_frame
 
 TOO_SLOW: Final = 1013  # "try again later"
 WAITING = 1 << 20  # bytes that a client may leave unread before it is let go
@@ -110,7 +110,7 @@ class QueuedOutlet:
     def drop(self, code: int, reason: str) -> None:
         if self.is_open:
             self.is_open = False
-            self._queue.put_nowait((code, reason))
+            self._queue.put_nowait((code, close_reason(reason)))
 
     async def drained(self) -> None:
         await self._room.wait()

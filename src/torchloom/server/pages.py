@@ -5,8 +5,19 @@ import hashlib
 
 from starlette.responses import HTMLResponse
 
+STYLE = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui;margin:2em auto;max-width:60em;padding:0 1em}
+h2{margin:2em 0 .3em;font-size:1.1em}
+code,b{font-family:ui-monospace,monospace;font-weight:600}
+summary{cursor:pointer;padding:.25em 0}
+summary span{opacity:.75}
+table{border-collapse:collapse;margin:.3em 0 .8em 1.2em}
+td{padding:.1em 1em .1em 0;vertical-align:top}
+"""
 
-def page(title: str, style: str, body: str, script: str = "") -> HTMLResponse:
+
+def page(title: str, style: str, body: str, script: str = "", status: int = 200) -> HTMLResponse:
     """Return a page; nothing but its own style and script counts in it."""
     code = f"<script>{script}</script>" if script else ""
     text = f"""<!doctype html>
@@ -31,7 +42,7 @@ def page(title: str, style: str, body: str, script: str = "") -> HTMLResponse:
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
     }
-    return HTMLResponse(text, headers=headers)
+    return HTMLResponse(text, status, headers)
 
 
 def _digest(text: str) -> str:

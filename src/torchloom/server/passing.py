@@ -5,14 +5,17 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from torchloom.server.sessions import ADMITTED, UNPROVEN
+
 Note = Callable[[Scope, int, float], None]  # what was asked, the status, seconds
 
 _ACCEPTED = 101
+_UNKNOWN = 401  # of a WebSocket that does not show its second secret
 _FAILED = 500  # nobody has answered
 
 
 class Passing:
-    """Wraps an app. A request is noted when it is over, a WebSocket when it is accepted."""
+    """Wraps an app. A request is noted when it is over, a WebSocket when the app accepts it."""
 
     def __init__(self, app: ASGIApp, *notes: Note) -> None:
         self.app = app
@@ -32,10 +35,13 @@ class Passing:
             nonlocal status
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
-            elif message["type"] == "websocket.accept":
+            elif message["type"] == "websocket.accept" and message.pop(UNPROVEN, False):
+                status = _UNKNOWN
+            elif message["type"] in ("websocket.accept", ADMITTED):
                 status = _ACCEPTED
                 note()
-            await send(message)
+            if message["type"] != ADMITTED:
+                await send(message)
 
         try:
             await self.app(scope, receive, seen)

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,16 @@ class Patterns:
         if seconds <= 0:
             raise PatternTooSlow
         async with self._one() as process:
-            answer = await _asked(process, [pattern, seconds, list(texts)])
+            answer: list[int] | str = await _asked(process, [pattern, seconds, list(texts)])
+        if isinstance(answer, str):
+            raise BadPattern(f"this is no regular expression: {answer}")
+        return answer
+
+    async def scan(self, pattern: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return where lines of a piece of a file match, and where the piece ends."""
+        async with self._one() as process:
+            said = {"pattern": pattern, "limit": PATIENCE, **asked}
+            answer: dict[str, Any] | str = await _asked(process, said)
         if isinstance(answer, str):
             raise BadPattern(f"this is no regular expression: {answer}")
         return answer
@@ -93,7 +102,7 @@ class Budget:
         return self._until - time.monotonic()
 
 
-async def _asked(process: Process, question: list[Any]) -> list[int] | str:
+async def _asked(process: Process, question: Any) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -104,8 +113,7 @@ async def _asked(process: Process, question: list[Any]) -> list[int] | str:
         line = b""
     if not line:
         raise PatternTooSlow
-    answer: list[int] | str = json.loads(line)
-    return answer
+    return json.loads(line)
 
 
 async def _start() -> Process:

@@ -41,6 +41,7 @@ POLICY: Mapping[Row, str] = {
     # jobs
     ("GET", "/api/jobs"): VIEWER,
     ("POST", "/api/jobs"): OPERATOR,
+    ("POST", "/api/jobs/cancel"): OPERATOR,
     ("POST", "/api/specs/check"): OPERATOR,
     ("GET", "/api/jobs/{id}"): VIEWER,
     ("DELETE", "/api/jobs/{id}"): OPERATOR,

@@ -30,6 +30,7 @@ STATUS: Mapping[str, int] = {
     "ambiguous": 409,
     "checkpoint_needed": 409,
     "ended_meanwhile": 409,
+    "job_moved": 409,
     "job_over": 409,
     "key_reused": 409,
     "last_admin": 409,
@@ -46,6 +47,7 @@ STATUS: Mapping[str, int] = {
     "records_lost": 503,
     "superseded": 503,
     "database_unreachable": 503,
+    "database_damaged": 503,
     "schema_newer": 503,
 }
 WORDS: Mapping[int, str] = {
@@ -54,12 +56,15 @@ WORDS: Mapping[int, str] = {
     403: "The role is too small, or the request comes from a foreign page.",
     404: "Nothing has this name.",
     405: "The method is not for this path.",
+    408: "The request was not sent in time.",
     409: "It does not fit how things stand; the code says why.",
     413: "More was sent than is taken.",
+    414: "The address of the request is too long.",
     415: "The content type is none that is read here.",
     421: "The Host is not one of this server.",
     422: "A value does not fit; `field` says which, `remedy` what to do.",
     429: "Too often; wait.",
+    431: "The headers are too large.",
     500: "A bug of the plane.",
     503: "The weaver or the database does not answer; ask again after `Retry-After`.",
 }
@@ -104,6 +109,14 @@ def problem_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return a problem as a response; any letters may be in its sentences."""
+    facts = problem(status, code, detail, field, remedy)
+    return Response(json.dumps(facts), status, dict(headers) if headers else None, MEDIA)
+
+
+def problem(
+    status: int, code: str, detail: str, field: str = "", remedy: str = ""
+) -> dict[str, Any]:
+    """Return a problem as JSON has it, alone or as a part of an answer."""
     facts: dict[str, Any] = {
         "type": f"urn:torchloom:problem:{code}",
         "title": HTTPStatus(status).phrase,
@@ -112,7 +125,7 @@ def problem_response(
         "code": code,
     }
     facts.update({k: shorten(v, _LONGEST) for k, v in (("field", field), ("remedy", remedy)) if v})
-    return Response(json.dumps(facts), status, dict(headers) if headers else None, MEDIA)
+    return facts
 
 
 def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -127,11 +140,18 @@ def status_of(error: LoomError) -> int:
 
 def explained(error: LoomError) -> Response:
     """Return an error of ours as a response."""
-    status = status_of(error)
+    facts = problem_of(error)
+    headers = dict(_RETRY) if facts["status"] == 503 else None
+    return Response(json.dumps(facts), facts["status"], headers, MEDIA)
+
+
+def problem_of(error: LoomError | ApiProblem) -> dict[str, Any]:
+    """Return an error as a problem, as JSON has it."""
+    if isinstance(error, ApiProblem):
+        return problem(error.status_code, error.code, error.detail, error.field, error.remedy)
     field = str(getattr(error, "field", "") or getattr(error, "path", "") or "")
     remedy = str(getattr(error, "remedy", "") or "")
-    headers = _RETRY if status == 503 else None
-    return problem_response(status, error.code, str(error), field, remedy, headers)
+    return problem(status_of(error), error.code, str(error), field, remedy)
 
 
 def register(app: FastAPI) -> None:

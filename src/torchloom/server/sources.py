@@ -104,6 +104,10 @@ class LogSource:
         self.outputs = outputs_of(record, self._ranks)
         self._is_over = record is not None and record.truth().is_over()
 
+    def follows(self, ranks: Collection[int]) -> bool:
+        """Tell whether the logs of these ranks are among those that are read."""
+        return self._ranks.issuperset(ranks)
+
     def ends(self) -> dict[str, int]:
         """Return where the outputs end now."""
         return ends_of(self.outputs)

@@ -1,7 +1,7 @@
 """Values from strangers: take what somebody may have meant, and name what nobody can have."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torchloom.errors import shorten
@@ -16,6 +16,35 @@ INT64 = 1 << 63
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"  # not even by a program
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
+
+# The one table of variables that the launcher sets for a rank (`launch/contract.py`): a spec that
+# set one would have the rank believe something else than its launcher does.
+SET_FOR_PEERS = frozenset(  # where ranks form a group
+    (
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+        *("GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
+        *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCHX_RANK0_HOST"),
+    )
+)
+SET_FOR_ALL = frozenset(
+    (
+        *("LOOM_JOB", "LOOM_NODE", "LOOM_ATTEMPT", "LOOM_ROLE", "LOOM_GENERATION", "LOOM_LIFE"),
+        *("LOOM_STANDIN", "LOOM_CHECKPOINT_ROOT", "LOOM_UNTIL", "LOOM_OWN_END", "LOOM_RESUME"),
+        *("LOOM_PAGE", "LOOM_AGENT", "LOOM_AGENT_OF", "LOOM_STORE", "LOOM_STORE_OWNER"),
+        *("LOOM_THREADLET_OWNER", "LOOM_PYTHON", "TORCHELASTIC_ERROR_FILE", "PET_LOG_DIR"),
+    )
+)
+_SET_PREFIX = "LOOM_PORT_"
+_SET_FOR_JOBS = SET_FOR_ALL | SET_FOR_PEERS | {"LOOM_JOB_SPEC"}
+
+
+def check_not_set(env: Iterable[str], path: str, names: Collection[str] = SET_FOR_ALL) -> None:
+    """Refuse a variable that the launcher sets, named by its field."""
+    for key in env:
+        if key in names or key.startswith(_SET_PREFIX):
+            remedy = "give it another name, or leave it out"
+            raise SpecError(at(path, key), f"is set by the launcher for every rank: {remedy}")
 
 
 def name(value: object, path: str) -> str:
@@ -108,6 +137,7 @@ def variables(value: object, path: str) -> dict[str, str]:
     for key in found:
         if not re.fullmatch(_VARIABLE, key):
             raise SpecError(at(path, key), "is not a variable's name: use letters, digits and '_'")
+    check_not_set(found, path, _SET_FOR_JOBS)
     return found
 
 

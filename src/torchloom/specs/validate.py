@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
+from torchloom.specs.limits import check_not_set
 from torchloom.specs.role import AppDef, Role
 from torchloom.specs.sentinels import MISSING
 from torchloom.specs.shape import APP, at
@@ -21,6 +22,8 @@ def validate_app(app: AppDef) -> None:
     APP(unfold_app(app), "")  # every field has its type
     for path, problem in _app_problems(app):
         raise SpecError(path, problem)
+    for index, role in enumerate(app.roles):
+        check_not_set(role.env, f"roles[{index}].env")
 
 
 def _app_problems(app: AppDef) -> Iterator[Problem]:

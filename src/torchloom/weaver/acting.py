@@ -51,6 +51,22 @@ class Acting:
         """Return who asks."""
         return asked.text("author") or settings.user_name()
 
+    async def again(self, asked: Question) -> dict[str, Any] | None:
+        """Return what became of a command of this id that was asked for before; else nothing.
+
+        Its job may have ended meanwhile, and what it asked for may be refused by now.
+        """
+        name = asked.text("id")
+        job = self._weaver.jobs.get(self._weaver.ledger.job_of(name) or "") if name else None
+        meant = asked.text("job")
+        if job is None or (meant and job_named(self._weaver.jobs, meant).id != job.id):
+            return None
+        entry = next(one for one in self._weaver.ledger.entries(job.id) if one.id == name)
+        if not entry.status.is_final and not is_over(job):
+            patience = asked.seconds("wait", _PATIENCE, _MOST)
+            entry = await self._weaver.commands.ask(job.id, entry.command, patience)
+        return self._answer(asked, job, entry)
+
     async def command(
         self, asked: Question, job: Job, kind: Kind, payload: dict[str, Any]
     ) -> dict[str, Any]:
@@ -59,6 +75,8 @@ class Acting:
 
     async def set(self, asked: Question) -> dict[str, Any]:
         """Change knobs, all in one step; with a guard the change is taken back if it fires."""
+        if done := await self.again(asked):
+            return done
         job, values = await self._settable(asked)
         payload = wrapped(values, asked.flag("hold"), asked.text("undo"))
         if not asked.text("guard"):
@@ -98,6 +116,8 @@ class Acting:
 
     async def undo(self, asked: Question) -> dict[str, Any]:
         """Take back a change of knobs: the one that is named, or the last that is in force."""
+        if done := await self.again(asked):
+            return done
         job = self._living(asked)
         found = undo(self._weaver.commands.state(job.id).audit, asked.text("command"))
         if isinstance(found, NoUndo):
@@ -107,26 +127,35 @@ class Acting:
         return await self._command(asked, job, Kind.KNOB, payload)
 
     async def pause(self, asked: Question) -> dict[str, Any]:
-        return await self._command(asked, self._living(asked), Kind.PAUSE)
+        return await self._once(asked, Kind.PAUSE)
 
     async def resume(self, asked: Question) -> dict[str, Any]:
-        return await self._command(asked, self._living(asked), Kind.RESUME)
+        return await self._once(asked, Kind.RESUME)
 
     async def stop(self, asked: Question) -> dict[str, Any]:
         """Have the ranks end after a step; the launch process ends those that cannot."""
         kind = Kind.STOP if asked.number("at") is None else Kind.STOP_AT
-        return await self._command(asked, self._living(asked), kind)
+        return await self._once(asked, kind)
+
+    async def _once(self, asked: Question, kind: Kind) -> dict[str, Any]:
+        """Have ranks do something, unless this very command was asked for before."""
+        return await self.again(asked) or await self._command(asked, self._living(asked), kind)
 
     async def checkpoint(self, asked: Question) -> dict[str, Any]:
         """Have a checkpoint made; what is said is whether it is committed, or how it stands."""
-        job, began = self._living(asked), time.monotonic()
-        answer = await self._command(asked, job, Kind.CHECKPOINT)
+        began = time.monotonic()
+        answer = await self._once(asked, Kind.CHECKPOINT)
         step, generation = answer["effective_step"], answer["generation"]
-        known = self._weaver.jobs.get(job.id) or job
-        if step is None or answer["state"] != Status.APPLIED or SAVING not in known.facts:
+        known = self._weaver.jobs.get(answer["job"])
+        if (
+            known is None
+            or step is None
+            or answer["state"] != Status.APPLIED
+            or SAVING not in known.facts
+        ):
             return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
         left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
-        row = await self._weaver.shelf.settled(job.id, step, generation, max(0.0, left))
+        row = await self._weaver.shelf.settled(known.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": shapes.checkpoint_shape(row) if row else None}
 
     async def digest(self, asked: Question) -> dict[str, Any]:

@@ -54,12 +54,14 @@ class Admitting:
         return {**shape, "code": code, "expires_at": shapes.when(link.expires_at)}
 
     async def link_use(self, asked: Question) -> dict[str, Any]:
-        """What a link's code is exchanged for: a cookie, or a token where that is asked for."""
+        """What a link's code is exchanged for: a session's two secrets, or a token."""
         kind = asked.text("kind", COOKIE)
         if kind not in KINDS:
             raise BadQuestion(f"kind must be {' or '.join(KINDS)}")
-        token, secret = self._people.use_link(asked.needed("code"), kind, asked.text("label"))
-        return {**_token(token), "role": self._people.role(token.user), "token": secret}
+        found = self._people.use_link(asked.needed("code"), kind, asked.text("label"))
+        token, secret, proof = found
+        shape = {**_token(token), "role": self._people.role(token.user), "token": secret}
+        return {**shape, "session": proof} if kind == COOKIE else shape
 
 
 def _author(asked: Question) -> str:

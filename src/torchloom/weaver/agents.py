@@ -144,6 +144,8 @@ class Agents:
         said = self._hellos.read(data)
         if said is None or not self._is_own(subject, said.agent):
             return
+        if not all(self._may_speak(said.agent, each) for each in said.ranks):
+            return
         words = hash(encode(msgspec.structs.replace(said, epoch=0)))
         if not self._greet_again(said, reply, words):
             self._later(said.agent, said, reply, words)
@@ -169,7 +171,7 @@ class Agents:
     async def act(self, subject: str, data: bytes, reply: str) -> None:
         """A rank says something that cannot wait."""
         said, agent = self._acts.read(data), subjects.agent_of(subject)
-        if said is None or agent is None:
+        if said is None or agent is None or not self._may_speak(agent, said):
             return
         if isinstance(said, Register):
             self._later(agent, said)
@@ -298,6 +300,14 @@ class Agents:
         if now - self._nudged.get(agent, -NUDGE) >= NUDGE:
             self._nudged[agent] = now
             self._sender.soon(agent, Greeting(own_head(), agent, self._state.epoch))
+
+    def _may_speak(self, agent: str, said: messages.Message) -> bool:
+        """Tell whether an agent may say this: of its own job, or of itself."""
+        is_its_own = isinstance(said, Goodbye) and said.head.rank == NO_RANK
+        if is_its_own or subjects.may_speak_for(agent, said.head.job):
+            return True
+        self._dropped["foreign_job"] += 1
+        return False
 
     def _is_own(self, subject: str, agent: str) -> bool:
         if subjects.agent_of(subject) == agent:

@@ -11,6 +11,7 @@ from torchloom.weaver.asking import Asking
 from torchloom.weaver.browsing import Browsing
 from torchloom.weaver.inspecting import Inspecting
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.refusals import refusal
 from torchloom.weaver.resizing import PERIOD, Resizing
 from torchloom.weaver.resuming import Resuming
 from torchloom.weaver.saved import SavedDoor
@@ -23,13 +24,24 @@ _LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "dev
 _CHANGING = ("set", "undo", "stop", "checkpoint", "digest", "device_event", "device_outlook")
 _GOING_ON = ("pause", "resume")
 _PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
-_QUEUE = ("submit", "cancel", "queue", "cluster", "quota", "quotas")
+_QUEUE = (
+    "submit",
+    "submit_many",
+    "cancel",
+    "cancel_many",
+    "queue",
+    "cluster",
+    "quota",
+    "quotas",
+)
 _SAVED = ("checkpoints", "checkpoint_remove", "checkpoint_verified")
 _AT_THE_DOOR = (  # whoever is let in there is known
     *_PEOPLE,
     "digest",
     "submit",
+    "submit_many",
     "cancel",
+    "cancel_many",
     "quota",
     "retain",
     "retention",
@@ -101,10 +113,3 @@ def checked(asked: Any) -> Question:
     if not isinstance(asked, dict) or asked.get("version") != VERSION:
         raise BadQuestion(f"this weaver is asked in version {VERSION}; upgrade torchloom")
     return Question(asked)
-
-
-def refusal(error: LoomError) -> dict[str, Any]:
-    """Return an error as every door says it."""
-    said = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
-    more = {name: getattr(error, name, None) for name in ("field", "remedy")}
-    return said | {name: text for name, text in more.items() if isinstance(text, str)}

@@ -5,6 +5,7 @@ import os
 import time
 from typing import Any
 
+from torchloom.sealed import hide_in_spec
 from torchloom.specs.job import JobState
 from torchloom.weaver import shapes
 from torchloom.weaver.events import events_since
@@ -13,8 +14,10 @@ from torchloom.weaver.knobs import InForce, knobs_of
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import Question
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Job, Rank, Run
+from torchloom.weaver.store.rows import Job, Point, Rank, Run
+from torchloom.weaver.store.snapshot import RecordsLost
 
+_NO_METRICS = "its metrics are not stored now, see `loom doctor`"
 _MOST = 100_000  # rows of one answer
 _LONGEST_WAIT, _LOOK = 3600.0, 0.05  # seconds in which a job's first knobs come
 
@@ -41,7 +44,12 @@ class Asking:
             "backlog": weaver.ingest.writer.backlog,
             "stored": weaver.ingest.stored,
             "dropped": dict(weaver.dropped),
+            "problems": self._problems(),
         }
+
+    def _problems(self) -> dict[str, str]:
+        self._weaver.health.look()
+        return dict(self._weaver.health.problems)
 
     async def jobs(self, asked: Question) -> list[dict[str, Any]]:
         """Jobs, newest first."""
@@ -61,7 +69,7 @@ class Asking:
         labels = {"tags": list(config.get("tags") or ()), "notes": config.get("notes") or ""}
         shape = {**self._job(job), **labels, "facts": job.facts, "ranks": self._ranks(job)}
         row = self._weaver.coordinator.submission(job.id)
-        return {**shape, "spec": row.spec if row else None}
+        return {**shape, "spec": hide_in_spec(row.spec) if row else None}
 
     async def ranks(self, asked: Question) -> list[dict[str, Any]]:
         return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
@@ -75,10 +83,17 @@ class Asking:
             if found or is_over(job) or time.monotonic() >= deadline:
                 break
             await asyncio.sleep(_LOOK)
-        measured = await self._weaver.aside(self._weaver.store.records.latest, job.id)
+        measured = await self._weaver.aside(self._latest, job.id)
         changes = self._weaver.ledger.schedule(job.id)
         now = InForce(changes, measured, job.generation, self._step(job.id))
         return [now.of(knob) for knob in found.values()]
+
+    def _latest(self, job: str) -> list[Point]:
+        """Return the newest point of each metric; none where records cannot be read."""
+        try:
+            return self._weaver.store.records.latest(job)
+        except RecordsLost:
+            return []
 
     async def metrics(self, asked: Question) -> dict[str, Any]:
         """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
@@ -141,7 +156,10 @@ class Asking:
         if is_over(job) or is_released(job):
             return shapes.job_shape(job, job.step, told)
         ranks = len(self._weaver.roster.ranks(job.id))
-        return shapes.job_shape(job, self._step(job.id), ranks or told)
+        shape = shapes.job_shape(job, self._step(job.id), ranks or told)
+        if "records" in self._weaver.health.problems:
+            shape["warning"] = "; ".join(filter(None, (shape["warning"], _NO_METRICS)))
+        return shape
 
     def _ranks(self, job: Job) -> list[dict[str, Any]]:
         ranks = self._weaver.roster.ranks(job.id)

@@ -1,7 +1,7 @@
 """Own the queue: what was submitted waits, is placed, is started once, and gives its place back."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver import queueing
 from torchloom.weaver.devices import Devices
-from torchloom.weaver.jobs import LEFT, RELEASING, RESIZING, WORLD_SIZE, Jobs, is_released
+from torchloom.weaver.jobs import LEFT, RELEASING, RESIZING, RESUMED, WORLD_SIZE, Jobs, is_released
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.launching import Launcher
 from torchloom.weaver.rooms import GATHERING, Rooms
@@ -20,7 +20,7 @@ from torchloom.weaver.roster import Roster
 from torchloom.weaver.starting import CANCEL, FROM_STEP, STARTED, UNTIL, Starting
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, Job, Quota, Submission
-from torchloom.weaver.submissions import Submissions, Unschedulable, Wanted
+from torchloom.weaver.submissions import Outcome, Submissions, Unschedulable, Wanted
 from torchloom.weaver.turns import Turns
 
 
@@ -33,6 +33,7 @@ class Again:
     reason: str
     left: int  # restarts of the life that is left behind; below zero there was none
     asked: Continuation = AS_IT_WAS
+    question: dict[str, Any] | None = None  # by which the same question is known again
 
 
 class Coordinator:
@@ -75,9 +76,32 @@ class Coordinator:
 
     async def submit(self, wanted: Wanted) -> tuple[Job, bool]:
         """Store a job, and tell whether it is a new one."""
-        if placement.shortage(wanted.need, self.turns.queue.nodes):
-            await self.rooms.gathered.wait()  # who is about to come may have what it needs
+        await self.nodes_for(wanted.need)
         return await self._submissions.add(wanted)
+
+    async def submit_all(self, batch: Sequence[Wanted]) -> list[Outcome]:
+        """Store jobs in one transaction; return what became of each, in their order."""
+        if any(placement.shortage(wanted.need, self.turns.queue.nodes) for wanted in batch):
+            await self.rooms.gathered.wait()
+        return await self._submissions.add_all(batch)
+
+    def leave_queue(self, jobs: Sequence[Job], author: str, reason: str) -> list[Job]:
+        """Cancel jobs that wait, in one transaction and one step of the queue."""
+        why = reason or CANCELLED_BY_USER
+        with self._state.together():
+            effects = self.turns.leave(job.id for job in jobs)
+            for job in jobs:
+                self._journal.note("cancelled", job.id, author=author, reason=why)
+                self._jobs.end(job.id, JobState.CANCELLED, why)
+        self.turns.act(effects)
+        for job in jobs:
+            self.on_cancel(job.id)
+        return [self._jobs.get(job.id) or job for job in jobs]
+
+    async def nodes_for(self, need: placement.Need | None) -> None:
+        """Wait for nodes that are about to register, if those that are there are too small."""
+        if need is not None and placement.shortage(need, self.turns.queue.nodes):
+            await self.rooms.gathered.wait()
 
     async def cancel(self, job: Job, author: str, reason: str) -> Job:
         """End a job: one that waits leaves the queue, one that runs is stopped."""
@@ -116,6 +140,7 @@ class Coordinator:
                 LEFT: again.left,
                 FROM_STEP: again.asked.step,
                 UNTIL: again.asked.until,
+                RESUMED: again.question,
                 WORLD_SIZE: spec.resources.workers,
             }
             self._jobs.resume(job.id, f"resumed_by_{again.author}", facts)

@@ -10,9 +10,10 @@ from typing import Any
 from torchloom.errors import LoomError
 from torchloom.launch import sockets
 from torchloom.unix import HEADER, same_user
-from torchloom.weaver.answering import Answering, checked, refusal
+from torchloom.weaver.answering import Answering, checked
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.question import BadQuestion, Question
+from torchloom.weaver.refusals import refusal
 from torchloom.weaver.store import StateLost
 
 _LONGEST = 1 << 22  # bytes of a question
@@ -126,7 +127,7 @@ async def _hear(reader: asyncio.StreamReader) -> Any:
         return json.loads(await reader.readexactly(length))
     except asyncio.IncompleteReadError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadQuestion("this is no JSON") from error
 
 

@@ -3,8 +3,9 @@
 from typing import Any, Protocol
 
 from torchloom.weaver import shapes
-from torchloom.weaver.store import StateStore
+from torchloom.weaver.store import StateStore, rows
 from torchloom.weaver.store.records import RecordStore
+from torchloom.weaver.store.snapshot import RecordsLost
 
 Place = tuple[int, int]  # how far the weaver's events and those of ranks are known
 
@@ -25,10 +26,19 @@ def events_since(
     """Return what is new since a place, or the newest of all; and how far that goes."""
     if after is None:
         happened = store.state.last_happened(job, limit)
-        told = store.records.last_events(job, limit)
     else:
         happened = store.state.happened(job, after[0], limit)
-        told = store.records.events(job, after[1], limit)
+    reported = _reported(store, job, after, limit)
     first = after or (0, 0)
-    upto = (happened[-1].seq if happened else first[0], told[-1].id if told else first[1])
-    return [*map(shapes.happening_shape, happened), *map(shapes.told_shape, told)], upto
+    upto = (happened[-1].seq if happened else first[0], reported[-1].id if reported else first[1])
+    return [*map(shapes.happening_shape, happened), *map(shapes.told_shape, reported)], upto
+
+
+def _reported(store: Told, job: str | None, after: Place | None, limit: int) -> list[rows.Told]:
+    """Return what ranks reported; nothing where their records cannot be read."""
+    try:
+        if after is None:
+            return store.records.last_events(job, limit)
+        return store.records.events(job, after[1], limit)
+    except RecordsLost:
+        return []

@@ -22,11 +22,19 @@ from torchloom.weaver.recording import Wanted
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.store import Store
 from torchloom.weaver.store.rows import Fact, Job, Rank, Run, Submission
-from torchloom.weaver.summary import GOALS, facts_of, is_due, project_of, summary_of
+from torchloom.weaver.summary import (
+    GOALS,
+    facts_of,
+    is_due,
+    project_of,
+    summary_of,
+    summary_without_run,
+)
 
 AFTER = 0.5  # seconds: ranks that start have the machine to themselves until then
 _TOGETHER = 0.3  # seconds in which records of an end come together
 _APART = 0.02  # seconds between what a start finds to be done
+_AT_ONCE = 256  # summaries of one transaction
 _GOALS_MOST = 200  # metrics of a run whose goal is kept
 _LONGEST = 200  # letters of a name
 _TAGS = 50
@@ -54,7 +62,8 @@ class Experiments:
         self._known: set[str] = set()  # runs whose record is there or on its way
         self._is_closed = False
         self._named: set[str] = set()  # jobs whose program has said its project
-        self._acts = {"record": self._record, "sum": self._sum_up}
+        self._unrun: list[str] = []  # jobs that ended without a run, and have no summary yet
+        self._acts = {"record": self._record, "sum": self._sum_up, "unrun": self._sum_up_unrun}
         self._takes = {"init": self._init, "metric": self._metric, "labels": self._label}
         self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
 
@@ -121,7 +130,10 @@ class Experiments:
         if job.run_id not in self._known and job.state == JobState.RUNNING:
             self._known.add(job.run_id)
             self._soon(("record", job.id), delay + AFTER)
-        if is_due(job):
+        if is_due(job) and job.started_at is None:
+            self._unrun.append(job.id)
+            self._soon(("unrun", ""), delay + _TOGETHER)
+        elif is_due(job):
             self._soon(("sum", job.id), delay + _TOGETHER)
 
     def _soon(self, key: Key, delay: float) -> None:
@@ -156,6 +168,17 @@ class Experiments:
             return
         self._jobs.mark(name, facts_of(job, summary))
         await self._complete(now, project or "")
+
+    async def _sum_up_unrun(self, _: str) -> None:
+        """Sum up jobs that left the queue without a run: nothing is to be read, many go at once."""
+        while self._unrun:
+            names, self._unrun = self._unrun[:_AT_ONCE], self._unrun[_AT_ONCE:]
+            with self._store.state.together():
+                for name in names:
+                    job = self._jobs.get(name)
+                    if job is not None and is_due(job):
+                        self._jobs.mark(name, facts_of(job, summary_without_run(job)))
+            await asyncio.sleep(0)
 
     async def _complete(self, job: Job, project: str) -> None:
         """Add to a record what was known only when all ranks had come."""

@@ -16,7 +16,8 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.ledger import Ledger
 from torchloom.weaver.roster import Roster
 from torchloom.weaver.store import Store
-from torchloom.weaver.store.rows import Guard
+from torchloom.weaver.store.rows import Guard, Point
+from torchloom.weaver.store.snapshot import RecordsLost
 from torchloom.weaver.wire import ID, wrapped
 
 AUTHOR = "guard"
@@ -94,10 +95,17 @@ class Guards:
         condition = rules.condition_of(row.words)
         assert condition is not None  # it was read before it was stored
         first = min((rank.rank for rank in self._roster.ranks(row.job)), default=0)
-        points = self._records.points(row.job, condition.metric, first, None, rules.BEFORE)
+        points = self._before(row.job, condition.metric, first)
         known = tuple((p.step, p.value) for p in points if math.isfinite(p.value))
         rule = rules.Guard(row.words, condition, _NEVER, row.span, known, row.base)
         self._watches.setdefault(row.job, []).append(_Watch(row, rule))
+
+    def _before(self, job: str, metric: str, rank: int) -> list[Point]:
+        """Return a metric's last points; none where records cannot be read."""
+        try:
+            return self._records.points(job, metric, rank, None, rules.BEFORE)
+        except RecordsLost:
+            return []
 
     def _begin(self, watch: _Watch) -> None:
         """Learn from which step on a change acts."""

@@ -55,7 +55,7 @@ class Hangs:
         for each in beat.progress:
             if each.head.incarnation in self.suspects or _may_stand(each):
                 row = self._roster.of_life(each.head.incarnation)
-                if row is not None and row.state == "up":
+                if row is not None and (row.agent, row.state) == (beat.agent, "up"):
                     roles.setdefault((row.job, row.role), {})[row.rank] = each
         for key, found in roles.items():
             self._report(key, beat.sent, found)

@@ -11,6 +11,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.reports import Reports
 from torchloom.weaver.sending import Sender
 from torchloom.weaver.store import Numbered, RecordWriter, Store
+from torchloom.weaver.store.snapshot import RecordsLost
 
 _MOST = 2**62  # a number beyond it is no number of a record
 
@@ -42,9 +43,7 @@ class Ingest:
         self.stored = 0
         self.on_metrics: Callable[[Metrics], None] = lambda metrics: None
         self.on_stored: Callable[[str], None] = lambda job: None
-        self._reported = {
-            (row.job, row.rank, row.incarnation): row.upto for row in store.records.received()
-        }
+        self._reported = _reported(store)
 
     async def batch(self, subject: str, data: bytes, reply: str) -> None:
         """An agent sends records of one life."""
@@ -53,6 +52,9 @@ class Ingest:
             return
         if subjects.agent_of(subject) != said.agent:
             self._dropped["foreign_agent"] += 1
+            return
+        if not subjects.may_speak_for(said.agent, said.head.job):
+            self._dropped["foreign_job"] += 1
             return
         if not 0 < said.first <= _MOST or not -_MOST < said.head.rank < _MOST:
             self._dropped["malformed"] += 1
@@ -103,3 +105,12 @@ class Ingest:
         self._sender.soon(agent, Stored(batch.head, self._epoch, upto))
         self.on_stored(batch.head.job)
         self._journal.wake()
+
+
+def _reported(store: Store) -> dict[tuple[str, int, str], int]:
+    """Return how far each life's records are known; where they cannot be read, of none."""
+    try:
+        rows = store.records.received()
+    except RecordsLost:
+        return {}
+    return {(row.job, row.rank, row.incarnation): row.upto for row in rows}

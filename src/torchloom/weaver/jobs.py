@@ -22,6 +22,7 @@ TOTAL = "total_steps"  # with how many steps its program is done, as its rank 0 
 SAVING = "saving"  # what its rank 0 said of when to save and what to keep
 RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
 RESIZING = "resizing"  # how it is to go on then, if it is to
+RESUMED = "resumed"  # the question by which its last attempt began, and how it was before
 ATTACHED = "attached"  # ranks of its program's group, where that is larger than the job
 REPLICA_OF = "replica_of"  # the project of which its ranks are replicas, by their own word
 SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows

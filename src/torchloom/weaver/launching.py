@@ -1,19 +1,22 @@
 """Start and end a job's run: what the coordinator needs of the world, and how a runner gives it."""
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from torchloom import settings
 from torchloom.components.job import app_of
 from torchloom.errors import UserError
 from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder, StateNotWritable
+from torchloom.launch.identity import host_name
 from torchloom.launch.lifetimes import Continuation
 from torchloom.launch.record import LAUNCHER_LOST
-from torchloom.runner.api import get_runner
+from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import CfgVal
@@ -68,8 +71,58 @@ class Launcher(Protocol):
         """Have a run that has ended go on, as it was asked for."""
 
 
+def job_environment(
+    env: Mapping[str, str], hosts: Iterable[str] = (), store: str = ""
+) -> dict[str, str]:
+    """Return what a job of the queue has of the plane's environment: what is listed, no secrets.
+
+    The plane's own variables are those of the shell it was started from, and a job may be another
+    person's. What it needs besides is in its spec. `hosts` are where it goes: ssh must get there.
+    `store` is where its checkpoints go: to one in S3 all of its processes need the plane's keys.
+    """
+    found = {name: value for name, value in env.items() if _is_for_jobs(name, value)}
+    if _SSH in env and set(hosts) - {host_name()}:
+        found[_SSH] = env[_SSH]
+    if any(place.startswith(_S3) for place in (store, env.get("LOOM_CHECKPOINTS", ""))):
+        found |= {name: value for name, value in env.items() if name.startswith("AWS_")}
+    return found
+
+
+def _is_for_jobs(name: str, value: str) -> bool:
+    if name.lower() in _PROXIES:
+        return "@" not in value  # no password
+    is_listed = name in _FOR_JOBS or name.startswith(_FOR_JOBS_PREFIXES)
+    return is_listed and not _SECRET.search(name)
+
+
+_SSH = "SSH_AUTH_SOCK"
+_S3 = "s3://"
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_FOR_JOBS = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
+        *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOSTNAME"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "VIRTUAL_ENV", "NO_COLOR"),
+        *("BASH_ENV", "MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RES_OPTIONS"),
+        *("HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"),
+        *("LOOM_HOME", "LOOM_PLANE", "LOOM_PLANE_IDLE", "LOOM_WARM", "LOOM_WARM_IDLE"),
+        *("LOOM_ATTACH", "LOOM_CHECKPOINTS", "LOOM_HANG", "LOOM_HANG_LIMIT", "LOOM_DEVICES"),
+        *("LOOM_DIGESTS", "LOOM_LEDGER", "LOOM_MODULES", "LOOM_SSH", "LOOM_TORCHRUN"),
+        *("LOOM_DEADLINE", "LOOM_CHECKPOINT_MARGIN", "LOOMCONFIG", "TORCHXCONFIG"),
+    )
+)
+_FOR_JOBS_PREFIXES = (
+    *("LC_", "PYTHON", "CONDA_", "LMOD_", "TORCH", "PYTORCH_", "TRITON_", "XLA_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "IBV_", "HIP_", "ROCR_", "HSA_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "THP_"),
+    *("SLURM", "PBS_", "LSB_", "LSF_", "PALS_", "PMI", "OMPI_", "MPICH_", "HYDRA_"),
+)
+_SECRET = re.compile(r"(?i)token|secret|passw(or)?d|credential|jwt|cookie|(api|access|auth)_?key")
+
+
 class RunnerLauncher:
-    """Runs of this state folder, by way of a runner."""
+    """Runs of this state folder, by way of a runner; they have what is listed of our variables."""
 
     def look(self, job: str, left: int | None = None) -> Seen:
         record = catalog.record(job)
@@ -94,17 +147,23 @@ class RunnerLauncher:
         spec = job_from_dict(order.spec)
         _check(spec, order.cwd)
         app = app_of(spec, order.python or sys.executable)
-        get_runner().run(app, spec.scheduler, options(spec, order))
+        runner = _runner((spot.host for spot in order.spots), spec.checkpointing.store)
+        runner.run(app, spec.scheduler, options(spec, order))
 
     def resume(self, job: str, asked: Continuation) -> None:
-        scheduler = get_runner().scheduler(LOCAL[0])
+        store = RunFolder.named(job).request().checkpoints
+        scheduler = _runner(store=store).scheduler(LOCAL[0])
         assert isinstance(scheduler, LocalScheduler)
         scheduler.resume(job, asked)
 
     def stop(self, job: str, reason: str) -> None:
-        scheduler = get_runner().scheduler(LOCAL[0])
+        scheduler = _runner().scheduler(LOCAL[0])
         assert isinstance(scheduler, LocalScheduler)
         scheduler.stop(job, reason, at_once=True)
+
+
+def _runner(hosts: Iterable[str] = (), store: str = "") -> Runner:
+    return get_runner(inherited=job_environment(settings.environment(), hosts, store))
 
 
 def _removed(folder: RunFolder) -> bool:

@@ -32,7 +32,7 @@ from torchloom.weaver.first_token import introduce
 from torchloom.weaver.pokes import Pokes
 from torchloom.weaver.prompting import MARGIN
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store import Place, open_store, place_of
+from torchloom.weaver.store import Place, daily, open_store, place_of
 from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
 
 _LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
@@ -131,6 +131,8 @@ async def _run(options: Options) -> int:
     adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
     weaver.jobs.on_unknown = adoption.look_at
     weaver.every(_LOOK_AGAIN, adoption.look_again)
+    copies = daily.DailyCopy(options.place, options.home)
+    weaver.every(daily.PERIOD, copies.look_soon)
     pokes = Pokes(options.door.parent, weaver.failing(adoption.look_at))
     answering = Answering(weaver)
     door, bus_door = Door(answering, weaver.journal, options.door), BusDoor(answering, bus)
@@ -154,6 +156,7 @@ async def _run(options: Options) -> int:
         pokes.close()
         await door.close()
         await bus_door.close()
+        await copies.close()
         await weaver.stop()
         await bus.close()
         store.close()

@@ -1,7 +1,9 @@
 """Who may come in, and as what: users, the tokens they show, and links that are good once.
 
-A secret is shown to whoever asked for it and kept nowhere; what is stored is its SHA-256, which
-is enough for 256 random bits. Every change is an event with its author, in the same transaction.
+A secret is shown to its user once and kept nowhere; what is stored is its SHA-256, which is enough
+for 256 random bits. A session of a browser has two secrets, and counts with both alone: a cookie,
+which a browser sends to every port of a host, and a proof, which only our own pages hold. Every
+change is an event with its author, in the same transaction.
 """
 
 import hashlib
@@ -104,7 +106,9 @@ def hash_of(secret: str) -> str:
 
 
 def is_good(token: Token, now: float) -> bool:
-    """Tell whether a token lets its user in."""
+    """Tell whether a token lets its user in; a session without a second secret does not."""
+    if token.kind == COOKIE and not token.proof:
+        return False
     return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
 
 
@@ -161,14 +165,16 @@ class People:
         label: str,
         author: str,
         seconds: float | None = None,
-        kind: str = TOKEN,
         key: str = "",
     ) -> tuple[Token, str]:
         """Make a token; return it and its secret, which nobody can ask for again."""
         self._enabled(user)
         if key and (made := self._state.find(Token, user=user, key=key)):
             raise KeyUsed(f"token {made[0].id}")
-        return self._made(user, label, author, seconds, kind, key)
+        secret = _secret()
+        ends = None if seconds is None else self._now() + seconds
+        token = Token(_name(), user, label, hash_of(secret), expires_at=ends, key=key)
+        return self._added(token, author), secret
 
     def revoke(self, token_id: str, author: str) -> Token:
         """End a token; one that has ended already is left as it is."""
@@ -198,8 +204,11 @@ class People:
             self._journal.note("link_added", author=author, facts={"user": user})
         return link, code
 
-    def use_link(self, code: str, kind: str, label: str) -> tuple[Token, str]:
-        """Exchange the code of a link for a token or a cookie, once."""
+    def use_link(self, code: str, kind: str, label: str) -> tuple[Token, str, str]:
+        """Exchange the code of a link, once: for a token, or for a session's cookie and proof.
+
+        The proof of a token is empty.
+        """
         link = self._state.one(Link, hash=hash_of(code))
         if link is None or not hmac.compare_digest(link.hash, hash_of(code)):
             raise LinkRefused("no such link")
@@ -211,8 +220,7 @@ class People:
         with self._state.together():
             self._state.put(replace(link, used_at=self._now()))
             self._journal.note("link_used", author=link.user, facts={"user": link.user})
-            life = COOKIE_LIFE if kind == COOKIE else None
-            return self._made(link.user, label, link.user, life, kind)
+            return self._by_link(link.user, kind, label)
 
     def know(self, token_id: str, user: str, secret: str, author: str) -> None:
         """Have a secret that was made elsewhere be a token; the same one again changes nothing."""
@@ -230,19 +238,22 @@ class People:
         """Return what a user is."""
         return self._user(user).role
 
-    def _made(
-        self, user: str, label: str, author: str, seconds: float | None, kind: str, key: str = ""
-    ) -> tuple[Token, str]:
-        if len(label) > _LONGEST_LABEL or not label.isprintable():
+    def _by_link(self, user: str, kind: str, label: str) -> tuple[Token, str, str]:
+        secret, proof, ends = _secret(), "", None
+        token = Token(_name(), user, label, hash_of(secret), kind)
+        if kind == COOKIE:
+            proof, ends = secrets.token_urlsafe(32), self._now() + COOKIE_LIFE
+            token = replace(token, expires_at=ends, proof=hash_of(proof))
+        return self._added(token, user), secret, proof
+
+    def _added(self, token: Token, author: str) -> Token:
+        if len(token.label) > _LONGEST_LABEL or not token.label.isprintable():
             raise BadLabel
-        secret, now = PREFIX + secrets.token_urlsafe(32), self._now()
-        ends = None if seconds is None else now + seconds
-        name = f"t-{secrets.token_hex(4)}"
-        token = Token(name, user, label, hash_of(secret), kind, now, ends, None, key)
+        made = replace(token, created_at=self._now())
         with self._state.together():
-            self._state.put(token)
-            self._journal.note("token_added", author=author, facts=_about(token))
-        return token, secret
+            self._state.put(made)
+            self._journal.note("token_added", author=author, facts=_about(made))
+        return made
 
     def _user(self, name: str) -> User:
         found = self._state.one(User, name=name)
@@ -262,6 +273,14 @@ class People:
             others = [user for user in self.users() if user.name != before.name]
             if not any(map(_is_admin, others)):
                 raise LastAdmin(before.name)
+
+
+def _secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def _name() -> str:
+    return f"t-{secrets.token_hex(4)}"
 
 
 def _is_admin(user: User) -> bool:

@@ -1,8 +1,9 @@
 """What a job is not told, or does not do, and why: for those who act and those who only foresee."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, LoomError, UserError
 from torchloom.weaver.jobs import SAVING, is_launched
 from torchloom.weaver.store.rows import Job
 
@@ -17,6 +18,17 @@ class JobOver(UserError):
 
     def __init__(self, job: Job) -> None:
         super().__init__(f"job {job.id} has ended ({job.state}); `loom resume {job.id}` goes on")
+
+
+class JobMoved(UserError):
+    """The job is not in the state any more in which it was to be cancelled."""
+
+    code = "job_moved"
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(
+            f"job {job.id} is {job.state} by now and was left alone; name it to end it"
+        )
 
 
 class JobReleased(UserError):
@@ -88,6 +100,13 @@ class NotResizable(UserError):
 
     def __init__(self, job: Job, why: str) -> None:
         super().__init__(f"{job.id} keeps its ranks: {why}")
+
+
+def refusal(error: LoomError) -> dict[str, Any]:
+    """Return an error as every door says it."""
+    said = {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+    more = {name: getattr(error, name, None) for name in ("field", "remedy")}
+    return said | {name: text for name, text in more.items() if isinstance(text, str)}
 
 
 def check_ranks(job: Job, now: int | None, ranks: int) -> None:

@@ -49,6 +49,8 @@ class Resizing:
 
     async def resize(self, asked: Question) -> dict[str, Any]:
         """Have all ranks save at one step and end, and so many others go on at it."""
+        if (known := await self._acting.again(asked)) is not None:
+            return await self._outcome(asked, known["job"], known)
         ranks, job = wanted_ranks(asked), self._acting.living(asked)
         if ranks is None:
             raise BadQuestion("workers is missing: how many ranks it is to have")
@@ -69,9 +71,13 @@ class Resizing:
         except BaseException:
             self._let_go(job.id)
             raise
+        return {**await self._outcome(asked, job.id, answer), "before": self._ranks(job)}
+
+    async def _outcome(self, asked: Question, job: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a job, once it has others."""
         await self._gone_on(asked, job)
-        after = self._weaver.jobs.get(job.id)
-        return {**answer, "before": self._ranks(job), "after": after.state if after else None}
+        after = self._weaver.jobs.get(job)
+        return {**answer, "after": after.state if after else None}
 
     def look(self) -> None:
         """Have every job go on that has no ranks now and was to have others."""
@@ -131,19 +137,21 @@ class Resizing:
             resized(await self._weaver.aside(RunFolder.named(job.id).request), ranks)
             return
         spec = job_from_dict(with_workers(submission.spec, ranks))
+        need = queueing.need_of(spec.resources)
+        await self._weaver.coordinator.nodes_for(need)
         nodes = self._weaver.coordinator.turns.queue.nodes
-        if lacking := placement.shortage(queueing.need_of(spec.resources), nodes):
+        if lacking := placement.shortage(need, nodes):
             raise Unschedulable(lacking)
 
-    async def _gone_on(self, asked: Question, job: Job) -> None:
+    async def _gone_on(self, asked: Question, job: str) -> None:
         deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
         while time.monotonic() < deadline:
-            known = self._weaver.jobs.get(job.id)
+            known = self._weaver.jobs.get(job)
             if known is None or is_over(known) or not known.facts.get(RESIZING):
                 break
             await asyncio.sleep(_LOOK)
-        if why := self._refused.pop(job.id, ""):
-            raise Failure(f"{job.id} has saved and waits: {why}; `loom resume {job.id}` goes on")
+        if why := self._refused.pop(job, ""):
+            raise Failure(f"{job} has saved and waits: {why}; `loom resume {job}` resumes it")
 
     def _ranks(self, job: Job) -> int | None:
         return len(self._weaver.roster.ranks(job.id)) or job.facts.get(WORLD_SIZE)

@@ -17,13 +17,14 @@ from torchloom.launch.lifetimes import (
     newest_checkpoint,
 )
 from torchloom.rules.command import Kind
+from torchloom.rules.placement import Need
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
-from torchloom.weaver import shapes
+from torchloom.weaver import queueing, shapes
 from torchloom.weaver.acting import Acting
 from torchloom.weaver.coordinator import Again
-from torchloom.weaver.jobs import RELEASING, RESIZING, is_over, is_released
+from torchloom.weaver.jobs import RELEASING, RESIZING, RESUMED, is_over, is_released
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
@@ -59,6 +60,8 @@ class Resuming:
         """Have all ranks wait at one step, or save and leave there with all they have."""
         if not asked.flag("release"):
             return await self._acting.pause(asked)
+        if (known := await self._acting.again(asked)) is not None:
+            return await self._left(asked, known)
         job = self._acting.living(asked)
         asked = asked.named(self._acting.name(asked, job))
         self._weaver.jobs.mark(job.id, {RELEASING: asked.text("id"), RESIZING: None})
@@ -67,8 +70,12 @@ class Resuming:
         except BaseException:
             self._weaver.jobs.mark(job.id, {RELEASING: None})
             raise
-        await self._until(asked, lambda: not self._is_leaving(job.id))
-        after = self._weaver.jobs.get(job.id)
+        return await self._left(asked, answer)
+
+    async def _left(self, asked: Question, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a job whose ranks were told to leave, once they have."""
+        await self._until(asked, lambda: not self._is_leaving(answer["job"]))
+        after = self._weaver.jobs.get(answer["job"])
         return {**answer, "after": after.state if after else None}
 
     async def resume(self, asked: Question) -> dict[str, Any]:
@@ -76,7 +83,12 @@ class Resuming:
 
         `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
         """
+        if known := await self._acting.again(asked):
+            return known
         job = job_named(self._weaver.jobs, asked.text("job"))
+        before: dict[str, Any] = job.facts.get(RESUMED) or {}
+        if before and before["id"] and before["id"] == asked.text("id"):  # its answer was lost
+            return self._answer(asked, before, job)
         if not is_over(job) and not is_released(job):
             if job.state == JobState.PAUSED:
                 return await self._acting.resume(asked)
@@ -86,8 +98,10 @@ class Resuming:
         wanted = continuation(asked)
         await self._commits(job.id)
         await self._check(job, wanted)
-        after = await self.go_on(job, self._acting.author(asked), asked.text("reason"), wanted)
-        return self._answer(asked, job, after)
+        question = {"id": asked.text("id"), "state": job.state, "generation": job.generation}
+        author, reason = self._acting.author(asked), asked.text("reason")
+        after = await self.go_on(job, author, reason, wanted, question)
+        return self._answer(asked, question, after)
 
     async def _check(self, job: Job, wanted: Continuation) -> None:
         """Refuse a new attempt of which it was not said that it may start over, or how far to go.
@@ -100,23 +114,44 @@ class Resuming:
         newest = await self._weaver.aside(newest_checkpoint, record)
         wanted.check(job.id, job.state == JobState.COMPLETED, newest)
 
-    async def go_on(self, job: Job, author: str, why: str, wanted: Continuation = AS_IT_WAS) -> Job:
-        """Have a job that has no ranks go on as a new attempt, with so many if that is said."""
+    async def go_on(
+        self,
+        job: Job,
+        author: str,
+        why: str,
+        wanted: Continuation = AS_IT_WAS,
+        question: dict[str, Any] | None = None,
+    ) -> Job:
+        """Have a job that has no ranks go on as a new attempt, with so many if that is said.
+
+        `question` is stored with it, so that the same question, asked again, is known.
+        """
+        coordinator = self._weaver.coordinator
         await self._commits(job.id)
+        await coordinator.nodes_for(self._need(job.id, wanted.ranks))
         before = await self._weaver.aside(catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
         if not is_over(job) and not is_released(job):
             raise NotResumable(_not_now(job))  # somebody was faster
-        coordinator = self._weaver.coordinator
-        submission = coordinator.submission(job.id)
-        if submission is None:
+        spec = self._spec(job.id, wanted.ranks)
+        if spec is None:
             await coordinator.relaunch(job, author, why, wanted)
+            self._weaver.jobs.mark(job.id, {RESUMED: question})
         else:
             left = before.restarts if before is not None else -1
-            spec, ranks = submission.spec, wanted.ranks
-            spec = spec if ranks is None else with_workers(spec, ranks)
-            coordinator.resume(job, Again(spec, author, why, left, wanted))
+            coordinator.resume(job, Again(spec, author, why, left, wanted, question))
         return self._weaver.jobs.get(job.id) or job
+
+    def _spec(self, job: str, ranks: int | None) -> Any:
+        """Return a job of the queue as it is to go on; nothing for one that came another way."""
+        submission = self._weaver.coordinator.submission(job)
+        if submission is None or ranks is None:
+            return submission.spec if submission else None
+        return with_workers(submission.spec, ranks)
+
+    def _need(self, job: str, ranks: int | None) -> Need | None:
+        spec = self._spec(job, ranks)
+        return queueing.need_of(job_from_dict(spec).resources) if spec is not None else None
 
     async def _commits(self, job: str) -> None:
         """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
@@ -137,11 +172,11 @@ class Resuming:
                 return
             await asyncio.sleep(_LOOK)
 
-    def _answer(self, asked: Question, before: Job, after: Job) -> dict[str, Any]:
+    def _answer(self, asked: Question, before: dict[str, Any], after: Job) -> dict[str, Any]:
         """Return what was done in the shape of a command, which it would be while ranks live."""
         now = shapes.when(time.time())
         return {
-            "id": uuid.uuid4().hex[:16],
+            "id": asked.text("id") or uuid.uuid4().hex[:16],
             "number": 0,
             "job": after.id,
             "kind": "resume",
@@ -151,9 +186,9 @@ class Resuming:
             "reason": asked.text("reason"),
             "asked_at": now,
             "state": "applied",
-            "generation": before.generation + 1,
+            "generation": before["generation"] + 1,
             "effective_step": None,
-            "before": before.state,
+            "before": before["state"],
             "after": after.state,
             "outcome": "",
             "ended_at": now,

@@ -15,6 +15,7 @@ from torchloom.weaver.ordering import CONFIG, order_of
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store import RecordStore, StateStore
 from torchloom.weaver.store.rows import Command, Fact, Job, Rank, Run, Submission
+from torchloom.weaver.store.snapshot import RecordsLost
 from torchloom.weaver.summary import GOALS, SUMMARY, metrics_of
 from torchloom.weaver.surroundings.origin import spec_shown
 from torchloom.weaver.timeline import config_of, timeline_of
@@ -169,14 +170,20 @@ def diff(run_id: str) -> str | None:
     return None
 
 
+def _metrics(store: Reads, job: str, goals: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a run's metrics; none where records cannot be read."""
+    try:
+        return metrics_of(store.records, job, goals)
+    except RecordsLost:
+        return {}
+
+
 def brief_of(store: Reads, job: Job, run: Run | None) -> dict[str, Any]:
     """Return what a list shows of a run."""
     config: Mapping[str, Any] = run.config if run else {}
     is_over = JobState(job.state).is_final
     summary = job.facts.get(SUMMARY) if is_over else None
-    metrics = (
-        summary["metrics"] if summary else metrics_of(store.records, job.id, config.get(GOALS))
-    )
+    metrics = summary["metrics"] if summary else _metrics(store, job.id, config.get(GOALS))
     return {
         "run_id": job.run_id,
         "job_id": job.id,

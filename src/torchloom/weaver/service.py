@@ -44,6 +44,8 @@ from torchloom.weaver.sending import Sender
 from torchloom.weaver.shelf import Shelf
 from torchloom.weaver.stacks import StackDesk
 from torchloom.weaver.store import StateLost, Store
+from torchloom.weaver.store.health import LOOK as LOOK_AT_FILES
+from torchloom.weaver.store.health import DatabaseHealth
 from torchloom.weaver.thinning import Thinning
 from torchloom.weaver.watching import LOOK, Watching
 
@@ -67,7 +69,7 @@ class Weaver:
         self.started_at = time.time()
         self.host = socket.gethostname()
         state = store.state
-        self.epoch = state.take_epoch(self.host, os.getpid())
+        self.epoch = store.take_epoch(self.host, os.getpid())
         self.dropped: Counter[str] = Counter()
         self.journal = Journal(state)
         self.people = People(state, self.journal)
@@ -121,6 +123,7 @@ class Weaver:
             Saying(self.roster, self.sender, self.epoch, self.dropped),
             self.dropped,
         )
+        self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
         self.retaining = Retaining(store, self.jobs, self.journal)
         self.retaining.on_forgotten = self.shelf.forget
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
@@ -174,6 +177,7 @@ class Weaver:
         self.every(_ROOM, self.prompting.look)
         self.every(_ROOM, self.coordinator.rooms.look)
         self.every(PERIOD, self.retaining.look_soon)
+        self.every(LOOK_AT_FILES, self.health.look)
 
     def _saw(self, metrics: Metrics) -> None:
         self.finite.saw(metrics)
@@ -239,6 +243,7 @@ class Weaver:
         await self.coordinator.close()
         await self.experiments.close()
         await self.retaining.close()
+        await self.health.close()
         await asyncio.to_thread(self.ingest.writer.stop)
         await asyncio.to_thread(self._readers.shutdown)  # the database is closed after this
         await asyncio.sleep(0)  # what the writer answered last is to be said

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Fact, Job, Submission
 from torchloom.weaver.turns import Turns
 
-_TOGETHER = 256  # submissions of one transaction
+TOGETHER = 256  # submissions of one transaction, and so the most of a batch
 
 
 class Unschedulable(UserError):
@@ -91,6 +91,14 @@ class Submissions:
             self._working.add_done_callback(self.on_task)
         return await answer
 
+    async def add_all(self, batch: Sequence[Wanted]) -> list[Outcome]:
+        """Store jobs in one transaction; return in their order what became of each.
+
+        A job that is refused is no reason to refuse the others.
+        """
+        await asyncio.sleep(0)  # not in the middle of what the caller does
+        return self._admit_all(batch)
+
     def close(self) -> None:
         if self._working is not None:
             self._working.cancel()
@@ -102,21 +110,26 @@ class Submissions:
             await asyncio.sleep(0)
 
     def _take_in(self) -> None:
-        answers = list(islice(self._wanted, _TOGETHER))
+        answers = list(islice(self._wanted, TOGETHER))
         group = {answer: self._wanted.pop(answer) for answer in answers}
-        effects: list[queue.Effect] = []
         try:
-            with self._state.together():
-                keys = self._by_key(group.values())
-                outcomes = [self._admit(wanted, keys, effects) for wanted in group.values()]
-                self._state.put(Fact(queueing.COUNT, self._turns.queue.submitted))
+            outcomes = self._admit_all(list(group.values()))
         except BaseException as error:
             for answer in group:
                 _tell(answer, error)
             raise
         for answer, outcome in zip(group, outcomes, strict=True):
             _tell(answer, outcome)
+
+    def _admit_all(self, group: Sequence[Wanted]) -> list[Outcome]:
+        """Store a group in one transaction, then start those that have been given room."""
+        effects: list[queue.Effect] = []
+        with self._state.together():
+            keys = self._by_key(group)
+            outcomes = [self._admit(wanted, keys, effects) for wanted in group]
+            self._state.put(Fact(queueing.COUNT, self._turns.queue.submitted))
         self._turns.act(effects)
+        return outcomes
 
     def _by_key(self, group: Iterable[Wanted]) -> Keys:
         """Return what was submitted before under the keys of a group."""

@@ -1,13 +1,15 @@
 """Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 from torchloom import settings
-from torchloom.errors import UserError
+from torchloom.errors import LoomError, NotFound, UserError
 from torchloom.rules.placement import Room
 from torchloom.schedulers import LOCAL
+from torchloom.sealed import HIDDEN, LONGEST, SEALED, SECRET, seal_in_spec
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec import JobSpec
@@ -17,13 +19,17 @@ from torchloom.weaver.asking import Asking
 from torchloom.weaver.jobs import WORLD_SIZE, is_over
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
-from torchloom.weaver.refusals import JobOver
+from torchloom.weaver.refusals import JobMoved, JobOver, refusal
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Rank
-from torchloom.weaver.submissions import Wanted
+from torchloom.weaver.store import StateLost
+from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.submissions import TOGETHER, Outcome, Wanted
 
 _LONGEST_KEY = 200
 _MOST_WORKERS = 1 << 31
+_COMMON = ("owner", "author", "cwd", "python", "shell")  # what a batch may say once for its jobs
+MOST_CANCELLED = 5000  # jobs that one question ends
+ACTIVE = frozenset(str(state) for state in JobState if not state.is_final)
 
 
 class BadSpec(UserError):
@@ -50,21 +56,18 @@ class Submitting:
 
     async def submit(self, asked: Question) -> dict[str, Any]:
         """Store a job that is to run when it is its turn."""
-        plain = asked.facts.get("spec")
-        author = _author(asked)
-        wanted = Wanted(
-            spec=_spec(plain),
-            plain=plain,
-            owner=asked.text("owner") or author,
-            author=author,
-            key=_key(asked),
-            cwd=asked.text("cwd"),
-            python=asked.text("python"),
-            shell=asked.facts.get("shell"),
-        )
-        job, is_new = await self._coordinator.submit(wanted)
-        workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer
-        return {**shapes.job_shape(job, job.step, workers), "created": is_new}
+        wanted = _wanted(asked)
+        return _submitted(wanted, *await self._coordinator.submit(wanted))
+
+    async def submit_many(self, asked: Question) -> list[dict[str, Any]]:
+        """Store jobs in one transaction; what became of each, in their order.
+
+        An item has what `submit` takes; what it leaves out is taken from the question.
+        """
+        batch = [_item(asked, item) for item in _items(asked)]
+        good = [wanted for wanted in batch if isinstance(wanted, Wanted)]
+        outcomes = iter(await self._coordinator.submit_all(good))
+        return [_result(one, next(outcomes) if isinstance(one, Wanted) else one) for one in batch]
 
     async def cancel(self, asked: Question) -> dict[str, Any]:
         """End a job: one that waits leaves the queue, one that runs is ended at once."""
@@ -73,6 +76,66 @@ class Submitting:
             raise JobOver(job)
         job = await self._coordinator.cancel(job, _author(asked), asked.text("reason"))
         return self._looking.shape(job)
+
+    async def cancel_many(self, asked: Question) -> dict[str, Any]:
+        """Cancel jobs by name, or all of some states; what became of each, and how many are left.
+
+        Those that wait leave the queue from its end, many in one transaction: so none of them is
+        started in the place of one that has left.
+        """
+        author, reason = _author(asked), asked.text("reason")
+        states, (names, left) = asked.texts("states"), self._meant(asked)
+        done: dict[str, Job | LoomError] = {}
+        waiting = [one.job for one in reversed(self._turns.queue.order()) if one.job in names]
+        for begin in range(0, len(waiting), TOGETHER):
+            still = [job for job in waiting[begin : begin + TOGETHER] if self._waits(job)]
+            jobs = [job for name in still if (job := self._jobs.get(name))]
+            done |= {job.id: job for job in self._coordinator.leave_queue(jobs, author, reason)}
+            await asyncio.sleep(0)  # others have questions, too
+        rest = [name for name in names if name not in done]
+        ends = await asyncio.gather(*(self._end(name, states, author, reason) for name in rest))
+        done |= dict(zip(rest, ends, strict=True))
+        return {"items": [self._ended(name, done[name]) for name in names], "left": left}
+
+    def _meant(self, asked: Question) -> tuple[dict[str, None], int]:
+        """Return the jobs that are to be cancelled, by id, and how many more there are."""
+        names, states, owner = asked.facts.get("jobs"), asked.texts("states"), asked.text("owner")
+        if names is not None:
+            asked.texts("jobs")  # refuses what is no list of texts
+            if len(names) > MOST_CANCELLED:
+                raise BadQuestion(f"jobs has at most {MOST_CANCELLED} ids, not {len(names)}")
+            return dict.fromkeys(names), 0
+        if not states or not states <= ACTIVE:
+            raise BadQuestion(f"name `jobs` by id, or `states` of {', '.join(sorted(ACTIVE))}")
+        found = [job for job in self._jobs.active() if job.state in states]
+        ids = [job.id for job in found if not owner or job.owner == owner]
+        return dict.fromkeys(ids[:MOST_CANCELLED]), len(ids[MOST_CANCELLED:])
+
+    def _waits(self, name: str) -> bool:
+        return name in self._turns.queue.waiting
+
+    async def _end(
+        self, name: str, states: frozenset[str] | None, author: str, reason: str
+    ) -> Job | LoomError:
+        """Cancel one job that has a run, or return why it is left alone."""
+        job = self._jobs.get(name)
+        if job is None:
+            return NotFound("job", name, ())
+        if is_over(job):
+            return JobOver(job)
+        if states and job.state not in states:
+            return JobMoved(job)
+        try:
+            return await self._coordinator.cancel(job, author, reason)
+        except StateLost:
+            raise
+        except LoomError as error:
+            return error
+
+    def _ended(self, name: str, outcome: Job | LoomError) -> dict[str, Any]:
+        if isinstance(outcome, LoomError):
+            return {"job": name, **refusal(outcome)}
+        return {"job": name, "ok": self._looking.shape(outcome)}
 
     async def queue(self, asked: Question) -> list[dict[str, Any]]:
         """Who waits, whose turn is first at the front, and for what."""
@@ -164,7 +227,53 @@ class Submitting:
         ]
 
 
-def _spec(plain: object) -> JobSpec:
+def _wanted(asked: Question) -> Wanted:
+    _spec(asked.facts.get("spec"))
+    plain, author = seal_in_spec(asked.facts.get("spec")), _author(asked)
+    return Wanted(
+        spec=_spec(plain, is_sealed=True),
+        plain=plain,
+        owner=asked.text("owner") or author,
+        author=author,
+        key=_key(asked),
+        cwd=asked.text("cwd"),
+        python=asked.text("python"),
+        shell=asked.facts.get("shell"),
+    )
+
+
+def _submitted(wanted: Wanted, job: Job, is_new: bool) -> dict[str, Any]:
+    workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer
+    return {**shapes.job_shape(job, job.step, workers), "created": is_new}
+
+
+def _items(asked: Question) -> list[Any]:
+    items = asked.facts.get("items")
+    if not isinstance(items, list) or not 0 < len(items) <= TOGETHER:
+        raise BadQuestion(f"items must be a list of 1 to {TOGETHER} jobs")
+    return items
+
+
+def _item(asked: Question, item: object) -> Wanted | UserError:
+    """Return one job of a batch, or why it is none."""
+    if not isinstance(item, dict):
+        return BadSpec("", "an item must be an object with a `spec`")
+    try:
+        common = {name: asked.facts.get(name) for name in _COMMON}
+        return _wanted(Question({**common, **item}))
+    except UserError as error:
+        return error
+
+
+def _result(wanted: Wanted | UserError, outcome: Outcome) -> dict[str, Any]:
+    """Return what became of one job of a batch: as `submit` would answer."""
+    if isinstance(outcome, UserError):
+        return refusal(outcome)
+    assert isinstance(wanted, Wanted)
+    return {"ok": _submitted(wanted, *outcome)}
+
+
+def _spec(plain: object, is_sealed: bool = False) -> JobSpec:
     try:
         spec = job_from_dict(plain)
     except SpecError as error:
@@ -172,6 +281,11 @@ def _spec(plain: object) -> JobSpec:
     if spec.scheduler not in LOCAL:
         there = f"the queue has nodes of its own: {LOCAL[0]}, or `loom run -s {spec.scheduler}`"
         raise BadSpec("scheduler", there)
+    for name, value in () if is_sealed else spec.env.items():
+        is_long = value.startswith(SECRET) and len(value) > LONGEST
+        if is_long or value.startswith(SEALED) or value in (SECRET, HIDDEN):
+            remedy = f"write the value itself, {SECRET}VALUE, of at most {LONGEST} letters"
+            raise BadSpec(f"env.{name}", remedy)
     return spec
 
 

@@ -38,6 +38,18 @@ def summary_of(state: StateStore, records: RecordStore, job: Job) -> dict[str, A
     }
 
 
+def summary_without_run(job: Job) -> dict[str, Any]:
+    """Return the summary of a job that never had a rank: nothing is stored of it to be read."""
+    return {
+        "steps": job.step,
+        "samples": None,
+        "wall_seconds": None,
+        "restarts": max(0, job.attempt - 1),
+        "metrics": {},
+        "faults": [],
+    }
+
+
 def is_due(job: Job) -> bool:
     """Tell whether a job has come to an end of which there is no summary."""
     return JobState(job.state).is_final and job.facts.get(SUMMARIZED) != job.ended_at

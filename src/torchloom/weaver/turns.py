@@ -63,11 +63,21 @@ class Turns:
         for job in self.queue.placed:
             self._begin(job)
 
+    def leave(self, jobs: Iterable[str]) -> Effects:
+        """Take jobs that wait out of the queue, in one step and within one transaction.
+
+        What follows is stored; the caller acts on it once the transaction is.
+        """
+        effects = self.decide(queue.LeftTogether(frozenset(jobs)))
+        self.store(effects)
+        return effects
+
     def _over(self, job: str) -> None:
         """Have back what a job was given that has ended."""
         if job in self.queue.waiting or job in self.queue.placed:
             with self._state.together():
-                self._state.remove(Placement, job=job)
+                if job in self.queue.placed:
+                    self._state.remove(Placement, job=job)
                 effects = self.decide(queue.Left(job))
                 self.store(effects)
             self.act(effects)

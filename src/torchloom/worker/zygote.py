@@ -7,6 +7,7 @@ and leaves after an hour without any.
 
 import contextlib
 import gc
+import math
 import os
 import selectors
 import signal
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchloom.launch import importing, procfile, sockets, warm
+from torchloom.launch import importing, procfile, sockets, stores, warm  # noqa: F401
 from torchloom.launch.descendants import Share, reap
 from torchloom.launch.keeper import Keeper
 from torchloom.launch.python_command import PythonCommand
@@ -124,13 +125,19 @@ class Zygote:
         if request["do"] == "look":
             self._seen_for = None if _changed(self._files) else request["alert"]
             return
-        if request["do"] != "keep":
+        if request["do"] == "keep":
+            self._keep(channel, request)
+        elif request["do"] == "leave":
             self._reap()
             if request.get("if_idle") and self._keepers:
                 say(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
                 return
             self._retire()
-            return
+        else:
+            raise ValueError(request["do"])
+
+    def _keep(self, channel: socket.socket, request: dict[str, Any]) -> None:
+        _check_request(request)
         self._used = time.monotonic()
         with contextlib.suppress(OSError):
             os.utime(self._address)  # the next run alerts whoever was used last
@@ -177,6 +184,16 @@ class Zygote:
         fd = os.dup2(channel.detach(), _FIRST_FREE, inheritable=False)
         os.closerange(_FIRST_FREE + 1, _MOST_FDS)
         return socket.socket(fileno=fd)
+
+
+def _check_request(request: Mapping[str, Any]) -> None:
+    """Raise ValueError for what a keeper could not be made of: a fork must not find that out."""
+    texts = [request[name] for name in ("job", "node", "address", "cwd")]
+    texts += [*request["argv"], *dict(request["env"]), *dict(request["env"]).values()]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError("words, variables and names must be texts")
+    if not math.isfinite(float(request["orphan_limit"])):
+        raise ValueError("orphan_limit must be a number of seconds")
 
 
 def why_cold(order: Order) -> str:

@@ -37,6 +37,8 @@ class Work:
     marks: set[str] = field(default_factory=set)
     status: int | None = None  # of the script, when it has ended
     spool: list[str] = field(default_factory=list)  # files that go when the job goes
+    scratch: str = ""  # its TMPDIR on this host, removed at the job's end under whatever uses it
+    is_ending: bool = False  # it was told to end, and has time for it
 
 
 class NodeDaemon:
@@ -64,7 +66,7 @@ class NodeDaemon:
         """End all jobs, and then itself, when the other end of stdin closes."""
         sys.stdin.read()
         for key in list(self._works):
-            self.do_clean(key, {})
+            self.do_clean(key, {"everything": True})
         os._exit(0)
 
     def _attend(self, line: socket.socket) -> None:
@@ -93,7 +95,10 @@ class NodeDaemon:
     def do_join(self, key: str, message: Message) -> None:
         """Become one of the hosts of a job."""
         mother: Address = (message["mother"][0], message["mother"][1])
-        self._works[key] = Work(mother, message["first"], message["env"], message["cwd"])
+        work = Work(mother, message["first"], message["env"], message["cwd"])
+        work.scratch = message["env"].get("TMPDIR", "")
+        Path(work.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._works[key] = work
         self._tell({"event": "joined", "job": key})
 
     def do_start(self, key: str, message: Message) -> None:
@@ -131,13 +136,17 @@ class NodeDaemon:
 
     def _wait(self, key: str, script: "subprocess.Popen[bytes]") -> None:
         status = script.wait()
-        if work := self._works.get(key):
+        work = self._works.get(key)
+        while work and work.is_ending and in_sessions({script.pid}):
+            time.sleep(0.005)  # what it left behind has the time that it had itself
+        if work:
             work.status = status
         self._tell({"event": "ended", "job": key, "status": status})
 
     def do_signal(self, key: str, message: Message) -> None:
-        """Send a signal to every process of the job on this host."""
+        """Send a signal to every process of the job's sessions on this host."""
         if work := self._works.get(key):
+            work.is_ending = work.is_ending or message.get("ends", False)
             send_all(in_sessions(work.sessions), message["signal"])
 
     def do_say(self, key: str, message: Message) -> None:
@@ -163,9 +172,13 @@ class NodeDaemon:
                             shutil.copyfileobj(source, target)
 
     def do_clean(self, key: str, message: Message) -> None:
-        """End everything of the job that is left on this host, and forget it."""
-        work = self._works.get(key)
-        while work and (left := self._left(work)):
+        """End what is left of the job's sessions on this host, and forget it.
+
+        What made a session of its own is out of sight, as it is where no cgroups are used; only a
+        daemon that ends itself takes it along.
+        """
+        work, everything = self._works.get(key), message.get("everything", False)
+        while work and (left := self._left(work, everything)):
             send_all(left, "SIGKILL")
             time.sleep(0.005)
         if work:
@@ -173,12 +186,13 @@ class NodeDaemon:
                 stream.join(DRAIN)
             for path in work.spool:
                 Path(path).unlink(missing_ok=True)
+            shutil.rmtree(work.scratch, ignore_errors=True)
             del self._works[key]
         self._tell({"event": "cleaned", "job": key})
 
-    def _left(self, work: Work) -> set[int]:
+    def _left(self, work: Work, everything: bool) -> set[int]:
         found = in_sessions(work.sessions)
-        for mark in work.marks:
+        for mark in work.marks if everything else ():
             found |= carrying(mark)
         return found
 

@@ -74,7 +74,7 @@ class Queue:
         job.cause = Cause.REQUEUED
         if hold:
             job.holds.append(hold)
-        self._end_by(job, [("SIGKILL", 0)], now)
+        self._end_by(job, self.vendor.requeue_steps(), now)
 
     def revive(self, job: Job, now: float, hold: str = "") -> None:
         """Put a job that has ended back in the queue."""
@@ -83,19 +83,23 @@ class Queue:
         job.cause = Cause.ITSELF
         self._become(job, State.HELD if job.holds else State.QUEUED, now)
 
-    def signal(self, job: Job, name: str) -> None:
-        """Send a signal to every process of the job."""
+    def signal(self, job: Job, name: str, ends: bool = False) -> None:
+        """Send a signal to the processes of the job, where the vendor sends it to."""
+        hosts = job.places[:1] if self.vendor.signals_first_host else job.places
+        self._tell(hosts, {"op": "signal", "job": job.key, "signal": name, "ends": ends})
+
+    def _freeze(self, job: Job, name: str) -> None:
         self._tell(job.places, {"op": "signal", "job": job.key, "signal": name})
 
     def suspend(self, job: Job, by_system: bool, now: float) -> None:
         """Stop every process of a running job."""
-        self.signal(job, "SIGSTOP")
+        self._freeze(job, "SIGSTOP")
         job.by_system = by_system
         self._become(job, State.SUSPENDED, now)
 
     def resume(self, job: Job, now: float) -> None:
         """Let a suspended job go on; the time it stood still does not count."""
-        self.signal(job, "SIGCONT")
+        self._freeze(job, "SIGCONT")
         job.stopped += now - job.changed
         self._become(job, State.RUNNING, now)
 
@@ -163,7 +167,7 @@ class Queue:
 
     def _keep_time(self, job: Job, course: Course, now: float) -> None:
         while course.steps and course.steps[0][0] <= now:
-            self.signal(job, course.steps.pop(0)[1])
+            self.signal(job, course.steps.pop(0)[1], ends=True)
         if course.steps:
             self.wake = min(self.wake, course.steps[0][0])
         if job.state is not State.RUNNING or job.limit is None or job.cause:
@@ -293,7 +297,7 @@ class Queue:
 
     def _end_by(self, job: Job, steps: Steps, now: float) -> None:
         if job.state is State.SUSPENDED:
-            self.signal(job, "SIGCONT")
+            self._freeze(job, "SIGCONT")
         when, due = now, []
         for name, pause in steps:
             due.append((when, name))

@@ -25,9 +25,13 @@ class Vendor(Protocol):
 
     site: Site
     depend_holds: bool  # a job that waits for another is held, and deleted when that is in vain
+    signals_first_host: bool  # other hosts hear of a job's end alone
 
     def kill_steps(self, force: bool) -> Steps:
         """Return how a job is killed."""
+
+    def requeue_steps(self) -> Steps:
+        """Return how a job is ended that is put back in the queue."""
 
     def limit_steps(self) -> Steps:
         """Return how a job is ended that has run for too long."""

@@ -18,6 +18,11 @@ and, for words that these do not give, of the published sources of LSF's descend
   `terminate_interval` apart. At the run limit (`-W`) comes SIGUSR2, and `runlimit_grace` later the
   same three. `-wt` and `-wa` together have a signal come before. `minute` is how many seconds a
   minute of `-W` and `-wt` has.
+- A shell is above the job's script and waits for it; it outlives SIGHUP, SIGINT, SIGUSR1, SIGUSR2
+  and SIGTERM, as LSF's job file does (LSB_TRAPSIGS). When it has ended, what is left of the job's
+  sessions is killed on every host; what made a session of its own lives on, as it does where
+  LSF_PROCESS_TRACKING is off. TMPDIR is a folder of the job's own (LSF_TMPDIR is set), removed at
+  its end under whatever uses it.
 - `brequeue`, and `-Q` for exit codes, put a job back in the queue under its number; `-r` has it run
   again when its host dies (LSB_RESTART=Y). Without `-r` it is UNKWN until the host is back.
 - blaunch runs tasks on hosts of the job alone, with its caller's environment, folder and files. Its

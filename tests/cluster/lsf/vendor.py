@@ -13,6 +13,7 @@ class LsfVendor:
     """What `Vendor` asks for."""
 
     depend_holds = False
+    signals_first_host = False
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -23,6 +24,10 @@ class LsfVendor:
             return [("SIGKILL", 0)]
         pause = self.site.settings["terminate_interval"]
         return [("SIGINT", pause), ("SIGTERM", pause), ("SIGKILL", 0)]
+
+    def requeue_steps(self) -> Steps:
+        """SIGKILL at once for `brequeue`."""
+        return [("SIGKILL", 0)]
 
     def limit_steps(self) -> Steps:
         """SIGUSR2, and the same later."""
@@ -45,7 +50,7 @@ class LsfVendor:
         files |= {f"{base}.hostfile": (hosts, 0o644), f"{base}.rankfile": (hosts, 0o644)}
         separate = bool(job.vendor["err"])
         return {
-            "argv": [job.vendor["shell"], "-c", f"exec '{base}'"],
+            "argv": [job.vendor["shell"], "-c", f"trap : 15 10 12 2 1; '{base}'; exit $?"],
             "env": self.task_env(job),
             "cwds": [job.cwd, "/tmp"],
             "files": files,
@@ -62,6 +67,7 @@ class LsfVendor:
         each = [host for host, count in given.items() for _ in range(count)]
         env = {
             **job.env,
+            "TMPDIR": f"{self.site.home}/{job.key}.tmpdir",
             "LSB_JOBID": str(job.number),
             "LSB_BATCH_JID": job.key,
             "LSB_JOBINDEX": str(job.index or 0),

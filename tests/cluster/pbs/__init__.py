@@ -16,10 +16,18 @@ what the published commands say and return:
   output, not to the caller's.
 - States: Q, H (held, or waits for another job), R, S, E, F (`qstat -x`), W; arrays Q, B, F,
   subjobs also X. An ended job is in the history until `qdel -x`.
-- `qdel` and a walltime that is over: SIGTERM to every process of the job's sessions on every host,
-  SIGKILL after kill_delay. Exit_status: the code, 256 + the signal, or -29 for the walltime.
-- When the script has ended, what is left of its tasks is killed at once: a script that wants its
-  tasks to save something must trap SIGTERM and stay.
+- The top process of a job is a shell, the login shell or that of `-S`; it reads the path of the
+  script from a pipe and waits for it. `-S` takes any program: with the script's own path the script
+  is the top process.
+- `qsig`: to every process of the job's sessions on its first host, the shell above the script among
+  them. `qdel`, `qrerun` and a walltime that is over: SIGTERM there, SIGKILL after kill_delay; the
+  other hosts are told nothing. Exit_status: the code, 256 + the signal, or -29 for the walltime.
+- When the top process has ended, what is left of the sessions of its tasks is killed at once, on
+  every host: a script that wants its tasks to save something must trap SIGTERM and stay, and so
+  must what is above it. Only after SIGTERM of `qdel` has the rest of its session the time that it
+  had. What made a session of its own lives on: there are no cgroups.
+- TMPDIR is a folder of the job's own on each host, removed at its end under whatever uses it.
+- `qstat -f -F json A B C` prints A alone and exits 0, as OpenPBS's main line does (`short_json`).
 - A host that is silent is `down`; after node_fail_requeue its jobs are requeued, or ended where
   `-r n` says so; those with `-W tolerate_node_failures=all` run on.
 
@@ -49,12 +57,15 @@ COMMANDS = {
 
 
 class Pbs(BatchSystem):
-    """One PBS server and its execution hosts; `kill_delay` and `host_patience` are in seconds."""
+    """One PBS server and its execution hosts; `kill_delay` and `host_patience` are in seconds.
+
+    With `short_json` `qstat -F json` prints the first job alone, as OpenPBS's main line does.
+    """
 
     vendor = "pbs"
     daemons = ("pbs_server", "pbs_mom")
     commands = COMMANDS
-    defaults: ClassVar = {"kill_delay": 10.0, "host_patience": 310.0}
+    defaults: ClassVar = {"kill_delay": 10.0, "host_patience": 310.0, "short_json": 1.0}
     brisk: ClassVar = {"kill_delay": 2.0}
     queues = ("workq", "gpu")
     port = 15001

@@ -58,6 +58,8 @@ def main(client: Client, words: list[str]) -> int:
     if "u" in options:
         jobs = [job for job in jobs if job.owner in options["u"].split(",")]
     chosen, said, code = _select(client, jobs, operands, options)
+    if options["F"] == "json" and client.site["settings"]["short_json"]:
+        chosen = [job for job in chosen if job.number == chosen[0].number]
     shown = _merge(chosen, jobs, options, client.site["server"])
     if options.get("F", "default") == "json":
         _print_json(shown, client.site["server"])

@@ -14,6 +14,7 @@ class PbsVendor:
     """What `Vendor` asks for."""
 
     depend_holds = True
+    signals_first_host = True
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -23,6 +24,10 @@ class PbsVendor:
         if force:
             return [("SIGKILL", 0)]
         return [("SIGTERM", self.site.settings["kill_delay"]), ("SIGKILL", 0)]
+
+    def requeue_steps(self) -> Steps:
+        """The same for `qrerun`."""
+        return self.kill_steps(force=False)
 
     def limit_steps(self) -> Steps:
         """The same for a walltime that is over."""
@@ -39,16 +44,18 @@ class PbsVendor:
         return job.vendor["tolerates"] != "all"
 
     def start(self, job: Job) -> Message:
-        """Run the script by the shell, with the node file on this host alone."""
+        """Run a shell that reads the script's path, with the node file on this host alone."""
         name, home = identifier(job, self.site.server), self.site.home
         script = f"{home}/mom_priv/jobs/{name}.SC"
         nodefile = "".join(
             f"{host}\n" * chunk.ranks for host, chunk in zip(job.hosts, job.chunks, strict=True)
         )
         files = {script: (job.script, 0o700), f"{home}/aux/{name}": (nodefile, 0o644)}
+        files[f"{script}.in"] = (f"{script}\n", 0o600)
         out, err = self._spooled(job)
         return {
-            "argv": self._argv(job, script),
+            "argv": self._argv(job),
+            "stdin": "" if job.vendor["command"] else f"{script}.in",
             "env": {**self.task_env(job), "PBS_NODENUM": "0", "PBS_TASKNUM": "1"},
             "cwds": [job.cwd],
             "files": files,
@@ -58,12 +65,11 @@ class PbsVendor:
             "spool": [path for path in (out, err) if path.startswith(home)] + list(files),
         }
 
-    def _argv(self, job: Job, script: str) -> list[str]:
+    def _argv(self, job: Job) -> list[str]:
+        """Return the top process of the job: the shell above the script, not the script itself."""
         if job.vendor["command"]:
             return list(job.vendor["command"])
-        if job.vendor["shell"]:
-            return [job.vendor["shell"], script]
-        return [job.vendor["login_shell"], "-c", f"exec '{script}'"]
+        return [job.vendor["shell"] or job.vendor["login_shell"]]
 
     def task_env(self, job: Job) -> dict[str, str]:
         """Return the variables of the job, and what every task of it gets."""
@@ -73,8 +79,8 @@ class PbsVendor:
             "PATH": f"{self.site.bin}:{SYSTEM_PATH}",
             "NCPUS": str(first.cpus),
             "OMP_NUM_THREADS": threads,
-            "TMPDIR": "/var/tmp",
             **job.env,
+            "TMPDIR": f"{self.site.home}/tmp/pbs.{name}",
             "HOME": job.cwd,
             "USER": job.owner,
             "LOGNAME": job.owner,

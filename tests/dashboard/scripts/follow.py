@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import sync_playwright
 
+ME = """fetch("/api/me", {headers: {"X-Loom-Session": localStorage.getItem("loom-session")}})
+  .then((answer) => answer.json())"""
 given = sys.argv[-1]
 file = Path(urlsplit(given).path)
 text = file.read_text()
@@ -34,6 +36,6 @@ with sync_playwright() as playwright:
     page.goto(given)
     page.locator('[data-testid="live-dot"][data-state="live"]').wait_for(timeout=100_000)
     seen["url"] = page.url
-    seen["me"] = page.evaluate("fetch('/api/me').then((answer) => answer.json())")
+    seen["me"] = page.evaluate(ME)
     browser.close()
 Path(os.environ["SEEN"]).write_text(json.dumps(seen))

@@ -41,6 +41,13 @@ def test_more_ranks_than_slots_are_spread_evenly_and_said() -> None:
     assert resolve(world, 8) == Topology(("a", "b"), (4, 4), ("a: 4 ranks on 1 slots, and 1 more",))
 
 
+def test_pbs_says_how_many_cores_a_host_gives_apart_from_its_node_file() -> None:
+    world = World("pbs", ("a",), (1,), cores=2)
+
+    assert resolve(world, 2) == Topology(("a",), (2,))
+    assert resolve(world, 3) == Topology(("a",), (3,), ("a: 3 ranks on 2 slots",))
+
+
 def test_a_laptop_takes_any_number() -> None:
     assert resolve(World("plain", ("laptop",)), 4) == Topology(("laptop",), (4,))
 

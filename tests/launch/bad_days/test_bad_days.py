@@ -284,7 +284,7 @@ logs = os.path.join(os.environ["LOOM_HOME"], "logs")
 request = LaunchRequest("half-1", "half", "s", os.getcwd(), logs, (RoleRequest("r", (run,)),))
 folder = RunFolder.create(request, {}, starter._first_record(request))
 ours, theirs = socket.socketpair()
-starter._run_process(folder, theirs.fileno(), "nothing", request)
+starter._run_process(folder, theirs.fileno(), "nothing", request, dict(os.environ))
 assert ours.recv(6) == b"ready\\n"
 """
     subprocess.run([sys.executable, "-c", halfway], env=machine.env, cwd=machine.root, check=True)

@@ -28,6 +28,14 @@ def test_a_pbs_job_id_of_another_host_is_stale() -> None:
     assert world == World("plain", ("login1",), notes=(NOTE, doubt))
 
 
+def test_pbs_names_a_host_once_and_says_its_cores_beside() -> None:
+    env = {"PBS_JOBID": "12.server", "PBS_NODEFILE": "/aux/12", "NCPUS": "2"}
+
+    world = find_world(env, "n1", lambda _: "n1\nn2\n")
+
+    assert (world.hosts, world.slots, world.cores) == (("n1", "n2"), (1, 1), 2)
+
+
 def test_a_pbs_job_id_without_its_nodefile_is_stale() -> None:
     env = {"PBS_JOBID": "12.server", "PBS_NODEFILE": "/aux/12"}
 

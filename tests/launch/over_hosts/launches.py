@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -250,9 +251,15 @@ class Launches:
             raise AssertionError(f"left behind: {json.dumps(seen, indent=1)}") from None
 
     def _files(self, host: str) -> list[str]:
-        look = f"ls -d /dev/shm/* {self.runtime}/torchloom/*; ss -Hltn 'sport != :22'"
+        look = f"ls -d /dev/shm/* {self.runtime}/torchloom/*; ss -Hltnp 'sport != :22'"
         said = self.cluster.run(host, ["sh", "-c", f"{look} 2>/dev/null"]).stdout
-        return [line for line in said.splitlines() if not _may_stay(line)]
+        lines = [line for line in said.splitlines() if not _may_stay(line)]
+        return [line for line in lines if not self._is_of_a_daemon(host, line)]
+
+    def _is_of_a_daemon(self, host: str, line: str) -> bool:
+        """Tell whether a port is a batch system's, which another test of the run has started."""
+        pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+        return bool(pids) and not pids & self.cluster.pids(host)
 
     def _runs(self) -> list[Path]:
         runs = self.home / "runs"

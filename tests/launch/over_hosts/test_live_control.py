@@ -127,7 +127,7 @@ def test_from_a_login_node_ranks_of_all_nodes_are_steered(in_slurm: Launches) ->
 
 def test_a_plane_that_other_hosts_reach_is_spoken_to_at_its_own_address(job: Watched) -> None:
     address = job.launches.cluster.addresses["n1"]
-    job.loom("up", "--host", address)
+    job.loom("up", "--host", address, "--trust-operators")
     launch = job.start(flags=over(job.launches, n1=1, n2=1))
 
     step = job.change(0.01)

@@ -1,5 +1,6 @@
 """The lock of a plane: one holder, gone with its process."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,21 +36,23 @@ def test_whoever_lost_the_name_of_the_file_does_not_keep_others_out(tmp_path: Pa
 
 
 def test_a_state_folder_has_one_plane_which_says_where_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "host.lock"
+    path, place = tmp_path / "host.lock", tmp_path / "plane"
 
-    with (
-        lock.hold_home(path, Path("/run/user/7/torchloom/plane")),
-        pytest.raises(lock.HomeTaken) as taken,
-        lock.hold_home(path, tmp_path),
-    ):
-        pass
+    with lock.hold_home(path, place) as first, lock.hold_home(path, tmp_path) as second:
+        assert (first, second) == (True, False)
 
-    assert str(taken.value) == (
-        "the plane of this LOOM_HOME has its sockets in /run/user/7/torchloom/plane; "
-        "set XDG_RUNTIME_DIR=/run/user/7 to reach it"
-    )
-    with lock.hold_home(path, tmp_path):
-        assert path.read_text() == str(tmp_path)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    said = [os.uname().nodename, boot, str(place), str(os.getpid()), ""]
+    assert path.read_text().split("\n") == said  # also when it has ended
+
+
+def test_where_files_cannot_be_locked_a_name_of_the_kernel_is_held(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with lock.hold_name(a) as one, lock.hold_name(a) as two, lock.hold_name(b) as other:
+        assert (one, two, other) == (True, False, True)
+
+    with lock.hold_name(tmp_path / "a") as again:
+        assert again is True
 
 
 @pytest.mark.process

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from torchloom.bus.subjects import agent_of_job
 from torchloom.bus.way import new_key
 from torchloom.client import places
 from torchloom.client import plane as client
@@ -63,11 +65,13 @@ def test_a_plane_vouches_for_agents_of_other_nodes_and_for_no_second_one_of_its_
     found = planes.up()
     _, key = new_key()
 
-    told = client.tell("admit", agent="n2-train-1", key=key)
+    told = client.tell("admit", agent=agent_of_job("n2", "train-1"), key=key)
 
     assert (told["nats"], told["authority"]) == (found["nats"], "")
     assert told["token"].count(".") == 2
-    for agent, made in ((os.uname().nodename, key), ("weaver", key), ("a.b", key), ("n2", "x")):
+    of_job = agent_of_job("n2", "train-1")
+    names = (os.uname().nodename, "weaver", "a.b", "n2", f"n2.{of_job}")
+    for agent, made in (*((name, key) for name in names), (of_job, "x")):
         with pytest.raises(LoomError):
             client.tell("admit", agent=agent, key=made)
 
@@ -146,7 +150,7 @@ def test_of_planes_started_at_once_one_lives(planes: Planes, home: Path) -> None
     assert len(of_home(home)) == 4
 
 
-def test_a_shell_with_another_runtime_folder_is_told_where_the_plane_is(
+def test_a_plane_started_with_another_runtime_folder_finds_that_there_is_one(
     planes: Planes, tmp_path: Path
 ) -> None:
     planes.up()
@@ -154,12 +158,7 @@ def test_a_shell_with_another_runtime_folder_is_told_where_the_plane_is(
 
     said = planes.said(planes.start(XDG_RUNTIME_DIR=str(tmp_path / "elsewhere")))
 
-    assert said == {
-        "error": f"the plane of this LOOM_HOME has its sockets in {places.folder()}; "
-        f"set XDG_RUNTIME_DIR={tmp_path / 'run'} to reach it",
-        "code": "home_taken",
-        "exit_code": 1,
-    }
+    assert said == {"ok": "other"}
 
 
 def test_a_plane_that_is_asked_to_leave_is_gone_when_the_answer_comes(
@@ -304,3 +303,34 @@ def attempt(path: Path) -> str:
     except OSError as error:
         return type(error).__name__
     return "got in"
+
+
+def test_a_plane_whose_folder_is_removed_is_found_again_by_the_next_question(
+    planes: Planes,
+) -> None:
+    before = planes.up()
+    ranks = pids()
+
+    shutil.rmtree(places.folder())
+    until(lambda: client.find() is not None, 30)
+    found = client.find_or_start()
+
+    assert found is not None
+    assert (found["home"], found["pid"]) == (before["home"], before["pid"])
+    assert not any(alive(pid) for pid in ranks.values() if pid)
+    assert client.ask("told")["LOOM_NATS"] == found["nats"]
+
+
+def test_logs_are_put_aside_while_their_processes_run(planes: Planes, home: Path) -> None:
+    planes.up()
+    before, logs = pids(), home / "plane" / "logs"
+    host = os.uname().nodename
+    paths = [logs / f"{host}-{name}.log" for name in ("plane", "weaver", "agent")]
+    for path in paths:
+        with path.open("ab") as file:
+            file.write(b"x" * (5 << 20))
+
+    until(lambda: all(path.stat().st_size < 1 << 20 for path in paths))
+
+    assert all(path.with_suffix(".old").stat().st_size >= 5 << 20 for path in paths)
+    assert pids() == before

@@ -113,3 +113,28 @@ def test_a_log_that_grew_too_long_is_put_aside(tmp_path: Path) -> None:
     assert one.log.read_text() == "new\n"
     assert one.log.with_suffix(".old").stat().st_size == 5 << 20
     supervisor.end()
+
+
+def test_the_log_of_a_process_that_writes_without_end_stays_bounded(tmp_path: Path) -> None:
+    code = "import itertools\nfor n in itertools.count(): print(n, 'x' * 1000, flush=True)"
+    supervisor = Supervisor()
+    child = supervisor.start(part(tmp_path, code))
+    old, largest = child.part.log.with_suffix(".old"), 0
+
+    def has_written_forty_megabytes() -> bool:
+        nonlocal largest
+        supervisor.bound_logs()
+        largest = max(largest, child.part.log.stat().st_size)
+        lines = old.read_text().splitlines() if old.exists() else []
+        return len(lines) > 1 and int(lines[-2].split()[0]) > 40_000
+
+    until(has_written_forty_megabytes)
+
+    assert child.pid is not None
+    assert alive(child.pid)
+    assert largest < 30 << 20
+    assert 4 << 20 < old.stat().st_size <= 16 << 20
+    assert old.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in old.parent.iterdir()) == ["one.log", "one.old"]
+    until(lambda: child.part.log.stat().st_size)  # it writes on, to the same file
+    supervisor.end()

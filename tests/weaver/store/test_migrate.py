@@ -5,12 +5,14 @@ from typing import get_args
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from torchloom.weaver.store import Place, open_store, record_tables, state_tables
+from torchloom.weaver.store.backup import DatabaseDamaged
 from torchloom.weaver.store.engine import Part, engine_of
 from torchloom.weaver.store.migrate import HEADS, SchemaNewer, upgrade, version_of
 from torchloom.weaver.store.rows import Job
@@ -34,6 +36,35 @@ def test_the_migrations_lead_to_the_tables_that_the_code_uses(place: Place, part
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_head_that_is_looked_for_is_the_last_migration(part: Part) -> None:
+    assert ScriptDirectory.from_config(config_of(part)).get_heads() == [HEADS[part]]
+
+
+def test_a_session_of_one_secret_is_ended_and_a_token_is_left_as_it_is(place: Place) -> None:
+    engine, config = engine_of(place, "state"), config_of("state")
+    columns = "id, user, label, hash, kind, created_at, expires_at, revoked_at, key"
+    add = f"INSERT INTO tokens ({columns}) VALUES (:id, 'a', '', :id, :kind, 1.0, NULL, :at, '')"
+    old = [("t-1", "cookie", None), ("t-2", "cookie", 5.0), ("t-3", "token", None)]
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        if place.folder is None:
+            connection.execute(sa.text("CREATE SCHEMA state"))
+            add = add.replace("user,", '"user",')
+        config.attributes["connection"] = connection
+        command.upgrade(config, "state_7")
+        for name, kind, at in old:
+            connection.execute(sa.text(add), {"id": name, "kind": kind, "at": at})
+
+    upgrade(engine, "state")
+
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT revoked_at, proof FROM tokens ORDER BY id"))
+        ended, *others = [tuple(row) for row in found]
+    engine.dispose()
+    assert (ended[0] > 1.0, ended[1]) == (True, "")
+    assert others == [(5.0, ""), (None, "")]
+
+
+def config_of(part: Part) -> Config:
+    """Return where the migrations of a part are."""
     import torchloom.weaver.store.migrations as migrations
 
     folder = Path(migrations.__file__).parent
@@ -41,8 +72,7 @@ def test_the_head_that_is_looked_for_is_the_last_migration(part: Part) -> None:
     config.set_main_option("script_location", str(folder))
     config.set_main_option("version_locations", str(folder / part))
     config.set_main_option("path_separator", "newline")
-
-    assert ScriptDirectory.from_config(config).get_heads() == [HEADS[part]]
+    return config
 
 
 def test_a_database_with_rows_is_opened_again_with_its_rows(place: Place) -> None:
@@ -95,5 +125,5 @@ def test_a_database_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"not a database, but long enough to be looked at" * 9)
 
-    with pytest.raises(DatabaseUnreachable, match=r"state\.db"):
+    with pytest.raises(DatabaseDamaged, match=r"state\.db is damaged"):
         open_store(Place(tmp_path))

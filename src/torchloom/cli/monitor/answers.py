@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from torchloom.cli.output import age, duration, table
+from torchloom.cli.output import age, duration, printable, table
 from torchloom.cli.steering import in_words, numbers, shown
 
 Fact = Mapping[str, Any]
@@ -68,7 +68,7 @@ def job_text(job: Fact, knobs: Sequence[Fact]) -> str:
         "knobs": values or "none",
         "began": f"{lasted(job)} ago, attempt {job['attempt']}, generation {job['generation']}",
     }
-    return "\n".join(f"{name:<7}{value}" for name, value in facts.items())
+    return "\n".join(f"{name:<7}{printable(value)}" for name, value in facts.items())
 
 
 def summary(ranks: Sequence[Fact]) -> str:

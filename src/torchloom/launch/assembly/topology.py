@@ -128,8 +128,8 @@ def _notes(world: World, hosts: Sequence[str], used: Sequence[int]) -> tuple[str
     if len(world.slots) != len(world.hosts):
         return ()
     beyond = [
-        f"{host}: {count} ranks on {slots} slots"
+        f"{host}: {count} ranks on {max(slots, world.cores)} slots"
         for host, count, slots in zip(hosts, used, world.slots, strict=False)
-        if count > slots
+        if count > max(slots, world.cores)
     ]
     return tuple(beyond[:1]) if len(beyond) < 2 else (f"{beyond[0]}, and {len(beyond) - 1} more",)

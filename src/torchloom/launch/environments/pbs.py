@@ -1,8 +1,12 @@
-"""PBS Pro and OpenPBS: the hosts of the job are in a file."""
+"""PBS Pro and OpenPBS: the hosts of the job are in a file.
+
+The file has a line for each of a chunk's `mpiprocs`, which is one unless it was asked for: how many
+ranks a host has room for is in `NCPUS`.
+"""
 
 from pathlib import Path
 
-from torchloom.launch.environments.world import Env, World
+from torchloom.launch.environments.world import Env, World, number
 from torchloom.launch.hostfile import HostSlots, Read, index_of, parse_hosts
 
 AUX = Path("/var/spool/pbs/aux")  # where PBS keeps nodefiles; some sites do not export the variable
@@ -28,6 +32,7 @@ class Pbs:
             tuple(each.host for each in hosts),
             tuple(each.slots or 1 for each in hosts),
             job.partition(".")[0],
+            cores=number(env, "NCPUS") or 0,
         )
 
     def doubt(self, env: Env) -> str:

@@ -30,6 +30,7 @@ class World:
     on_every_host: bool = False  # the platform started this very process on each host
     inside_step: bool = False  # this shell holds a step of the allocation itself (srun --pty)
     groups: int = 1  # parts of a heterogeneous allocation; a launcher must be told to use them all
+    cores: int = 0  # of a host, where the scheduler says that apart from its slots
     elsewhere: bool = False  # found by asking the scheduler from another shell
     notes: tuple[str, ...] = ()
 

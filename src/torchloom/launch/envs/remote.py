@@ -25,11 +25,18 @@ _NAMES = (
     'd=$1; h=$2; t=$3; case $d in "~/"*) d=$HOME/${d#??};; esac; f=$d.loom-$t; umask 077; '
     'fail() { echo "$1" >&2; exit 3; }; '
 )
-RECEIVE = _NAMES + (
-    'if [ "$(cat "$d/.loom-hash" 2>/dev/null)" = "$h" ]; then echo present; exit 0; fi; '
+_MINE = (  # in a folder that every user may write to, such as /tmp, a name may be taken
+    'u=${d%/*}; mkdir -p "$u" || exit 3; '
+    'mine() { if [ -k "${1%/*}" ] && { [ -L "$1" ] || [ -e "$1" ]; }; then '
+    '[ -O "$1" ] && [ ! -L "$1" ] || fail "$1 is not yours: choose another --dest"; fi; }; '
+    'mine "$u"; mine "$d"; '
+)
+RECEIVE = (
+    _NAMES + _MINE + 'if [ -O "$d" ] && [ "$(cat "$d/.loom-hash" 2>/dev/null)" = "$h" ]; then '
+    "echo present; exit 0; fi; "
     'if [ -e "$d" ]; then [ -O "$d" ] && [ -e "$d/.loom-env.json" ] || '
     'fail "$d is there and no environment of yours: choose another --dest"; fi; '
-    'p=$f.$$.part; mkdir -p "${d%/*}" || exit 3; trap "rm -f \\"$p\\"" EXIT; '
+    'p=$f.$$.part; trap "rm -f \\"$p\\"" EXIT; '
     'cat > "$p" || exit 3; if command -v sha256sum >/dev/null; then s=$(sha256sum < "$p"); '
     'else s=$(shasum -a 256 < "$p"); fi; '
     '[ "${s%% *}" = "$h" ] || fail "what arrived is not what was sent: another hash"; '

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from torchloom.bus import subjects
+
 _HOST = "host"  # in the spool of a job's agent: where it is, or was
 
 
@@ -17,10 +19,13 @@ def sign(spool: Path, host: str) -> None:
 
 
 def adopt(spool: Path, host: str) -> None:
-    """Move what lies in spools of this host that nobody has into one's own, before it is opened."""
+    """Move what lies in spools of this host without an agent into one's own, before it is opened.
+
+    The agent of a job takes over those of its own job alone: the weaver accepts no others of it.
+    """
     spool.mkdir(mode=0o700, parents=True, exist_ok=True)
     for other in sorted(spool.parent.iterdir()):
-        if other != spool and _is_of(other, host):
+        if other != spool and _is_of(other, host) and _may_send(spool.name, other.name):
             with contextlib.suppress(OSError):  # somebody has it, or was faster
                 _move(other, spool)
 
@@ -29,6 +34,10 @@ def _is_of(spool: Path, host: str) -> bool:
     with contextlib.suppress(OSError):
         return (spool / _HOST).read_text() == host
     return False
+
+
+def _may_send(agent: str, other: str) -> bool:
+    return subjects.job_mark(agent) in ("", subjects.job_mark(other))
 
 
 def _move(other: Path, spool: Path) -> None:

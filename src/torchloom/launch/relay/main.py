@@ -31,6 +31,7 @@ from torchloom.bus.spool import LIMIT
 from torchloom.bus.way import FoundBus
 from torchloom.errors import LoomError, UserError
 from torchloom.launch import identity, link
+from torchloom.launch.later import LOADED_AFTER, load_needed
 from torchloom.launch.relay import gpus, leftovers, resources
 from torchloom.launch.relay.agent import Relay
 from torchloom.launch.relay.through import Through
@@ -87,6 +88,7 @@ async def _serve(options: argparse.Namespace) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, told.set)
     running = loop.create_task(relay.run(), name="relay")
+    loop.call_later(LOADED_AFTER, load_needed)
     waiting = loop.create_task(told.wait(), name="told")
     try:
         await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -12,6 +12,7 @@ from torchloom.bus.codec import Frames, frame
 from torchloom.bus.messages import Head, Message
 from torchloom.launch import sockets
 from torchloom.launch.relay import peers
+from torchloom.unix import make_private
 
 _MOST_UNREAD = 4 << 20  # bytes that a process may leave unread before more is let go
 
@@ -81,7 +82,7 @@ class Server:
 
     async def start(self) -> None:
         """Begin to take calls; a socket that a dead agent left is replaced."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self._path.parent)
         listener = sockets.listen(self._path)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._line, sock=listener)

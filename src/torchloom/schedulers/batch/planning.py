@@ -28,6 +28,7 @@ class Block:
     least: int
     most: int
     roles: tuple[str, ...]
+    ranks: int = 1  # of a host, where a number was said
 
 
 def blocks(app: AppDef, cfg: Mapping[str, CfgVal]) -> list[Block]:
@@ -35,14 +36,15 @@ def blocks(app: AppDef, cfg: Mapping[str, CfgVal]) -> list[Block]:
     found: list[Block] = []
     for role in app.roles:
         least = role.num_replicas if role.min_replicas is None else max(1, role.min_replicas)
-        mine = Block(_needs(role), least, role.num_replicas, (role.name,))
-        if found and _alike(found[-1].resource, mine.resource):
+        mine = Block(_needs(role), least, role.num_replicas, (role.name,), _ranks(role))
+        if found and _alike(found[-1], mine):
             last = found.pop()
             mine = Block(
                 last.resource,
                 last.least + mine.least,
                 last.most + mine.most,
                 (*last.roles, role.name),
+                last.ranks,
             )
         found.append(mine)
     spares = count(cfg, "spares")
@@ -55,13 +57,18 @@ def _needs(role: Role) -> Resource:
     return role.resource if role.resource is not None else NULL_RESOURCE
 
 
-def _alike(one: Resource, other: Resource) -> bool:
-    return (one.cpu, one.gpu, one.memMB, one.devices) == (
-        other.cpu,
-        other.gpu,
-        other.memMB,
-        other.devices,
-    )
+def _ranks(role: Role) -> int:
+    command = LaunchCommand.of_role([role.entrypoint, *role.args])
+    return max(1, (command.ranks if command else None) or 1)
+
+
+def _alike(one: Block, other: Block) -> bool:
+    return _asked_for(one) == _asked_for(other)
+
+
+def _asked_for(block: Block) -> tuple[object, ...]:
+    needs = block.resource
+    return needs.cpu, needs.gpu, needs.memMB, needs.devices, block.ranks
 
 
 def run_id_of(app: AppDef, cfg: Mapping[str, CfgVal]) -> str:

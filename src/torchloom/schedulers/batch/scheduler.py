@@ -1,5 +1,7 @@
 """An engine that takes a script: submit, watch, read, end; in whose words, a subclass knows."""
 
+import contextlib
+import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,24 +10,27 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from torchloom.errors import NotFound, UserError, shorten
+from torchloom import settings
+from torchloom.errors import LoomError, NotFound, UserError, shorten
 from torchloom.launch import catalog, parcel
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.lifetimes import AS_IT_WAS, Continuation, NotResumable, newest_checkpoint
-from torchloom.launch.parcel import END
+from torchloom.launch.parcel import END, STOP, Parcel, write_private
 from torchloom.launch.record import Record
+from torchloom.launch.request import DEFAULT_GRACE
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchloom.schedulers.batch import logs, status
-from torchloom.schedulers.batch.commands import Commands, EngineMissing
+from torchloom.schedulers.batch.commands import Commands, EngineMissing, EngineRefused
 from torchloom.schedulers.batch.engine import BatchEngine
 from torchloom.schedulers.batch.folder import app_of, end_of, entry_of, noted_now, write
 from torchloom.schedulers.batch.index import Entry, Index
-from torchloom.schedulers.batch.query import Query
+from torchloom.schedulers.batch.query import Answer, Query
 from torchloom.schedulers.batch.request import SCRIPT, BatchRequest
 from torchloom.schedulers.batch.script import in_folder
 from torchloom.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
 
 _LOOK = 0.25  # seconds between looks at a file that tells of the end
+_PATIENCE = 30.0  # seconds beyond the ranks' grace for a launch to clear up on all hosts
 
 
 class BatchScheduler(BatchEngine):
@@ -59,7 +64,8 @@ class BatchScheduler(BatchEngine):
             raise UserError(f"{app_id} is not over: nothing to resume; `loom show` shows it")
         _check_resume(entry, asked)
         folder = Path(entry.folder)
-        (folder / END).unlink(missing_ok=True)
+        for name in (END, STOP):
+            (folder / name).unlink(missing_ok=True)
         if asked.until is not None:
             parcel.change(folder, {"resume_until": asked.until})
         return self._noted(entry, self._submitted(self._submit_words(folder), folder))
@@ -106,11 +112,18 @@ class BatchScheduler(BatchEngine):
         others = [job for job in jobs.values() if job.id not in known]
         listed = [self._line(job.id, job.name, job.state) for job in others]
         for entry in entries:
-            state, _ = status.state_of(jobs.get(entry.job), None, end_of(entry))
-            if state is AppState.UNKNOWN:
-                state, _ = status.state_of(None, catalog.record(entry.run_id), {})
-            listed.append(self._line(entry.job, entry.name, state))
+            listed.append(self._line(entry.job, entry.name, self._state(entry, jobs)))
         return sorted(listed, key=lambda line: _number(line.app_id), reverse=True)
+
+    def _state(self, entry: Entry, jobs: Answer) -> AppState:
+        """Return a job's state as `describe` has it; its record is read where it may say more."""
+        state, _ = status.state_of(jobs.get(entry.job), None, end_of(entry))
+        if state is AppState.FAILED:
+            record = catalog.record(entry.run_id)
+            state, _ = status.state_of(jobs.get(entry.job), record, end_of(entry))
+        elif state is AppState.UNKNOWN:
+            state, _ = status.state_of(None, catalog.record(entry.run_id), {})
+        return state
 
     def _line(self, job: str, name: str, state: AppState) -> ListAppResponse:
         handle = make_app_handle(self.backend, self.session_name, job)
@@ -203,12 +216,39 @@ class BatchScheduler(BatchEngine):
 
     def stop(self, app_id: str, at_once: bool = False) -> None:
         """Have a job end: its ranks save if they can, within their grace; or at once."""
-        job = self._query.job(app_id)
+        job, entry = self._query.job(app_id), self._index.get(app_id)
         polite = self._polite_words(app_id)
         is_launched = job is not None and job.state is AppState.RUNNING and self._has_run(app_id)
-        words = polite if polite and is_launched and not at_once else self._cancel_words(app_id)
-        self._commands.run(words)
+        if polite and is_launched and not at_once and entry is not None:
+            self._ask_to_end(entry, polite)
+        else:
+            self._commands.run(self._cancel_words(app_id))
         self._query.forget()
+
+    def _ask_to_end(self, entry: Entry, words: Sequence[str]) -> None:
+        """Ask the launch in a job to end it, by a signal and by word in its folder: either will do.
+
+        What ends a job for its engine would end other hosts' agents while their ranks save.
+        """
+        refused: EngineRefused | None = None
+        try:
+            self._commands.run(words)
+        except EngineRefused as error:
+            refused = error
+        try:
+            write_private(Path(entry.folder) / STOP, json.dumps({"by": settings.user_name()}))
+        except OSError:
+            if refused is not None:
+                raise refused from None
+
+    def stop_limit(self, app_id: str) -> float:
+        """Return how many seconds a job has to end that was asked to; then its engine ends it."""
+        entry = self._index.get(app_id)
+        with contextlib.suppress(LoomError):
+            if entry is not None:
+                grace = Parcel.read(Path(entry.folder)).cfg.get("grace", DEFAULT_GRACE)
+                return float(grace) + _PATIENCE
+        return DEFAULT_GRACE + _PATIENCE
 
     def _has_run(self, app_id: str) -> bool:
         """Tell whether there is a launch in the job that could be asked to end."""

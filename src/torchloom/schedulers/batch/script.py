@@ -13,6 +13,10 @@ from torchloom.errors import UserError, shorten
 from torchloom.launch.parcel import VARIABLES
 
 ENTRY = "torchloom.cli.batch"
+# A login makes this folder and removes it: a job, and what is sent into it, must agree on another.
+OWN_SESSION = "unset XDG_RUNTIME_DIR"
+# A plane that came with a job which was killed leaves soon.
+IDLE = 'export LOOM_PLANE_IDLE="${LOOM_PLANE_IDLE:-30}"'
 LONGEST = 4000  # letters of a directive: engines read them into a fixed room
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -42,14 +46,17 @@ def script(
     python: str,
     setup: Sequence[str] = (),
     before: Sequence[str] = (),
+    shell: str = "/bin/bash",
 ) -> str:
     """Return the whole script; `setup` are the user's own lines, `before` the engine's."""
     place, interpreter = shlex.quote(str(folder)), shlex.quote(python)
     lines = [
-        "#!/bin/bash",
+        f"#!{shell}",
         *directives,
         f"folder={place}",
+        OWN_SESSION,
         f'. "$folder"/{VARIABLES} || {{ {_say(_NO_FOLDER)}; exit 73; }}',
+        IDLE,
         *before,
         f"cd -- {shlex.quote(cwd)} || {{ {_say(_NO_CWD)}; exit 73; }}",
         *setup,
@@ -62,7 +69,7 @@ def script(
 
 def in_folder(folder: Path, words: Sequence[str]) -> list[str]:
     """Return what runs words with the variables that a job's folder holds, inside that job."""
-    found = f'. "$0"/{VARIABLES}; export {settings.INSIDE_VARIABLE}=1; exec "$@"'
+    found = f'{OWN_SESSION}; . "$0"/{VARIABLES}; export {settings.INSIDE_VARIABLE}=1; exec "$@"'
     return ["/bin/sh", "-c", found, str(folder), *words]
 
 

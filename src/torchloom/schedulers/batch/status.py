@@ -9,6 +9,7 @@ from torchloom.schedulers.batch.query import EngineJob
 from torchloom.specs.api import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
 
 _ORDER = (AppState.RUNNING, AppState.FAILED, AppState.CANCELLED, AppState.PENDING)
+_ASKED_TO_END = ("", "signal_15")  # what a job looks like that ended because it was asked to
 FORGOTTEN = "forgotten"  # the engine does not know it any more, and nothing was written down
 
 
@@ -22,7 +23,7 @@ def state_of(
         over = record is not None and record.is_over()
         return (record.state, record.reason) if record and over else (AppState.UNKNOWN, FORGOTTEN)
     if job.state is AppState.FAILED and record is not None and record.is_over():
-        if record.state is AppState.CANCELLED and not job.why:  # it was asked to end, and did
+        if record.state is AppState.CANCELLED and job.why in _ASKED_TO_END:
             return record.state, record.reason
         return job.state, job.why or record.reason
     if job.state is AppState.RUNNING and not job.why and record is not None:

@@ -117,3 +117,4 @@ class Readiness(BaseModel):
     status: Literal["ready"]
     weaver: dict[str, Any]
     database: str
+    problems: list[str] = Field(description="what is wrong though jobs run on, in sentences")

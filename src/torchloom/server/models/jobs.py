@@ -1,12 +1,29 @@
 """A job, its ranks, what can be changed of it, what happened to it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from torchloom.server.models.common import Answer
+from torchloom.server.models.common import LONGEST, Answer, Request, Text
 from torchloom.server.paging import Page
+from torchloom.server.problems import Problem
 from torchloom.specs.job import JobState
+
+MOST_ITEMS = 256  # jobs of a batch; the weaver stores them in one transaction
+MOST_CANCELLED = 5000  # jobs that one request ends
+Id = Annotated[str, Field(min_length=1, max_length=LONGEST)]
+KeyText = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="the same item with the same key, sent again, is done once",
+    ),
+]
+PathText = Annotated[str | None, Field(max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
+
+ActiveState = Literal["QUEUED", "RUNNING", "RECOVERING", "PAUSED"]
 
 
 class Job(Answer):
@@ -36,6 +53,54 @@ class Submitted(Job):
     """A job that was taken; `created` is false when its key had been used for it before."""
 
     created: bool
+
+
+class JobItem(Request):
+    """One job of a batch: its spec, and what may be said of each."""
+
+    spec: dict[str, Any]
+    key: KeyText = None
+    cwd: PathText = None
+    python: PathText = None
+
+
+class SubmittedItem(Answer):
+    """What became of one job of a batch: a job, or a problem as it would have alone."""
+
+    status: int = Field(description="201, 200 where the key had been used for it, or the problem's")
+    job: Submitted | None
+    problem: Problem | None
+
+
+class SubmittedBatch(Answer):
+    """What became of each job of a batch, in the order in which they were sent."""
+
+    items: list[SubmittedItem]
+
+
+class CancelRequest(Request):
+    """Jobs to cancel: by id, or all that are in one of some states."""
+
+    jobs: list[Id] | None = Field(default=None, max_length=MOST_CANCELLED)
+    state: list[ActiveState] | None = Field(default=None, min_length=1, max_length=4)
+    owner: Id | None = Field(default=None, description="with `state`: jobs of this owner only")
+    reason: Text = ""
+
+
+class CancelledItem(Answer):
+    """What became of one job that was to be cancelled."""
+
+    id: str
+    status: int
+    job: Job | None
+    problem: Problem | None
+
+
+class CancelledBatch(Answer):
+    """What became of each; `left` says how many more are in such a state: ask again."""
+
+    items: list[CancelledItem]
+    left: int
 
 
 class CheckedSpec(Answer):

@@ -10,8 +10,10 @@ from fastapi import APIRouter
 from torchloom.server import models
 from torchloom.server.desk import DeskDep
 from torchloom.server.problems import declared
+from torchloom.weaver.store import StateLost
 
 _PATIENCE = 3.0  # seconds for the weaver: whoever asks wants to know now
+_UNWELL = "the {} database is damaged or not the one that was opened; see `loom doctor`"
 _SHOWN = ("epoch", "pid", "host", "connected", "jobs", "agents", "ranks")
 router = APIRouter(tags=["health"])
 
@@ -24,9 +26,16 @@ async def healthy() -> Any:
 
 @router.get("/readyz", response_model=models.Readiness, responses=declared(503))
 async def ready(desk: DeskDep) -> Any:
-    """That the weaver answers and the database can be read."""
+    """That the weaver answers, and the database can be read and is the one it opened.
+
+    Without the database of records jobs run on: `problems` says so, and it is ready all the same.
+    """
     status, _ = await asyncio.gather(
         desk.link.ask("status", patience=_PATIENCE), desk.read(desk.store.check)
     )
     shown = {name: status[name] for name in _SHOWN if name in status}
-    return {"status": "ready", "weaver": shown, "database": "readable"}
+    problems = status.get("problems", {})  # their words have paths, which are not for strangers
+    if "state" in problems:
+        raise StateLost(_UNWELL.format("state"))
+    degraded = [_UNWELL.format(name) for name in problems]
+    return {"status": "ready", "weaver": shown, "database": "readable", "problems": degraded}

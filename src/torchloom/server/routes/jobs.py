@@ -1,10 +1,14 @@
 """Jobs: submit, list, look at one, cancel."""
 
+import hashlib
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
 
+from torchloom.sealed import hide_in_spec
 from torchloom.server import audit, intake, models
 from torchloom.server.auth import Identity, Who
 from torchloom.server.desk import Desk, DeskDep
@@ -12,8 +16,8 @@ from torchloom.server.letters import whole
 from torchloom.server.living import living, shape
 from torchloom.server.paging import Cursor, Limit, cursor_of, place_of, seconds_of
 from torchloom.server.policy import OPERATOR
-from torchloom.server.problems import ApiProblem, declared
-from torchloom.server.weaver_link import WeaverAway
+from torchloom.server.problems import ApiProblem, declared, problem_of
+from torchloom.server.weaver_link import WeaverAway, WeaverRefused
 from torchloom.specs.job import JobState
 from torchloom.weaver.store.reading import Wanted
 from torchloom.weaver.store.rows import Submission
@@ -30,6 +34,23 @@ SPEC = {  # what OpenAPI says of a body that is one
         },
     }
 }
+SUBMISSION = {  # and of one that may be a batch
+    "requestBody": {
+        "required": True,
+        "content": {
+            kind: {
+                "schema": {
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/JobSpec"},
+                        {"$ref": "#/components/schemas/JobBatch"},
+                    ]
+                }
+            }
+            for kind in ("application/json", "application/yaml")
+        },
+    }
+}
+_BULK = 120.0  # seconds for the weaver to answer for many jobs
 Text = Annotated[str | None, Query(max_length=300)]
 router = APIRouter(tags=["jobs"])
 
@@ -40,9 +61,10 @@ router = APIRouter(tags=["jobs"])
     response_model=models.Submitted,
     responses={
         200: {"model": models.Submitted, "description": "The key had been used for this job."},
+        207: {"model": models.SubmittedBatch, "description": "What became of each of a batch."},
         **declared(400, 409, 413, 415, 422, 503),
     },
-    openapi_extra=SPEC,
+    openapi_extra=SUBMISSION,
 )
 async def submit(
     request: Request,
@@ -56,12 +78,15 @@ async def submit(
     """Submit a job. It is stored before the answer; with the same key it is stored once.
 
     `cwd` is the folder it runs in, `python` the interpreter, both on the plane's host.
+    `{"items": [...]}` is a batch: stored in one transaction, answered item by item (207).
     """
     kind, body = request.headers.get("content-type", ""), await request.body()
-    spec = await desk.read(intake.read_spec, kind, body)
-    facts: dict[str, Any] = {"owner": who.user, "key": key or uuid.uuid4().hex}
+    spec = await desk.read(intake.read_submission, kind, body)
+    facts: dict[str, Any] = {"owner": who.user, "author": who.user}
     facts |= {"cwd": cwd or "", "python": python or ""}
-    job = await desk.link.ask("submit", spec=spec, author=who.user, **facts)
+    if isinstance(spec, list):
+        return JSONResponse(await _submit_batch(desk, spec, key, facts), 207)
+    job = await desk.link.ask("submit", spec=spec, key=key or uuid.uuid4().hex, **facts)
     response.status_code = 201 if job["created"] else 200
     response.headers["Location"] = f"/api/jobs/{job['id']}"
     return job
@@ -124,6 +149,26 @@ async def cancel(
 ) -> Any:
     """Cancel a job: one that waits leaves the queue, one that runs is ended."""
     return await desk.link.ask("cancel", job=job, author=who.user, reason=reason)
+
+
+@router.post(
+    "/api/jobs/cancel",
+    response_model=models.CancelledBatch,
+    responses=declared(400, 413, 422, 503),
+)
+async def cancel_many(wanted: models.CancelRequest, desk: DeskDep, who: Who) -> Any:
+    """Cancel jobs by id, or all that are in some states; what became of each.
+
+    Those that wait leave the queue together, so none of them is started meanwhile.
+    """
+    if (wanted.jobs is None) == (wanted.state is None):
+        detail = "name either `jobs` by id, or the `state` of those to cancel"
+        raise ApiProblem(422, "bad_value", detail, "jobs", 'send `{"state": ["QUEUED"]}`, say')
+    facts = {"jobs": wanted.jobs, "states": wanted.state, "owner": wanted.owner}
+    facts |= {"author": who.user, "reason": wanted.reason}
+    done = await desk.link.ask("cancel_many", patience=_BULK, **facts)
+    items = [{"id": said["job"], **_outcome(said, 200)} for said in done["items"]]
+    return {"items": items, "left": done["left"]}
 
 
 @router.get(
@@ -189,11 +234,52 @@ async def audited(
     return {"items": page, "next": following}
 
 
+async def _submit_batch(
+    desk: Desk, batch: intake.Batch, key: str | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Have those of a batch that fit be stored together; return what became of each."""
+    asked = []
+    for number, item in enumerate(batch):
+        if not isinstance(item, ApiProblem):
+            said = item.model_dump(exclude_none=True)
+            asked.append({"key": _key_of(key, number), **said})
+    stored: Iterator[dict[str, Any]] = iter(())
+    if asked:
+        answer = await desk.link.ask("submit_many", patience=_BULK, items=asked, **facts)
+        stored = iter(answer)
+    return {"items": [_submitted(item, stored) for item in batch]}
+
+
+def _submitted(
+    item: models.JobItem | ApiProblem, stored: Iterator[dict[str, Any]]
+) -> dict[str, Any]:
+    if isinstance(item, ApiProblem):
+        found = problem_of(item)
+        return {"status": found["status"], "job": None, "problem": found}
+    said = next(stored)
+    return _outcome(said, 201 if said.get("ok", {}).get("created") else 200)
+
+
+def _outcome(said: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """Return what the weaver says of one of many jobs, as the request for it alone would."""
+    if "error" not in said:
+        return {"status": status, "job": said["ok"], "problem": None}
+    found = problem_of(WeaverRefused(said))
+    return {"status": found["status"], "job": None, "problem": found}
+
+
+def _key_of(key: str | None, number: int) -> str:
+    """Return the key of an item that has none: the batch's with its place, or one of its own."""
+    if key is None:
+        return uuid.uuid4().hex
+    return hashlib.sha256(f"{key}\0{number}".encode()).hexdigest()
+
+
 async def _spec(desk: Desk, job: str, who: Identity) -> dict[str, Any] | None:
     row = await desk.read(desk.store.state.one, Submission, job=job)
     if row is None:
         return None
-    spec: dict[str, Any] = row.spec
+    spec: dict[str, Any] = hide_in_spec(row.spec)
     if who.may(OPERATOR) or not spec.get("env"):
         return spec
     return {**spec, "env": dict.fromkeys(spec["env"], _HIDDEN)}

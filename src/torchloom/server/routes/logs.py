@@ -11,7 +11,7 @@ from torchloom.server import models, patterns
 from torchloom.server.cursors import Position, parse
 from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.joblogs import Line, Output, outputs_of, record_of
-from torchloom.server.logsearch import CHUNK, Search, Wish
+from torchloom.server.logsearch import MOST_SCANNED, PatternSearch, Search, Wish, size_of
 from torchloom.server.paging import seconds_of
 from torchloom.server.problems import declared
 
@@ -34,10 +34,15 @@ class LogLine(BaseModel):
 
 
 class LogPage(BaseModel):
-    """Lines by time; `next` reads on, and is null when the job is over and all of it was read."""
+    """Lines by time; `next` reads on, and is null when the job is over and all of it was read.
+
+    A page of a search may have few lines, or none, and a `next`: its time was over.
+    """
 
     items: list[LogLine]
     next: str | None
+    read: int = Field(description="bytes of the logs that lie before `next`")
+    bytes: int = Field(description="bytes that the logs of these ranks have")
 
 
 @router.get("/api/jobs/{id}/logs", response_model=LogPage, responses=declared(404, 409, 422, 503))
@@ -59,44 +64,49 @@ async def logs(
     wish = Wish(level or "", *times, tail)
     at = dict(parse(cursor).logs or {}) if cursor else {}
     name = await desk.job(job)
-    search, is_over = await desk.read(_begin, desk, name, rank, at, wish)
+    outputs, is_over = await desk.read(_outputs, desk, name, rank)
+    search: Search | PatternSearch
     if regex is None:
+        search = await desk.read(Search, outputs, at, wish, is_over)
         lines = await desk.read(search.take, limit)
     else:
         pool: patterns.Patterns = request.app.state.live.patterns
-        lines = await _matching(desk, search, pool, patterns.checked(regex), limit)
+        await pool.search(patterns.checked(regex), [], patterns.PATIENCE)  # whether it is one
+        search = await desk.read(PatternSearch, outputs, at, wish, is_over)
+        lines = await _matching(desk, search, pool, regex, limit)
     is_end = search.is_done and (is_over or _is_past(wish.until))
-    following = None if is_end else str(Position(logs={**at, **search.positions}))
-    return {"items": [line.shape() for line in lines], "next": following}
+    places = search.positions
+    following = None if is_end else str(Position(logs={**at, **places}))
+    size = await desk.read(_size, outputs)
+    shapes = [line.shape() for line in lines]
+    return {"items": shapes, "next": following, "read": sum(places.values()), "bytes": size}
 
 
-def _begin(
-    desk: Desk, job: str, ranks: Sequence[int] | None, at: dict[str, int], wish: Wish
-) -> tuple[Search, bool]:
+def _outputs(desk: Desk, job: str, ranks: Sequence[int] | None) -> tuple[list[Output], bool]:
     record = record_of(desk.home, job)
     is_over = record is not None and record.truth().is_over()
-    outputs: list[Output] = outputs_of(record, set(ranks) if ranks else None)
-    return Search(outputs, at, wish, is_over), is_over
+    return outputs_of(record, set(ranks) if ranks else None), is_over
+
+
+def _size(outputs: Sequence[Output]) -> int:
+    return sum(map(size_of, outputs))
 
 
 async def _matching(
-    desk: Desk, search: Search, pool: patterns.Patterns, pattern: str, limit: int
+    desk: Desk, search: PatternSearch, pool: patterns.Patterns, pattern: str, limit: int
 ) -> list[Line]:
-    """Return the lines that match; behind the last of them the next page begins."""
+    """Return the lines that match, as many as are wanted or as the time of a page allows."""
     found: list[Line] = []
     budget = patterns.Budget()
-    while len(found) < limit:
-        before = dict(search.positions)
-        lines = await desk.read(search.take, CHUNK)
-        matches = await pool.search(pattern, [line.text for line in lines], budget.left)
-        room = limit - len(found)
-        found += [lines[number] for number in matches[:room]]
-        if len(matches) > room:
-            read = lines[: matches[room - 1] + 1]
-            search.positions = before | {line.output.key: line.end for line in read}
-            search.is_done = False
-        if search.is_spent:
-            break
+    try:
+        while len(found) < limit and budget.left > 0 and search.scanned < MOST_SCANNED:
+            if search.is_done:
+                break
+            room = limit - len(found)
+            answer = await pool.scan(pattern, search.question(room, budget.left))
+            found += await desk.read(search.take, answer, room)
+    finally:
+        search.close()
     return found
 
 

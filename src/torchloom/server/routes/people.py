@@ -1,5 +1,7 @@
 """Users, tokens, links, and the way in."""
 
+import contextlib
+import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -8,13 +10,14 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from torchloom.errors import LoomError
-from torchloom.server.attempts import Attempts
-from torchloom.server.auth import COOKIE, Identities, Who
-from torchloom.server.desk import DeskDep
+from torchloom.server.attempts import Attempts, claim_of
+from torchloom.server.auth import Identities, Who
+from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.login_page import login_page
 from torchloom.server.models import Answer, Key, Request
 from torchloom.server.paging import Page
 from torchloom.server.problems import ApiProblem, declared
+from torchloom.server.sessions import cookie_name, cookies_of, proof_of
 from torchloom.weaver.people import COOKIE_LIFE, LONGEST_LIFE
 
 _PROBLEMS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 500, 503)
@@ -108,7 +111,10 @@ class LoginRequest(Request):
 
 
 class Welcome(Answer):
-    """Who came in; `token` is there when one was asked for instead of a cookie."""
+    """Who came in, and a secret: `token` where one was asked for, else `session`.
+
+    `session` is the second secret beside the cookie; every request of the browser has both.
+    """
 
     user: str
     role: Role
@@ -116,6 +122,7 @@ class Welcome(Answer):
     kind: Literal["token", "cookie"]
     expires_at: str | None
     token: str | None = None
+    session: str | None = None
 
 
 class Me(Answer):
@@ -198,9 +205,11 @@ async def add_link(
 async def login(
     desk: DeskDep, wanted: LoginRequest, request: HttpRequest, response: Response, key: Key = None
 ) -> dict[str, Any]:
-    """Exchange the code of a link for a cookie, or for a token; a code is good once."""
+    """Exchange the code of a link for a browser's session, or for a token; a code is good once."""
     address, attempts = _address(request), _attempts(request)
-    attempts.check(address)
+    claim = await desk.read(claim_of, desk.store.state, wanted.code, time.time())
+    if not claim.is_good:
+        attempts.check(address, claim.account)
     label = wanted.label or ("browser" if wanted.kind == "cookie" else "login")
     try:
         found: dict[str, Any] = await desk.link.ask(
@@ -208,11 +217,12 @@ async def login(
         )
     except LoomError as error:
         if error.code in _REFUSED:
-            attempts.failed(address)
+            attempts.failed(address, claim.account)
         raise
     response.headers.update(_NO_STORE)
     if wanted.kind == "token":
         return found
+    await _end_session(desk, request)
     _set_cookie(request, response, found.pop("token"))
     return found
 
@@ -223,7 +233,7 @@ async def logout(desk: DeskDep, who: Who, request: HttpRequest, key: Key = None)
     await desk.link.ask("token_revoke", id=who.token, author=who.user)
     _identities(request).forget()
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(cookie_name(request.scope), path="/", httponly=True, samesite="strict")
     return response
 
 
@@ -252,7 +262,7 @@ async def log_in_by_link(request: HttpRequest) -> Response:
 
 def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
     response.set_cookie(
-        COOKIE,
+        cookie_name(request.scope),
         secret,
         max_age=int(COOKIE_LIFE),
         path="/",
@@ -260,6 +270,16 @@ def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
         samesite="strict",
         secure=bool(request.app.state.tls),
     )
+
+
+async def _end_session(desk: Desk, request: HttpRequest) -> None:
+    """End the session that this browser had, which the new one replaces."""
+    scope, identities = request.scope, _identities(request)
+    with contextlib.suppress(LoomError):  # else it runs out by itself; the link is used already
+        found = await identities.session(cookies_of(scope), proof_of(scope))
+        if found is not None:
+            await desk.link.ask("token_revoke", id=found.token, author=found.user)
+            identities.forget()
 
 
 def _identities(request: HttpRequest) -> Identities:

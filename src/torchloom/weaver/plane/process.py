@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchloom import settings
+from torchloom.bus import subjects
 from torchloom.client import calls, places, served
 from torchloom.client import plane as client
 from torchloom.errors import Failure, LoomError, UserError, shorten
@@ -23,7 +24,13 @@ from torchloom.weaver.plane import broker, discovery, idle, parts
 from torchloom.weaver.plane.control import Answer, Control, complaint
 from torchloom.weaver.plane.credentials import WEAVER, Credentials, write_secret
 from torchloom.weaver.plane.frontage import Frontage
-from torchloom.weaver.plane.supervise import Child, Part, Supervisor
+from torchloom.weaver.plane.supervise import (
+    LOG_INTERVAL,
+    Child,
+    Part,
+    Supervisor,
+    bound_log,
+)
 from torchloom.weaver.plane.wishes import Wishes
 
 _log = logging.getLogger(__name__)
@@ -31,6 +38,7 @@ Report = Callable[[Mapping[str, Any]], None]
 _MOST_ENDS = 3  # of a part that never answered: it will not
 _UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
+_FOLDER_LOOK = 2.0  # seconds between looks whether the folder of the sockets is there
 _VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
 _OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 
@@ -72,11 +80,14 @@ class Plane:
         self._begun = time.monotonic()
         self._idleness = idle.Idleness(idle.limit(env), self._begun)
         self._next_look = self._begun + self._idleness.interval
+        self._logs_due = self._begun
         self._ready = self._was_up = self._leaving = False
+        self.is_homeless = False  # the folder of its sockets was removed: clients cannot reach it
 
     def run(self, report: Report) -> int:
         """Be the plane. `report` hears once that it is up, or why it is not."""
         control = Control(places.control(), self._selector, self._serve)
+        self._door = places.control().stat().st_ino
         self._waiting.append(report)
         problem: LoomError | None = None
         try:
@@ -146,7 +157,10 @@ class Plane:
 
     def _turn(self) -> None:
         """Wait for whatever comes first, and deal with it."""
-        waits = [self._next_look - time.monotonic()]
+        if time.monotonic() >= self._logs_due:
+            self._bound_logs()
+        waits = [due - time.monotonic() for due in (self._next_look, self._logs_due)]
+        waits.append(_FOLDER_LOOK)
         looks = (self._supervisor.look(), self._frontage.look() if self._was_up else None)
         waits += [again for again in looks if again is not None]
         if not self._ready:
@@ -154,8 +168,22 @@ class Plane:
             waits.append(_WORTH_A_LOOK)
         for key, events in self._selector.select(max(0.0, min(waits))):
             key.data(events)
-        if time.monotonic() >= self._next_look:
+        self._look_for_folder()
+        if time.monotonic() >= self._next_look and not self._leaving:
             self._look_whether_idle()
+
+    def _look_for_folder(self) -> None:
+        """Leave when the folder of the sockets was removed, as an ended login's or job's is.
+
+        The process starts itself anew: clients could not reach it, and no other plane may start.
+        """
+        try:
+            is_there = places.control().stat().st_ino == self._door
+        except OSError:
+            is_there = False
+        if not is_there and not self._leaving:
+            _log.warning("%s was removed; the plane starts anew", self._folder)
+            self.is_homeless = self._leaving = True
 
     def _look_whether_up(self) -> None:
         child = self._supervisor.children.get(WEAVER)
@@ -178,6 +206,11 @@ class Plane:
         told = {name: self.status()[name] for name in ("nats", "url", "host", "pid")}
         with contextlib.suppress(OSError):  # they do without
             served.announce({**told, "authority": str(self._broker.authority)})
+
+    def _bound_logs(self) -> None:
+        self._supervisor.bound_logs()
+        bound_log(places.log())
+        self._logs_due = time.monotonic() + LOG_INTERVAL
 
     def _look_whether_idle(self) -> None:
         now = time.monotonic()
@@ -209,6 +242,8 @@ class Plane:
         """Vouch for the agent of another node; return where it may speak, and by which token."""
         if agent == parts.agent_id():
             raise UserError(f"{agent} is the agent of the plane's own node")
+        if not subjects.job_mark(agent):
+            raise UserError(f"{shorten(agent)} is the name of no job's agent; only such are let in")
         try:
             token = self._keys.vouch_for_agent(agent, key, _VOUCHED)
         except ValueError as error:

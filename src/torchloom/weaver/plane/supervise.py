@@ -15,6 +15,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds before a process is started ag
 _LIVED = 10.0  # seconds after which an end is bad luck, not a fault that will come again
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _MOST_LOG = 4 << 20  # bytes of a log, after which it is put aside
+LOG_INTERVAL = 2.0  # seconds between two looks at the length of logs
+_MOST_OLD = 16 << 20  # bytes that are kept of a log that was put aside
 _TAIL = 4096
 _log = logging.getLogger(__name__)
 
@@ -73,6 +75,11 @@ class Supervisor:
         pending = [child.due for child in self.children.values() if child.due is not None]
         return max(0.0, min(pending) - now) if pending else None
 
+    def bound_logs(self) -> None:
+        """Put aside what is too long of each log, while its process writes."""
+        for child in self.children.values():
+            bound_log(child.part.log)
+
     def end(self, grace: float = _GRACE) -> None:
         """End all, those started last first; come back when they are gone."""
         for child in reversed(self.children.values()):
@@ -107,12 +114,29 @@ class Supervisor:
         _log.warning("%s ended (%s); again in %.1f s", child.part.name, how, child.due - now)
 
 
+def bound_log(path: Path, most: int = _MOST_LOG) -> None:
+    """Move what a log holds to `.old`, replacing that, when it is too long.
+
+    The file stays the same, for processes append to it: it is copied, then emptied. What is
+    written between the two is lost. Where that fails, it is tried again at the next look.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= most:
+            return
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        into = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with path.open("rb") as log, open(into, "wb") as copy:
+            log.seek(max(0, path.stat().st_size - _MOST_OLD))
+            copy.write(log.read(_MOST_OLD))
+            os.truncate(path, 0)
+        partial.replace(path.with_suffix(".old"))
+
+
 def _execute(part: Part) -> int:
     """Execute a part in a session of its own; the kernel ends it with us."""
     part.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):
-        if part.log.stat().st_size > _MOST_LOG:
-            part.log.replace(part.log.with_suffix(".old"))
+    bound_log(part.log)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     log = os.open(part.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:

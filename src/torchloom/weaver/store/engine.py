@@ -1,5 +1,6 @@
 """Connections: SQLite in WAL mode with the durability each file needs, or a schema of Postgres."""
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -30,10 +31,15 @@ def engine_of(place: Place, part: Part) -> sa.Engine:
 
 
 def file_of(folder: Path, part: Part) -> Path:
-    """Return the file of one database, readable by this user only."""
+    """Return the file of one database, readable by this user only.
+
+    One that exists is not opened: to close it would release the locks that this process has on it
+    through SQLite, and the next process that closes its connection would remove the log.
+    """
     prepare(folder)
     path = folder / f"{part}.db"
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     return path
 
 

@@ -1,13 +1,17 @@
 """Bring a database to the schema of this version; one that is newer is left alone."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from torchloom.errors import Failure
 from torchloom.weaver.store.engine import Part
 
-HEADS: dict[Part, str] = {"state": "state_7", "records": "records_3"}
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEADS: dict[Part, str] = {"state": "state_8", "records": "records_3"}
 _FOLDER = Path(__file__).parent / "migrations"
 
 
@@ -16,21 +20,31 @@ class SchemaNewer(Failure):
 
     code = "schema_newer"
 
-    def __init__(self, part: str, found: str) -> None:
+    def __init__(self, part: Part, found: str) -> None:
         super().__init__(
-            f"the {part} database has schema {found!r}, which this torchloom does not know;"
-            " upgrade torchloom, or set LOOM_HOME to another folder"
+            f"the {part} database has schema {found!r}, which this torchloom does not know:"
+            f" it knows schemas up to {HEADS[part]!r}. Nothing was changed. Install the newer"
+            " torchloom that wrote it, or set LOOM_HOME to another folder"
         )
 
 
-def upgrade(engine: sa.Engine, part: Part) -> None:
+def refuse_newer(engine: sa.Engine, part: Part) -> None:
+    """Raise SchemaNewer if a database is newer than this version; nothing is written."""
+    with engine.connect() as connection:
+        found = version_of(connection)
+    if found and _number(found) > _number(HEADS[part]):
+        raise SchemaNewer(part, found)
+
+
+def upgrade(engine: sa.Engine, part: Part, upto: str = "") -> None:
     """Run the migrations that are missing, all or none; two at once wait for each other."""
+    upto = upto or HEADS[part]
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         _claim(connection, part)
         found = version_of(connection)
-        if found == HEADS[part]:
+        if found == upto:
             return
-        _run(connection, part, found)
+        _run(connection, part, found, upto)
 
 
 def version_of(connection: sa.Connection) -> str:
@@ -40,24 +54,42 @@ def version_of(connection: sa.Connection) -> str:
     return connection.scalar(sa.text("SELECT version_num FROM alembic_version")) or ""
 
 
+def _number(revision: str) -> float:
+    """Return which revision this is; one whose name says nothing is none of ours, but later."""
+    number = revision.rpartition("_")[2]
+    return int(number) if number.isdecimal() else float("inf")
+
+
 def _claim(connection: sa.Connection, part: Part) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('torchloom'))"))
         connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {part}"))
 
 
-def _run(connection: sa.Connection, part: Part, found: str) -> None:
+def known_schemas(part: Part) -> set[str]:
+    """Return the schemas that a database of this torchloom has or can be brought from."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(_config(part)).walk_revisions()
+    return {script.revision for script in scripts}
+
+
+def _run(connection: sa.Connection, part: Part, found: str, upto: str) -> None:
     # Imported here: a database that is up to date is opened without it.
     from alembic import command
+
+    if found and found not in known_schemas(part):
+        raise SchemaNewer(part, found)
+    config = _config(part)
+    config.attributes["connection"] = connection
+    command.upgrade(config, upto)
+
+
+def _config(part: Part) -> "Config":
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.set_main_option("version_locations", str(_FOLDER / part))
     config.set_main_option("path_separator", "newline")
-    config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found and found not in known:
-        raise SchemaNewer(part, found)
-    command.upgrade(config, HEADS[part])
+    return config

@@ -17,6 +17,7 @@ from torchloom.unix import make_private
 
 VARIABLE = "LOOM_DATABASE"
 _LASTING = Path("/var/tmp")  # local everywhere, and there after a reboot
+INCOMPLETE = "restore.incomplete"  # there while files are moved: a plane does not start then
 _POSTGRES = ("postgresql", "postgres")
 
 
@@ -44,6 +45,17 @@ class FolderUnsafe(Failure):
         )
 
 
+class RestoreIncomplete(Failure):
+    """A restore was interrupted while it moved files."""
+
+    code = "restore_incomplete"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"a restore into {folder} was interrupted; run `loom restore` again with its file"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A folder with two SQLite files, or a Postgres URL; `note` says why it is not the default."""
@@ -54,8 +66,12 @@ class Place:
 
     @property
     def state(self) -> str:
-        """Return what `state` is called in messages; a URL is shown without its password."""
-        return str(self.folder / "state.db") if self.folder else f"{shown(self.url)} (state)"
+        """Return what `state` is called in messages."""
+        return self.name_of("state")
+
+    def name_of(self, part: str) -> str:
+        """Return what a database is called in messages; a URL is shown without its password."""
+        return str(self.folder / f"{part}.db") if self.folder else f"{shown(self.url)} ({part})"
 
 
 def place_of(
@@ -79,9 +95,10 @@ def place_of(
 def prepare(folder: Path) -> None:
     """Make a folder for the database that only this user can enter."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for each in (folder, folder.parent) if folder.is_relative_to(_LASTING) else (folder,):
-            make_private(each)
+        shared = (_LASTING, Path(tempfile.gettempdir()))
+        if folder.parent.parent in shared:  # else a folder that the user chose
+            make_private(folder.parent)
+        make_private(folder)
     except OSError as error:
         raise FolderUnsafe(folder, error.strerror or str(error)) from error
 

@@ -305,6 +305,7 @@ class Token(Row):
     expires_at: float | None = None
     revoked_at: float | None = None
     key: str = ""  # of the caller, so that asking twice makes one
+    proof: str = ""  # of a session: the hash of its second secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from torchloom.errors import Failure
 from torchloom.weaver.store import state_tables as tables
+from torchloom.weaver.store.backup import REMEDY
 from torchloom.weaver.store.rows import Epoch, Happening, Row
 from torchloom.weaver.store.transaction import Transaction
 
@@ -43,10 +44,14 @@ class StateStore:
         self._open: Transaction | None = None
         self.epoch = 0  # none taken: whoever has none may write, as tests and repairs do
 
-    def take_epoch(self, host: str, pid: int) -> int:
-        """Become the weaver that may write; all before this one may not from now on."""
+    def take_epoch(self, host: str, pid: int, least: int = 0) -> int:
+        """Become the weaver that may write; all before this one may not from now on.
+
+        The epoch is higher than `least`, whatever this database has of earlier ones.
+        """
         with self.together() as transaction:
-            highest: int = transaction.connection.exec_driver_sql(_HIGHEST).scalar() or 0
+            found: int = transaction.connection.exec_driver_sql(_HIGHEST).scalar() or 0
+            highest = max(found, least)
             self.put(Epoch(highest + 1, host, pid, time.time()))
         self.epoch = highest + 1
         return self.epoch
@@ -154,7 +159,9 @@ class StateStore:
             yield
         except sa.exc.DBAPIError as error:
             why = str(error.orig).strip()
-            raise StateLost(f"the state database does not do as asked: {why}") from error
+            if isinstance(error, sa.exc.OperationalError) or self._engine.name != "sqlite":
+                raise StateLost(f"the state database does not do as asked: {why}") from error
+            raise StateLost(f"state.db is damaged ({why}); {REMEDY}") from error
 
 
 def _where(query: Any, table: sa.Table, where: dict[str, Any]) -> Any:

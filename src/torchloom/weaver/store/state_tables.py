@@ -250,6 +250,7 @@ tokens = sa.Table(
     _time("expires_at", nullable=True),
     _time("revoked_at", nullable=True),
     _text("key"),
+    _text("proof"),
     sa.Index("tokens_by_hash", "hash", unique=True),
 )
 links = sa.Table(

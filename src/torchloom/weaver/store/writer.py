@@ -3,15 +3,18 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from torchloom.weaver.store.sheet import Numbered
+from torchloom.weaver.store.snapshot import RecordsLost
 
 __all__ = ["Numbered", "RecordWriter", "Ingest", "Answer"]
 
 Answer: TypeAlias = Callable[[Numbered, int], None]  # called in the writer's thread, after commit
 
+_QUIET = 10.0  # seconds between two lines about what cannot be stored
 TOGETHER = 1024  # batches of one transaction, where so many wait
 _log = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ class RecordWriter:
         self._waiting: queue.SimpleQueue[Numbered | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="record-writer", daemon=True)
         self.failures = 0
+        self.trouble = ""  # why the last ones were not stored; nothing when they were
+        self._logged = -_QUIET
 
     def start(self) -> None:
         self._thread.start()
@@ -72,12 +77,24 @@ class RecordWriter:
     def _store(self, group: list[Numbered]) -> None:
         try:
             upto = self._ingest.write(group)
-        except Exception:  # full disk, server away, poison: drivers share no class of error
+        except RecordsLost as error:
             self.failures += 1
-            _log.exception("%d batches could not be stored; their agents keep them", len(group))
+            self.trouble = str(error)
+            return
+        except Exception as error:  # full disk, server away, poison: drivers share no class
+            self.failures += 1
+            self.trouble = str(error)
+            self._complain(len(group))
             if len(group) > 1:  # one that can never be stored must not hold up the others
                 for batch in group:
                     self._store([batch])
             return
+        self.trouble = ""
         for batch, number in zip(group, upto, strict=True):
             self._answer(batch, number)
+
+    def _complain(self, count: int) -> None:
+        """Log a failure; one that lasts, now and then."""
+        if time.monotonic() - self._logged >= _QUIET:
+            self._logged = time.monotonic()
+            _log.exception("%d batches could not be stored; their agents keep them", count)

@@ -19,6 +19,7 @@ from torchloom.launch.hostfile import index_of
 from torchloom.launch.identity import ProcessId, host_name
 from torchloom.launch.sites import find_site, read_sites
 from torchloom.settings import LOOPBACK, runtime_dir
+from torchloom.unix import make_private
 from torchloom.worker.dist.kinship import launch_key
 from torchloom.worker.dist.place import Place
 from torchloom.worker.dist.store import Store, connect, rendezvous, serve
@@ -125,16 +126,24 @@ def _open_on_free_port(place: Place, timeout: timedelta) -> Store:
 
 
 def _write_note(note: Path, port: int) -> None:
-    note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if note.parent.stat().st_uid != os.getuid():
-        raise Failure(f"{note.parent} belongs to another user; set XDG_RUNTIME_DIR to a folder")
+    _check_private(note.parent)
     partial = note.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps({"port": port, "by": asdict(ProcessId.mine())}))
     partial.replace(note)
 
 
+def _check_private(folder: Path) -> None:
+    try:
+        make_private(folder)
+    except OSError as error:
+        why = error.strerror or str(error)
+        text = f"ranks cannot meet in {folder}: {why}; set XDG_RUNTIME_DIR to a folder of yours"
+        raise Failure(text) from error
+
+
 def _read_note(note: Path, timeout: timedelta) -> int:
     """Return the port of a rank 0 that lives; what a dead one left is waited out."""
+    _check_private(note.parent)
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:

@@ -29,7 +29,7 @@ from torchloom.bus.messages import (
     ToRank,
     Value,
 )
-from torchloom.unix import reachable, received
+from torchloom.unix import reachable, received, same_user
 from torchloom.worker.live.talking import Words
 from torchloom.worker.threadlet.stacks import own_stacks
 
@@ -237,6 +237,8 @@ class Link:
         try:
             with reachable(Path(self._address)) as address:
                 agent.connect(address)
+            if not same_user(agent):
+                raise PermissionError("another user listens there")
             self._introduced = True  # from here on a change is told anew
             self.words.connected()
             agent.sendall(frame(self._register()))  # before all else, word for word

@@ -10,19 +10,18 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from torchloom import settings
+from torchloom.launch import shared_memory
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.identity import host_name
-from torchloom.launch.sockets import UPLINK
+from torchloom.launch.sockets import UPLINK, socket_path
+from torchloom.unix import is_private, make_private
 from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
 
 NO_ID = "none"  # torchrun's, where nobody gave one
-_SHARED_MEMORY = Path("/dev/shm")
-_PAGE_SIZE = 4096
 
 Env = Mapping[str, str]
 
@@ -97,18 +96,23 @@ def _launch(env: Env, world: World) -> str:
 
 
 def _folder(job: str) -> Path:
-    """Return the job's folder in memory; the last rank that leaves removes it."""
-    base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    folder = base / f"loom_{job}-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-        raise PermissionError(f"{folder} is not ours")
-    return folder
+    """Return the job's folder in memory; the last rank that leaves removes it.
+
+    Where another user took that name, all ranks find the same one among our sockets.
+    """
+    folder = shared_memory.base() / f"loom_{job}-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if is_private(folder):
+        return folder
+    own = socket_path(folder.name)
+    make_private(own)
+    return own
 
 
 def _page(folder: Path, rank: int) -> str:
     page = folder / f"page-{rank}"
-    page.write_bytes(bytes(_PAGE_SIZE))
+    page.write_bytes(bytes(shared_memory.PAGE_SIZE))
     page.chmod(0o600)
     atexit.register(_leave, page, os.getpid())
     return str(page)

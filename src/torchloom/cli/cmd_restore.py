@@ -1,0 +1,93 @@
+"""`loom restore`: put a backup in the place of this plane's databases and keys; or salvage them."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from torchloom import settings
+from torchloom.cli.command import LoomCommand
+from torchloom.cli.output import echo, echo_json, say
+from torchloom.errors import UserError
+
+
+class PlaneRuns(UserError):
+    """Databases are not exchanged under a plane that runs."""
+
+    code = "plane_runs"
+
+    def __init__(self) -> None:
+        super().__init__("a plane runs on these databases; `loom down` first, jobs run on")
+
+
+@click.command("restore", cls=LoomCommand)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--salvage", is_flag=True, help="Make damaged databases anew from what is readable.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(file: Path | None, salvage: bool, as_json: bool) -> None:
+    """Bring back a backup; what it replaces is kept aside.
+
+    The plane must be down. Jobs that run are found again by the next one. With --salvage no file
+    is needed: rows that can still be read of a damaged database go into a new one.
+    """
+    if salvage == (file is not None):
+        raise UserError("name the backup to restore, or write --salvage without a file")
+    with _alone(settings.loom_home() / "plane"):
+        if file is None:
+            _salvage(as_json)
+        else:
+            _restore(file.absolute(), as_json)
+
+
+def _restore(file: Path, as_json: bool) -> None:
+    from torchloom.weaver.store.place import place_of
+    from torchloom.weaver.store.restoration import restore
+
+    home = settings.loom_home()
+    done = restore(file, place_of(home, settings.environment()), home)
+    manifest = done.manifest
+    if as_json:
+        replaced = str(done.replaced) if done.replaced else None
+        echo_json({"file": str(file), "home": str(home), "replaced": replaced, **asdict(manifest)})
+        return
+    echo(f"restored what {manifest.host} had at {manifest.made_at}, torchloom {manifest.torchloom}")
+    if done.replaced:
+        echo(f"what was here is in {done.replaced}")
+    say("`loom up` starts the plane on it")
+
+
+def _salvage(as_json: bool) -> None:
+    from torchloom.weaver.store.place import place_of
+    from torchloom.weaver.store.restoration import salvage
+
+    home = settings.loom_home()
+    found = salvage(place_of(home, settings.environment()), home)
+    if as_json:
+        echo_json([{**asdict(one), "replaced": str(one.replaced)} for one in found])
+        return
+    for one in found:
+        echo(f"{one.name} ({one.why}): {sum(one.rows.values())} rows were read, {one.by}")
+        echo(f"the damaged file is in {one.replaced}")
+    if not found:
+        echo("no database here is damaged")
+
+
+@contextlib.contextmanager
+def _alone(plane: Path) -> Iterator[None]:
+    """Keep planes of this state folder from starting; refuse where one runs, on whatever host."""
+    from torchloom.client.plane import find
+    from torchloom.unix import make_private
+    from torchloom.weaver.plane import lock
+
+    make_private(plane)
+    with contextlib.ExitStack() as held:
+        for path in {plane / f"{os.uname().nodename}.lock", *plane.glob("*.lock")}:
+            with contextlib.suppress(OSError):  # a file system without locks: `find` decides
+                if not held.enter_context(lock.hold(path)):
+                    raise PlaneRuns
+        if find() is not None:
+            raise PlaneRuns
+        yield
