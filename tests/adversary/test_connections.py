@@ -1,0 +1,452 @@
+"""Strangers at the HTTP port: what they send is counted and timed before it is kept."""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from torchloom.server.connections import (
+    ConnectionLimits,
+    Connections,
+    Visit,
+    counted_address,
+)
+
+from ..control import evidence
+from ..living import until
+from .limited import PATIENCE, Limited, read_all, request, serving
+
+pytestmark = pytest.mark.process
+MIB = 1 << 20
+STALL = 1.0  # seconds; a server without limits stalls for three seconds to minutes
+UPGRADE = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Limited]:
+    """Give a server with the limits that it has in use."""
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Limited]:
+    """Give a server that waits for nobody, and keeps few connections."""
+    seconds = {"head_seconds": 0.6, "body_seconds": 0.6, "idle_seconds": 0.6, "stall_seconds": 0.6}
+    with serving(**seconds, waiting=20, of_peer=60, total=60) as started:
+        yield started
+
+
+def send(channel: socket.socket, *parts: bytes) -> bytes:
+    """Send until the server does not take more; return what it said."""
+    with contextlib.suppress(OSError):
+        for part in parts:
+            channel.sendall(part)
+    return read_all(channel)
+
+
+def upgraded(limited: Limited) -> socket.socket:
+    """Return a WebSocket that was accepted."""
+    channel = limited.connect()
+    channel.sendall(request("/", *UPGRADE))
+    assert channel.recv(4096).startswith(b"HTTP/1.1 101 ")
+    return channel
+
+
+def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
+    """Return a frame of a client, with a mask of zeros."""
+    return bytes((0x80 * fin | opcode, 0x80 | len(content), 0, 0, 0, 0)) + content
+
+
+class Normal:
+    """A second client that asks all the time: how long was its longest wait."""
+
+    def __init__(self, limited: Limited) -> None:
+        self._limited, self.longest, self.answers = limited, 0.0, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            assert self._limited.ask().endswith(b"here")
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.answers += 1
+
+    def __enter__(self) -> "Normal":
+        self._thread.start()
+        until(lambda: self.answers, PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(PATIENCE)
+        assert self.longest < STALL
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: ", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", 431),
+        (b"GET /", 414),
+    ],
+)
+def test_a_head_without_end_is_refused_and_costs_nothing(
+    server: Limited, head: bytes, status: int
+) -> None:
+    part = b"a" * MIB if not head.endswith(b"\r\n") else b"a: b\r\n" * (MIB // 6)
+    server.lag()
+    before = server.resident()
+
+    with Normal(server), server.connect() as channel:
+        said = send(channel, head, *[part] * 40)
+
+    assert said.startswith(b"HTTP/1.1 %d " % status), said[:100]
+    assert json.loads(said.rpartition(b"\r\n\r\n")[2])["remedy"]
+    assert server.lag() < STALL
+    assert server.resident() - before < 20 * MIB
+
+
+def test_a_head_as_large_as_it_may_be_is_read(server: Limited) -> None:
+    headers = [f"X-{number}: {'a' * 200}" for number in range(90)]
+
+    with server.connect() as channel:
+        said = send(channel, request(f"/?cursor={'q' * 64_000}", *headers, "Connection: close"))
+
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [f"X-{number}: a" for number in range(101)],
+        [f"X: {'a' * 9000}"],
+        [f"X-{number}: {'a' * 4000}" for number in range(30)],
+    ],
+)
+def test_an_upgrade_has_the_limits_of_a_request(server: Limited, headers: list[str]) -> None:
+    with server.connect() as channel:
+        said = send(channel, request("/", *UPGRADE, *headers))
+
+    assert said.startswith(b"HTTP/1.1 431 ")
+
+
+def test_an_upgrade_with_a_long_url_is_refused(server: Limited) -> None:
+    with server.connect() as channel:
+        said = send(channel, request(f"/?after={'c' * 9000}", *UPGRADE))
+
+    assert said.startswith(b"HTTP/1.1 414 ")
+
+
+@pytest.mark.parametrize(
+    ("start", "drip", "status"),
+    [
+        (b"", b"", b""),
+        (b"GET / HTTP/1.1\r\nX: ", b"a", b"HTTP/1.1 408 "),
+        (b"", b"\r\n", b"HTTP/1.1 408 "),
+        (request("/"), b"\r\n", b"HTTP/1.1 200 "),
+        (request("/body", "Content-Length: 9000", method="POST"), b"a", b"HTTP/1.1 408 "),
+        (
+            request("/body", "Transfer-Encoding: chunked", method="POST"),
+            b"1\r\na\r\n",
+            b"HTTP/1.1 408 ",
+        ),
+        (request("/", "Content-Length: 9000", method="POST"), b"a", b"HTTP/1.1 200 "),
+    ],
+)
+def test_a_client_that_drips_is_ended(
+    hasty: Limited, start: bytes, drip: bytes, status: bytes
+) -> None:
+    with hasty.connect() as channel, contextlib.suppress(ConnectionError):
+        channel.sendall(start)
+        channel.settimeout(0.05)
+        said, ended = b"", time.monotonic() + PATIENCE
+        while time.monotonic() < ended:
+            with contextlib.suppress(TimeoutError):
+                if not (more := channel.recv(4096)):
+                    break
+                said += more
+            channel.sendall(drip)
+        assert time.monotonic() < ended
+
+    assert said.startswith(status)
+
+
+def test_half_open_requests_make_room_for_others(hasty: Limited) -> None:
+    with contextlib.ExitStack() as stack:
+        websocket = stack.enter_context(upgraded(hasty))
+        slow = stack.enter_context(hasty.connect())
+        slow.sendall(request("/slow", "Connection: close"))
+        for _ in range(200):
+            channel = stack.enter_context(hasty.connect())
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(b"GET / HTTP/1.1\r\n")
+        answered = hasty.ask()
+        until(lambda: hasty.sockets() < 40, PATIENCE)
+        websocket.sendall(frame(1, b"still here"))
+
+        assert answered.endswith(b"here")
+        assert websocket.recv(100).endswith(b"still here")
+        assert read_all(slow).endswith(b"here")
+
+
+def test_twelve_hundred_half_open_requests_are_gone_in_the_end(hasty: Limited) -> None:
+    before = hasty.resident()
+    with contextlib.ExitStack() as stack:
+        for _ in range(1200):
+            channel = stack.enter_context(hasty.connect())
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(b"POST /body HTTP/1.1\r\nHost: x\r\n")
+
+        until(lambda: hasty.sockets() < 10, PATIENCE)
+
+        assert hasty.ask().endswith(b"here")
+        assert hasty.resident() - before < 20 * MIB
+
+
+@pytest.mark.soak
+def test_how_long_a_stranger_holds_up_the_event_loop(server: Limited) -> None:
+    line, lines = b"a" * MIB, b"a: b\r\n" * (MIB // 6)
+    attacks = {
+        "a header of 400 MiB": [b"GET / HTTP/1.1\r\nHost: x\r\nX: ", *[line] * 400],
+        "headers of 400 MiB": [b"GET / HTTP/1.1\r\nHost: x\r\n", *[lines] * 400],
+        "a URL of 400 MiB": [b"GET /", *[line] * 400],
+    }
+    samples = []
+    for name in [*attacks, "1,200 half-open requests"] * 10:
+        before = server.resident()
+        server.lag()
+        with Normal(server) as normal, contextlib.ExitStack() as stack:
+            if name in attacks:
+                send(stack.enter_context(server.connect()), *attacks[name])
+            for _ in range(0 if name in attacks else 1200):
+                channel = stack.enter_context(server.connect())
+                with contextlib.suppress(ConnectionError):
+                    channel.sendall(b"POST /body HTTP/1.1\r\nHost: x\r\n")
+            lag = server.lag()
+        grown = (server.resident() - before) / MIB
+        longest = normal.longest * 1000
+        found = {"loop_ms": lag * 1000, "other_client_ms": longest, "grown_mib": grown}
+        samples.append({"attack": name} | {key: round(value, 3) for key, value in found.items()})
+
+    evidence.write("adversary-strangers", samples, promised_ms=50.0)
+
+    assert max(sample["loop_ms"] for sample in samples) <= 50.0
+
+
+def test_websockets_of_one_address_leave_room_for_others() -> None:
+    with serving(waiting=5, of_peer=10, total=20) as limited, contextlib.ExitStack() as stack:
+        for _ in range(9):
+            stack.enter_context(upgraded(limited))
+
+        assert limited.ask().endswith(b"here")
+
+        stack.enter_context(upgraded(limited))
+        with limited.connect() as channel:
+            assert send(channel, request()) == b""
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"1;" + b"e" * 60_000 + b"\r\na\r\n",  # an extension of a chunk
+        b"1\r\na\r\n" * 10_000,
+        b"0\r\n" + b"X: a\r\n" * 10_000,  # trailers
+        b"0\r\nX: " + b"a" * 60_000,
+    ],
+)
+def test_what_is_around_chunks_is_limited(server: Limited, part: bytes) -> None:
+    head = request("/body", "Transfer-Encoding: chunked", method="POST")
+    server.lag()
+
+    with Normal(server), server.connect() as channel:
+        said = send(channel, head, *[part] * 100)
+
+    assert said.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+    assert server.lag() < STALL
+
+
+def test_a_trailer_does_not_become_a_header(server: Limited) -> None:
+    head = request("/headers", "Transfer-Encoding: chunked", "Connection: close", method="POST")
+
+    with server.connect() as channel:
+        said = send(channel, head + b"1\r\na\r\n0\r\nAuthorization: Bearer x\r\n\r\n")
+
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert b"authorization" not in said
+
+
+def test_a_body_that_goes_on_behind_its_response_is_ended(server: Limited) -> None:
+    head = request("/", f"Content-Length: {10_000 * MIB}", method="POST")
+
+    with Normal(server), server.connect() as channel:
+        said = send(channel, head, *[b"a" * MIB] * 100)
+
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
+def test_some_requests_ahead_are_answered_in_order_and_many_are_refused(server: Limited) -> None:
+    paths = ["/", "/body", "/", "/headers", "/"]
+    server.lag()
+    with server.connect() as channel:
+        said = send(channel, *map(request, paths), request("/", "Connection: close"))
+
+    assert said.count(b"HTTP/1.1 200 ") == len(paths) + 1
+
+    before = server.resident()
+    with Normal(server), server.connect() as channel:
+        said = send(channel, *[request() * 5000] * 100)
+
+    assert said.count(b"HTTP/1.1") <= ConnectionLimits().pipelined + 1
+    assert server.lag() < STALL
+    assert server.resident() - before < 20 * MIB
+
+
+def test_a_client_that_does_not_read_its_response_is_ended(hasty: Limited) -> None:
+    before = hasty.resident()
+    with hasty.connect() as channel:
+        channel.sendall(request("/large"))
+
+        until(lambda: hasty.resident() > before + 30 * MIB, PATIENCE)
+        until(lambda: hasty.resident() < before + 30 * MIB, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [frame(9, b"p" * 100) * 2000, frame(1, b"m") * 20_000, frame(0, fin=False) * 20_000],
+    ids=["pings", "messages", "fragments"],
+)
+def test_a_websocket_that_sends_and_does_not_read_stalls_nobody(
+    server: Limited, part: bytes
+) -> None:
+    server.lag()
+    before = server.resident()
+    with Normal(server), upgraded(server) as channel:
+        channel.settimeout(0.5)
+        with contextlib.suppress(OSError):  # it is dropped, or nothing more is taken of it
+            channel.sendall(frame(1, b"begin", fin=False) if b"\x00\x80" in part[:2] else b"")
+            for _ in range(400):
+                channel.sendall(part)
+
+    assert server.lag() < STALL
+    assert server.resident() - before < 20 * MIB
+
+
+def test_a_websocket_that_sends_before_it_is_let_in_is_ended(server: Limited) -> None:
+    sockets = server.sockets()
+    with server.connect() as channel:
+        channel.sendall(request("/slow", *UPGRADE))
+        until(lambda: server.sockets() > sockets, PATIENCE)
+
+        assert send(channel, *[frame(9)] * 1000) == b""
+
+
+def test_garbage_is_refused_and_the_next_one_is_served(server: Limited) -> None:
+    for garbage in (
+        b"\x16\x03\x01\x02\x00\x01" * 100,
+        b"\x00" * 100,
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2",
+    ):
+        with server.connect() as channel:
+            channel.sendall(garbage + b"\r\n\r\n")
+            channel.shutdown(socket.SHUT_WR)
+            assert read_all(channel).startswith(b"HTTP/1.1 400 ")
+
+    assert server.ask().endswith(b"here")
+
+
+class Line:
+    """A transport as far as the table of connections needs one."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.aborted, self.unread = address, False, 0
+
+    def get_extra_info(self, _: str) -> Any:
+        return (self.address, 1)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def arrive(table: Connections, address: str) -> tuple[Visit, Line]:
+    line: Any = Line(address)
+    visit = Visit(table, line, line.abort)
+    assert table.arrive(visit, 10.0)
+    return visit, line
+
+
+def test_the_connection_that_has_waited_longest_is_evicted() -> None:
+    table = Connections(ConnectionLimits(waiting=2), lambda: 0.0)
+    served, first, second = (arrive(table, "10.0.0.1") for _ in range(3))
+    other = arrive(table, "10.0.0.2")
+    assert served[1].aborted
+
+    first[0].serve()
+    third = arrive(table, "10.0.0.1")
+    second[0].wait(10.0)
+    arrive(table, "10.0.0.1")
+
+    lines = [line for _, line in (first, second, third, other)]
+    assert [line.aborted for line in lines] == [False, False, True, False]
+
+
+def test_a_full_table_evicts_from_the_address_that_has_most() -> None:
+    table = Connections(ConnectionLimits(waiting=9, total=4), lambda: 0.0)
+    many = [arrive(table, "10.0.0.1") for _ in range(3)]
+    one = arrive(table, "10.0.0.2")
+
+    arrive(table, "10.0.0.3")
+
+    assert [line.aborted for _, line in (*many, one)] == [True, False, False, False]
+
+
+def test_a_client_that_reads_slowly_has_time_and_one_that_does_not_has_none() -> None:
+    clock = [0.0]
+    table = Connections(ConnectionLimits(stall_seconds=30), lambda: clock[-1])
+    (slow, reader), (stuck, line) = arrive(table, "10.0.0.1"), arrive(table, "10.0.0.1")
+    for visit, each in ((slow, reader), (stuck, line)):
+        visit.serve()
+        each.unread = 1000
+        visit.stall()
+
+    for now in (20.0, 40.0, 60.0):
+        clock.append(now)
+        reader.unread -= 1
+        table.sweep()
+
+    assert (reader.aborted, line.aborted) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_addresses_of_one_network_of_ipv6_count_as_one(host: str, counted: str) -> None:
+    assert counted_address(host) == counted

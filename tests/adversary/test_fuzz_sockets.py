@@ -1,0 +1,275 @@
+"""Whatever is sent to a plane's unix sockets, bus and pages: it is refused, and no part ends.
+
+The plane is one of `loom up`, with a job that trains nothing. The bus is spoken to with the
+credentials of its own agent, so that everything a broken agent could send arrives at the weaver.
+"""
+
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from torchloom.bus import subjects
+from torchloom.bus.codec import encode
+from torchloom.bus.messages import VERSION, Head
+from torchloom.bus.page import Page
+from torchloom.client import places
+from torchloom.client import plane as door
+from torchloom.unix import HEADER
+
+from ..control import absurd
+from ..control.conftest import database, place, plane
+from ..control.steering import PATIENCE, Plane, loom
+from ..living import processes_of, until
+from . import fuzzing
+from .fuzzing import Dice, Fuzz, Watched
+
+__all__ = ["database", "place", "plane"]
+
+pytestmark = pytest.mark.process
+AGENT = os.uname().nodename
+_SILENCE = 20.0  # seconds in which a part closes a connection whose client has said all
+_IDLE = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(3600)\n"
+
+
+@dataclass
+class Target:
+    """A plane with a job, each of whose processes is to live on."""
+
+    plane: Plane
+    job: str
+    watched: list[Watched]
+
+    def fuzz(self, target: str, seconds: float) -> Fuzz:
+        logs = Path(os.environ["LOOM_HOME"], "plane", "logs").glob("*.log")
+        return Fuzz(target, seconds, self.watched, sorted(logs))
+
+    def answers(self) -> None:
+        """Check that the plane and its agent work together, and that the job runs."""
+        assert self.plane.is_whole()
+        shown = door.ask("job", job=self.job)
+        assert shown["state"] == "RUNNING", shown
+
+
+@pytest.fixture(scope="module")
+def target(plane: Plane) -> Iterator[Target]:
+    Path("idle.py").write_text(_IDLE)
+    begun = Path("begun").resolve()
+    job: str = json.loads(loom("run", "-d", "--json", "idle.py", str(begun)))["id"]
+    until(begun.exists, PATIENCE)
+    until(lambda: plane.is_whole() and door.ask("job", job=job)["state"] == "RUNNING", PATIENCE)
+    watched = [Watched(part, plane.pid(part)) for part in ("nats", "weaver", "agent")]
+    found = door.find()
+    assert found is not None
+    watched.append(Watched("plane", found["pid"]))
+    watched += [Watched(f"job {pid}", pid) for pid in sorted(processes_of(job))]
+    yield Target(plane, job, watched)
+    loom("stop", "--now", job)
+    until(lambda: not processes_of(job), PATIENCE)
+
+
+def call(name: str, data: bytes) -> bytes:
+    """Send bytes to a socket of the plane, and return what comes back."""
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.settimeout(_SILENCE)
+        channel.connect(str(places.folder() / name))
+        return fuzzing.exchange(channel, data)
+
+
+def framed(dice: Dice, text: bytes) -> bytes:
+    """Return a message as our sockets take it; now and then its length or descriptors are lies."""
+    length = dice.choice((len(text),) * 6 + (0, len(text) + 1, 2**26, 2**26 + 1, 2**32 - 1))
+    count = dice.choice((0,) * 8 + (1, 65_535))
+    return HEADER.pack(length, count) + text
+
+
+def messages(dice: Dice, samples: list[dict[str, Any]]) -> bytes:
+    """Return some framed messages, almost right ones and others."""
+    match dice.randrange(8):
+        case 0:
+            return dice.garbage()
+        case 1:
+            return framed(dice, b"[" * dice.choice((10, 100_000)))
+        case 2:
+            return dice.mutated([HEADER.pack(0, 0) + json.dumps(one).encode() for one in samples])
+        case _:
+            some = [dice.choice(samples) for _ in range(dice.randint(1, 4))]
+            return b"".join(framed(dice, dice.json(one)) for one in some)
+
+
+OF_A_JOB = (
+    *("job", "ranks", "metrics", "events", "knobs", "audit", "set", "undo", "stop", "checkpoint"),
+    *("digest", "pause", "resume", "cancel", "resize", "stacks", "checkpoints", "experiment"),
+    *("compare", "curves", "checkpoint_remove", "checkpoint_verified", "remove"),
+)
+ALONE = (
+    *("status", "jobs", "devices", "device_event", "device_outlook", "users", "user_put", "tokens"),
+    *("token_add", "token_revoke", "link_add", "link_use", "submit", "queue", "cluster", "quota"),
+    *("quotas", "retain", "retention", "experiments", "watch"),
+)
+
+
+def test_the_fuzzer_asks_only_what_the_weaver_knows(target: Target) -> None:
+    names = [name for name in (*OF_A_JOB, *ALONE) if name != "watch"]
+
+    assert [name for name in names if b"no question" in asked(name)] == []
+    assert b"no question" in asked("watchers")
+
+
+def asked(name: str) -> bytes:
+    text = json.dumps({"ask": name, "version": 1, "job": "none"}).encode()
+    return call("weaver.sock", HEADER.pack(len(text), 0) + text)
+
+
+@fuzzing.short_and_long
+def test_questions_of_any_bytes_at_the_weavers_door_end_no_part_of_the_plane(
+    target: Target, seconds: float
+) -> None:
+    facts = {"version": 1, "wait": 0.01, "author": "mallory", "limit": 5, "after": {}, "id": "c"}
+    of_job = {"job": "none", "values": {"lr": 0.1}, "step": 3, "ranks": [0], "names": ["loss"]}
+    people = {"user": "eve", "role": "viewer", "label": "x", "code": "x", "seconds": 5, "key": "k"}
+    samples = [{"ask": name, **facts, **of_job} for name in OF_A_JOB]
+    samples += [{"ask": name, **facts, **people, "spec": {"name": 5}} for name in ALONE]
+
+    target.fuzz("weaver.sock", seconds).run(
+        lambda dice: no_bug(call("weaver.sock", messages(dice, samples))), target.answers
+    )
+
+
+def no_bug(heard: bytes) -> None:
+    assert b"the weaver failed" not in heard, heard[-2000:]
+
+
+@fuzzing.short_and_long
+def test_questions_of_any_bytes_at_the_planes_socket_end_no_part_of_it(
+    target: Target, seconds: float
+) -> None:
+    samples: list[dict[str, Any]] = [
+        {"ask": "status", "version": 1},
+        {"ask": "admit", "version": 1, "agent": "n2-job", "key": "U" + "A" * 55},
+        {"ask": "ready", "version": 1, "only": "", "pinned": True},
+    ]
+
+    def attempt(dice: Dice) -> None:
+        call("plane.sock", messages(dice, samples))
+
+    target.fuzz("plane.sock", seconds).run(attempt, target.answers)
+
+
+@fuzzing.short_and_long
+def test_messages_of_any_bytes_at_a_launch_process_socket_end_neither_it_nor_its_job(
+    target: Target, seconds: float
+) -> None:
+    samples: list[dict[str, Any]] = [
+        {"say": "ask"},
+        {"say": "proof", "proof": "x"},
+        {"say": "plane", "node": "n2", "key": "U" + "A" * 55, "challenge": "c"},
+        {"say": "exited", "ranks": [{"key": ["trainer", 0], "code": 1}]},
+        {"say": "hello", "host": 5},  # a whole one would take the job over
+    ]
+
+    def attempt(dice: Dice) -> None:
+        call(f"../{target.job}.launch", messages(dice, samples))
+
+    target.fuzz("launch.sock", seconds).run(attempt, target.answers)
+
+
+def own_head(life: str) -> Head:
+    """Return how this process speaks for itself: nobody launched it."""
+    return Head(VERSION, f"local-{os.getpid()}", 0, 0, life)
+
+
+@fuzzing.short_and_long
+def test_messages_of_any_bytes_at_the_agents_socket_end_no_part_of_the_plane(
+    target: Target, seconds: float
+) -> None:
+    head = own_head("fuzz")
+    said = [encode(one) for one in absurd.records(head)]
+    hello = absurd.framed(encode(absurd.register(head)))
+
+    def attempt(dice: Dice) -> None:
+        lengths = (None,) * 8 + (0, 1, 2**20 + 1, 2**32 - 1)
+        some = [dice.mutated(said) for _ in range(dice.randint(0, 12))]
+        data = b"".join(absurd.framed(one, dice.choice(lengths)) for one in some)
+        call("agent.sock", hello * (dice.random() < 0.7) + (data or dice.garbage()))
+
+    target.fuzz("agent.sock", seconds).run(attempt, target.answers)
+
+
+@fuzzing.short_and_long
+def test_a_progress_page_of_any_bytes_ends_no_part_of_the_plane(
+    target: Target, seconds: float, tmp_path: Path
+) -> None:
+    path, random_step = tmp_path / "page", random.Random(1)
+    Page.open(path).close()
+    whole, head = path.read_bytes(), own_head("paged")
+    hello = absurd.framed(encode(absurd.register(head, page=str(path))))
+
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(str(places.folder() / "agent.sock"))
+        channel.sendall(hello)  # the agent reads the page for as long as this is open
+
+        def attempt(dice: Dice) -> None:
+            match dice.randrange(5):
+                case 0:
+                    data = dice.randbytes(dice.randrange(8192))
+                case 1:
+                    data = b""
+                case 2:
+                    words = [dice.getrandbits(64) for _ in range(5)]
+                    data = whole[:12] + struct.pack("<I5Q", random_step.randrange(9), *words)
+                case _:
+                    data = dice.mutated([whole[:64]]) + whole[64:]
+            path.write_bytes(data)
+            if dice.random() < 0.1:
+                channel.sendall(absurd.framed(encode(dice.choice(absurd.records(head)))))
+
+        target.fuzz("page", seconds).run(attempt, target.answers)
+
+
+@fuzzing.short_and_long
+def test_payloads_of_any_bytes_on_an_agents_subjects_end_no_part_of_the_plane(
+    target: Target, seconds: float
+) -> None:
+    found, heads = door.find(), [Head(VERSION, "fuzzed", 1, 0, "l8"), own_head("l9")]
+    assert found is not None
+    creds = Path(os.environ["LOOM_HOME"], "plane", "keys", "agents", f"{AGENT}.creds")
+    whats = ("hello", "beat", "records", "acts", "stacks", "devices", "checkpoints", "none", "down")
+    said = [encode(one) for head in heads for _, one in absurd.of_agents("nobody", head)]
+    said += [encode(one) for head in heads for one in absurd.records(head)]
+    refused: list[str] = []
+    loop = asyncio.new_event_loop()
+
+    async def complain(error: Exception) -> None:
+        refused.append(str(error))
+
+    client = loop.run_until_complete(
+        nats.connect(found["nats"], user_credentials=str(creds), error_cb=complain)
+    )
+
+    async def publish(dice: Dice) -> None:
+        for _ in range(10):
+            what = dice.choice(whats)
+            data = dice.garbage() if dice.random() < 0.1 else dice.mutated(said)
+            reply = f"{subjects.inbox(AGENT)}.{what}" if dice.random() < 0.2 else ""
+            await client.publish(f"{subjects.PREFIX}.agent.{AGENT}.{what}", data, reply)
+        await client.flush(_SILENCE)
+
+    def attempt(dice: Dice) -> None:
+        loop.run_until_complete(publish(dice))
+
+    try:
+        target.fuzz("nats", seconds).run(attempt, target.answers)
+    finally:
+        loop.run_until_complete(client.close())
+        loop.close()
+    assert refused == []  # all of it were subjects that an agent may publish on

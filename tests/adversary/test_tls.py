@@ -1,0 +1,167 @@
+"""Strangers at a port that speaks TLS: a handshake has the limits of a request."""
+
+import contextlib
+import json
+import ssl
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchloom.weaver.plane.certificates import certificate
+from torchloom.weaver.plane.nats_server import Certificate
+
+from ..cluster import Cluster
+from ..living import until
+from . import limited
+from .limited import PATIENCE, Limited, read_all, request, serving
+from .test_connections import MIB, UPGRADE, frame, send
+
+pytestmark = pytest.mark.process
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the begin of a client's first message
+ATTACKER = """
+import socket, sys
+address, begin = (sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
+channels = []
+for _ in range(100):
+    channels.append(socket.create_connection(address))
+    try:
+        channels[-1].sendall(begin)
+    except OSError:
+        pass
+print("there", flush=True)
+sys.stdin.read()
+"""
+MAKE = """
+import sys, pathlib
+from torchloom.weaver.plane.certificates import certificate
+made = certificate(pathlib.Path(sys.argv[1]), sys.argv[2])
+print(made.chain, made.key, made.authority)
+"""
+ASK = """
+import ssl, sys, urllib.request
+trust = ssl.create_default_context(cafile=sys.argv[2])
+print(urllib.request.urlopen(sys.argv[1], context=trust, timeout=30).read().decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("authority"), "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def server(shown: Certificate) -> Iterator[Limited]:
+    limits = {"handshake_seconds": 0.6, "head_seconds": 0.6, "waiting": 20}
+    with serving(str(shown.chain), str(shown.key), **limits) as started:
+        yield started
+
+
+def secured(server: Limited, shown: Certificate) -> ssl.SSLSocket:
+    trust = ssl.create_default_context(cafile=shown.authority)
+    return trust.wrap_socket(server.connect(), server_hostname="127.0.0.1")
+
+
+def answers(server: Limited, shown: Certificate) -> bool:
+    with secured(server, shown) as channel:
+        return send(channel, request("/", "Connection: close")).endswith(b"here")
+
+
+@pytest.mark.parametrize(
+    "begin", [request(), b"\x00" * 1000, b"\xff" * 1000, HELLO + b"\x00" * 1000], ids=str
+)
+def test_what_is_no_tls_is_ended_and_the_next_one_is_served(
+    server: Limited, shown: Certificate, begin: bytes
+) -> None:
+    with server.connect() as channel:
+        said = send(channel, begin)
+
+    assert b"HTTP" not in said
+    assert answers(server, shown)
+
+
+def test_old_versions_of_tls_are_refused(server: Limited, shown: Certificate) -> None:
+    found = {}
+    for version in (ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        trust = ssl.create_default_context(cafile=shown.authority)
+        trust.set_ciphers("ALL:@SECLEVEL=0")  # whatever this machine's OpenSSL thinks of it
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that it is old is the point
+            trust.minimum_version = trust.maximum_version = version
+        try:
+            with trust.wrap_socket(server.connect(), server_hostname="127.0.0.1") as channel:
+                found[version.name] = channel.version()
+        except ssl.SSLError as error:
+            found[version.name] = error.reason
+
+    assert found["TLSv1_1"] not in ("TLSv1.1", None)
+    assert (found["TLSv1_2"], found["TLSv1_3"]) == ("TLSv1.2", "TLSv1.3")
+
+
+@pytest.mark.parametrize("begin", [b"", HELLO])
+def test_a_handshake_that_does_not_end_is_ended(
+    server: Limited, shown: Certificate, begin: bytes
+) -> None:
+    with server.connect() as channel:
+        channel.sendall(begin)
+
+        assert read_all(channel) == b""
+
+    until(lambda: server.sockets() < 5, PATIENCE)
+    assert answers(server, shown)
+
+
+def test_unfinished_handshakes_make_room_for_others(server: Limited, shown: Certificate) -> None:
+    with contextlib.ExitStack() as stack:
+        websocket = stack.enter_context(secured(server, shown))
+        websocket.sendall(request("/", *UPGRADE))
+        assert websocket.recv(4096).startswith(b"HTTP/1.1 101 ")
+        for _ in range(200):
+            channel = stack.enter_context(server.connect())
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(HELLO)
+
+        assert answers(server, shown)
+
+        until(lambda: server.sockets() < 10, PATIENCE)
+        websocket.sendall(frame(1, b"still here"))
+        assert websocket.recv(100).endswith(b"still here")
+
+
+def test_behind_a_handshake_the_limits_of_http_hold(server: Limited, shown: Certificate) -> None:
+    before = server.resident()
+    with secured(server, shown) as channel:
+        said = send(channel, b"GET / HTTP/1.1\r\nX: ", *[b"a" * MIB] * 40)
+    with secured(server, shown) as channel:
+        channel.sendall(b"GET / HTTP/1.1\r\n")
+        late = read_all(channel)
+
+    assert said.startswith(b"HTTP/1.1 431 ") or said == b""  # it may end before that is read
+    assert late.startswith(b"HTTP/1.1 408 ")
+    assert server.resident() - before < 20 * MIB
+
+
+def test_a_host_that_holds_its_connections_open_does_not_keep_others_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    make = [sys.executable, "-c", MAKE, str(tmp_path), cluster.addresses["ctl"]]
+    chain, key, authority = cluster.run("ctl", make).stdout.split()
+    limits = json.dumps({"waiting": 20, "total": 40, "of_peer": 30, "handshake_seconds": 60})
+    words = [sys.executable, "-P", str(limited.__file__), limits, chain, key]
+    pipe = subprocess.PIPE
+    served = cluster.popen("ctl", [*words, cluster.addresses["ctl"]], stdout=pipe)
+    assert served.stdout is not None
+    place = [cluster.addresses["ctl"], served.stdout.readline().strip()]
+    attack = [sys.executable, "-c", ATTACKER, *place, HELLO.hex()]
+    attackers = [cluster.popen(name, attack, stdin=pipe, stdout=pipe) for name in ("n1", "n2")]
+    for each in attackers:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "there\n"
+
+    ask = [sys.executable, "-c", ASK, f"https://{place[0]}:{place[1]}/", authority]
+    found = [cluster.run(name, ask) for name in ("n3", "n1")]
+
+    assert [(done.stdout, done.stderr) for done in found] == [("here\n", "")] * 2
