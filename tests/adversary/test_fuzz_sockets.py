@@ -106,6 +106,17 @@ def messages(dice: Dice, samples: list[dict[str, Any]]) -> bytes:
             return b"".join(framed(dice, dice.json(one)) for one in some)
 
 
+def frames(data: bytes) -> Iterator[Any]:
+    """Yield the values of the frames in some bytes, up to the first that is not whole."""
+    while len(data) >= HEADER.size:
+        length, _ = HEADER.unpack_from(data)
+        text, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError):
+            return
+
+
 OF_A_JOB = (
     *("job", "ranks", "metrics", "events", "knobs", "audit", "set", "undo", "stop", "checkpoint"),
     *("digest", "pause", "resume", "cancel", "resize", "stacks", "checkpoints", "experiment"),
@@ -116,6 +127,21 @@ ALONE = (
     *("token_add", "token_revoke", "link_add", "link_use", "submit", "queue", "cluster", "quota"),
     *("quotas", "retain", "retention", "experiments", "watch"),
 )
+ACTS = ("set", "undo", "stop", "checkpoint", "pause", "resume", "cancel", "resize", "remove")
+
+
+def acts_on(job: str, data: bytes) -> bool:
+    """Return whether some bytes are a good order for this job, which then rightly obeys.
+
+    No job at all, `@` and the beginning of an id are names of it, too.
+    """
+    asked = [one for one in frames(data) if isinstance(one, dict) and one.get("ask") in ACTS]
+    return any(name == "@" or job.startswith(name) for name in map(named, asked))
+
+
+def named(question: dict[str, Any]) -> str:
+    name = question.get("job")
+    return name if isinstance(name, str) else ""
 
 
 def test_the_fuzzer_asks_only_what_the_weaver_knows(target: Target) -> None:
@@ -140,9 +166,11 @@ def test_questions_of_any_bytes_at_the_weavers_door_end_no_part_of_the_plane(
     samples = [{"ask": name, **facts, **of_job} for name in OF_A_JOB]
     samples += [{"ask": name, **facts, **people, "spec": {"name": 5}} for name in ALONE]
 
-    target.fuzz("weaver.sock", seconds).run(
-        lambda dice: no_bug(call("weaver.sock", messages(dice, samples))), target.answers
-    )
+    def attempt(dice: Dice) -> None:
+        if not acts_on(target.job, data := messages(dice, samples)):
+            no_bug(call("weaver.sock", data))
+
+    target.fuzz("weaver.sock", seconds).run(attempt, target.answers)
 
 
 def no_bug(heard: bytes) -> None:

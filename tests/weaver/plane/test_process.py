@@ -332,5 +332,6 @@ def test_logs_are_put_aside_while_their_processes_run(planes: Planes, home: Path
 
     until(lambda: all(path.stat().st_size < 1 << 20 for path in paths))
 
-    assert all(path.with_suffix(".old").stat().st_size >= 5 << 20 for path in paths)
+    # a look may come while this test still writes, as soon as there are four
+    assert all(path.with_suffix(".old").stat().st_size >= 4 << 20 for path in paths)
     assert pids() == before

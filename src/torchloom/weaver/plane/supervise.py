@@ -129,8 +129,8 @@ def bound_log(path: Path, most: int = _MOST_LOG) -> None:
         with path.open("rb") as log, open(into, "wb") as copy:
             log.seek(max(0, path.stat().st_size - _MOST_OLD))
             copy.write(log.read(_MOST_OLD))
-            os.truncate(path, 0)
         partial.replace(path.with_suffix(".old"))
+        os.truncate(path, 0)
 
 
 def _execute(part: Part) -> int:
