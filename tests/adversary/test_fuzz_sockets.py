@@ -127,7 +127,10 @@ ALONE = (
     *("token_add", "token_revoke", "link_add", "link_use", "submit", "queue", "cluster", "quota"),
     *("quotas", "retain", "retention", "experiments", "watch"),
 )
-ACTS = ("set", "undo", "stop", "checkpoint", "pause", "resume", "cancel", "resize", "remove")
+ACTS = (  # these change a job, or wait for its ranks
+    *("set", "undo", "stop", "checkpoint", "pause", "resume", "cancel", "resize", "remove"),
+    *("digest", "stacks"),
+)
 
 
 def acts_on(job: str, data: bytes) -> bool:
