@@ -37,6 +37,7 @@ __all__ = ["database", "place", "plane"]
 
 pytestmark = pytest.mark.process
 AGENT = os.uname().nodename
+WAIT = 0.01  # seconds for which questions wait
 _SILENCE = 20.0  # seconds in which a part closes a connection whose client has said all
 _IDLE = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(3600)\n"
 
@@ -136,9 +137,11 @@ ACTS = (  # these change a job, or wait for its ranks
 def acts_on(job: str, data: bytes) -> bool:
     """Return whether some bytes are a good order for this job, which then rightly obeys.
 
-    No job at all, `@` and the beginning of an id are names of it, too.
+    No job at all, `@` and the beginning of an id are names of it, too. A question that asks for
+    a long wait gets it.
     """
-    asked = [one for one in frames(data) if isinstance(one, dict) and one.get("ask") in ACTS]
+    asked = [one for one in frames(data) if isinstance(one, dict)]
+    asked = [one for one in asked if one.get("ask") in ACTS or one.get("wait", 0) not in (0, WAIT)]
     return any(name == "@" or job.startswith(name) for name in map(named, asked))
 
 
@@ -163,7 +166,7 @@ def asked(name: str) -> bytes:
 def test_questions_of_any_bytes_at_the_weavers_door_end_no_part_of_the_plane(
     target: Target, seconds: float
 ) -> None:
-    facts = {"version": 1, "wait": 0.01, "author": "mallory", "limit": 5, "after": {}, "id": "c"}
+    facts = {"version": 1, "wait": WAIT, "author": "mallory", "limit": 5, "after": {}, "id": "c"}
     of_job = {"job": "none", "values": {"lr": 0.1}, "step": 3, "ranks": [0], "names": ["loss"]}
     people = {"user": "eve", "role": "viewer", "label": "x", "code": "x", "seconds": 5, "key": "k"}
     samples = [{"ask": name, **facts, **of_job} for name in OF_A_JOB]
