@@ -1,7 +1,7 @@
 """How soon hostile specs are refused, and jobs taken in, by the plane's HTTP server.
 
 A user's own plane (`loom up`), asked by plain HTTP over one kept connection. Times are taken around
-each request, by whoever asks; every file of `tests/specs/hostile` is sent in each round.
+each request, by whoever asks; every line of `tests/specs/hostile.jsonl` is sent in each round.
 """
 
 import http.client
@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from benchmarks import plane_submit, planes
 from benchmarks.figure import CannotMeasure, Figure, Lab, once, series
 from benchmarks.planes import Plane
+from tests.specs.hostile import read_table
 
-HOSTILE = Path(__file__).resolve().parent.parent / "tests" / "specs" / "hostile"
 KINDS = {".json": "application/json", ".yaml": "application/yaml"}
 ROUNDS = 4
 OWNER = "admin"  # whose token it is
@@ -76,11 +76,10 @@ def line(running: Plane) -> Iterator[Line]:
 def hostile(caller: Line) -> list[float]:
     """Return how long each refusal took."""
     found = []
-    files = [path for path in sorted(HOSTILE.iterdir()) if path.name != "fields.json"]
-    for path in files * ROUNDS:
-        status, took = caller.post("/api/jobs", KINDS[path.suffix], path.read_bytes())
+    for spec in [*read_table().values()] * ROUNDS:
+        status, took = caller.post("/api/jobs", KINDS[Path(spec.name).suffix], spec.content)
         if not 400 <= status < 500:
-            raise CannotMeasure(f"{path.name} was answered with {status}")
+            raise CannotMeasure(f"{spec.name} was answered with {status}")
         found.append(took)
     return found
 

@@ -1,25 +1,23 @@
 """Hostile specs by class: each is refused by its field, with a remedy; the server lives on."""
 
-import json
-from pathlib import Path
-
 import httpx
 import pytest
 
+from ..specs import hostile
+
 pytestmark = pytest.mark.process
-HOSTILE = Path(__file__).parents[1] / "specs" / "hostile"
+HOSTILE = hostile.read_table()
 WHOLE = {"": "body", "app": "job"}  # how a door calls what is wrong as a whole
-FIELDS: dict[str, str] = json.loads((HOSTILE / "fields.json").read_text())
 
 
 def submit(client: httpx.Client, name: str, path: str = "/api/jobs") -> httpx.Response:
     kind = "application/json" if name.endswith(".json") else "application/yaml"
-    content = (HOSTILE / name).read_bytes()
+    content = HOSTILE[name].content
     return client.post(path, content=content, headers={"Content-Type": kind})
 
 
 def test_every_hostile_spec_is_a_problem_with_a_field_and_a_remedy(admin: httpx.Client) -> None:
-    answers = {name: submit(admin, name) for name in FIELDS}
+    answers = {name: submit(admin, name) for name in HOSTILE}
 
     assert len(answers) >= 200
     for name, answer in answers.items():
@@ -27,14 +25,14 @@ def test_every_hostile_spec_is_a_problem_with_a_field_and_a_remedy(admin: httpx.
         assert answer.status_code in (400, 413, 422), (name, problem)
         assert answer.headers["content-type"] == "application/problem+json"
         if answer.status_code != 413:  # too large to be looked into
-            assert problem["field"] == WHOLE.get(FIELDS[name], FIELDS[name]), name
+            assert problem["field"] == WHOLE.get(HOSTILE[name].field, HOSTILE[name].field), name
         assert problem["remedy"], name
         assert len(answer.content) < 3000
     assert admin.get("/api/jobs").json()["items"] == []
 
 
 def test_a_look_at_a_hostile_spec_says_what_submitting_it_would(admin: httpx.Client) -> None:
-    for name in FIELDS:
+    for name in HOSTILE:
         answer, told = submit(admin, name, "/api/specs/check"), submit(admin, name).json()
 
         assert answer.status_code in (200, 413), (name, answer.text)

@@ -26,6 +26,8 @@ from torchloom.specs.jobspec import (
 from torchloom.specs.jobspec_shape import JOB, job_from_dict, job_to_dict
 from torchloom.specs.serialize import load_job, load_spec, read_spec
 
+from . import hostile
+
 DEMO = {
     "name": "mnist-ddp-demo",
     "framework": "pytorch",
@@ -246,15 +248,17 @@ def test_the_documentation_names_every_field() -> None:
     assert load_job(example) == job_from_dict(DEMO)
 
 
-HOSTILE = Path(__file__).with_name("hostile")
-FIELDS: dict[str, str] = json.loads((HOSTILE / "fields.json").read_text())
+HOSTILE = hostile.read_table()
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_hostile_job_is_refused_by_its_field(name: str) -> None:
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_job_is_refused_by_its_field(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(HOSTILE[name].content)
+
     with pytest.raises(SpecError) as caught:
-        read_spec(HOSTILE / name)
+        read_spec(path)
 
-    assert caught.value.path == FIELDS[name]
+    assert caught.value.path == HOSTILE[name].field
     assert len(caught.value.problem) > len("x")
     assert len(str(caught.value)) < 600
