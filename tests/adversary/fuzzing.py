@@ -108,7 +108,7 @@ class Dice(random.Random):
                 case 0:
                     del value[name]
                 case 1:
-                    value[self.word()] = self.choice(VALUES)
+                    value[self.word()] = copy.deepcopy(self.choice(VALUES))
                 case 2:
                     value[self.word()] = value.pop(name)
                 case _:
