@@ -21,7 +21,12 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     role: str = ""  # ranks of different roles may have one number
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=False):
-    """Anything that is said."""
+class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
+    """Anything that is sent. Each kind states its `tag`, which the wire and the database hold."""
 
     head: Head
+
+
+def tag_of(message: Message) -> str:
+    """Return the string that names a message's kind on the wire, whatever its class is called."""
+    return str(message.__struct_config__.tag)

@@ -1,6 +1,6 @@
 """What ranks, agents and the weaver say to each other: one frozen class a message.
 
-They travel as msgpack arrays with the class' name first. A newer torchloom may append fields: older
+They travel as msgpack arrays with the tag first. A newer torchloom may append fields: older
 ones ignore them. Every message has a `Head`, which says of whom it speaks and fences old lives out.
 """
 
@@ -13,6 +13,7 @@ from torchloom.bus.head import VERSION as VERSION
 from torchloom.bus.head import Head as Head
 from torchloom.bus.head import Message as Message
 from torchloom.bus.head import Value as Value
+from torchloom.bus.head import tag_of as tag_of
 from torchloom.bus.regrouping import Regrouping, ToLaunch
 
 Boundary: TypeAlias = Literal["none", "attached", "api"]
@@ -32,7 +33,7 @@ class Knob(msgspec.Struct, frozen=True, array_like=True):
     is_used: bool = True  # false: a value of the config that no step has read
 
 
-class Register(Message, frozen=True):
+class Register(Message, frozen=True, tag="Register"):
     """A rank is there; said again, word for word, whenever somebody may have forgotten."""
 
     role: str
@@ -51,14 +52,14 @@ class Register(Message, frozen=True):
     attempt: int = 0
 
 
-class Metrics(Message, frozen=True):
+class Metrics(Message, frozen=True, tag="Metrics"):
     """Numbers of several steps: each row is (step, unix seconds, one value a name or None)."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
 
-class Event(Message, frozen=True):
+class Event(Message, frozen=True, tag="Event"):
     """Something happened once: a NaN, a collective error, a first boundary, an exit."""
 
     kind: str
@@ -67,7 +68,7 @@ class Event(Message, frozen=True):
     facts: dict[str, Value] = {}
 
 
-class Ready(Message, frozen=True):
+class Ready(Message, frozen=True, tag="Ready"):
     """The rank is in `step` and will not begin step + 1 + `ahead` without the outcome."""
 
     command: str
@@ -75,7 +76,7 @@ class Ready(Message, frozen=True):
     ahead: int
 
 
-class Refused(Message, frozen=True):
+class Refused(Message, frozen=True, tag="Refused"):
     """The rank cannot do what was asked, in words."""
 
     command: str
@@ -83,14 +84,14 @@ class Refused(Message, frozen=True):
     is_late: bool = False  # it was decided, and came to nothing here
 
 
-class Decided(Message, frozen=True):
+class Decided(Message, frozen=True, tag="Decided"):
     """What the generation's store holds for a command: its step, or None for an abort."""
 
     command: str
     effective: int | None
 
 
-class Applied(Message, frozen=True):
+class Applied(Message, frozen=True, tag="Applied"):
     """A command took effect on this rank, in this step, with these values."""
 
     command: str
@@ -99,7 +100,7 @@ class Applied(Message, frozen=True):
     after: Value = None
 
 
-class Goodbye(Message, frozen=True):
+class Goodbye(Message, frozen=True, tag="Goodbye"):
     """The rank's program has come to its end; its exit is the keeper's to tell."""
 
     step: int
@@ -120,14 +121,14 @@ class Planned(msgspec.Struct, frozen=True, array_like=True):
     done: bool = False
 
 
-class Welcome(Message, frozen=True):
+class Welcome(Message, frozen=True, tag="Welcome"):
     """The weaver knows the rank; these are the changes of its job's knobs, in their order."""
 
     epoch: int
     changes: tuple[Planned, ...] = ()
 
 
-class Prepare(Message, frozen=True):
+class Prepare(Message, frozen=True, tag="Prepare"):
     """Get ready for a command; `payload` is, for a knob, {"name", "value", "hold"}."""
 
     command: str
@@ -137,7 +138,7 @@ class Prepare(Message, frozen=True):
     epoch: int = 0  # of the weaver who says it; agents pass nothing on that an old one says
 
 
-class Write(Message, frozen=True):
+class Write(Message, frozen=True, tag="Write"):
     """Put the outcome into the generation's store, unless another was first, and say which won."""
 
     command: str
@@ -145,7 +146,7 @@ class Write(Message, frozen=True):
     epoch: int = 0
 
 
-class Outcome(Message, frozen=True):
+class Outcome(Message, frozen=True, tag="Outcome"):
     """What the store holds for a command; None is an abort."""
 
     command: str
@@ -154,7 +155,7 @@ class Outcome(Message, frozen=True):
     epoch: int = 0
 
 
-class Kept(Message, frozen=True):
+class Kept(Message, frozen=True, tag="Kept"):
     """The agent has this life's first `upto` records on its disk; all but Register are records.
 
     It comes after each Register and now and then. Who waits for it before sending, forgets what it
@@ -176,7 +177,7 @@ class Device(msgspec.Struct, frozen=True, array_like=True):
     memory: int = 0
 
 
-class Hello(Message, frozen=True):
+class Hello(Message, frozen=True, tag="Hello"):
     """An agent is there, with its node's devices and the ranks it knows."""
 
     agent: str
@@ -190,7 +191,7 @@ class Hello(Message, frozen=True):
     memory_mb: int = 0
 
 
-class Greeting(Message, frozen=True):
+class Greeting(Message, frozen=True, tag="Greeting"):
     """The weaver takes an agent in."""
 
     agent: str
@@ -208,7 +209,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step_seconds: float
 
 
-class Beat(Message, frozen=True):
+class Beat(Message, frozen=True, tag="Beat"):
     """An agent lives, and so far are its ranks."""
 
     agent: str
@@ -216,7 +217,7 @@ class Beat(Message, frozen=True):
     progress: tuple[Progress, ...] = ()
 
 
-class Batch(Message, frozen=True):
+class Batch(Message, frozen=True, tag="Batch"):
     """Records of one life of one rank, numbered from `first` on without a gap.
 
     It counts only if the record numbered `follows` is in the database: a batch that was to come
@@ -230,14 +231,14 @@ class Batch(Message, frozen=True):
     follows: int = 0  # 0: whatever is not there by now will not come
 
 
-class Stored(Message, frozen=True):
+class Stored(Message, frozen=True, tag="Stored"):
     """All records of that life up to this number are in the database."""
 
     epoch: int
     upto: int
 
 
-class Kill(Message, frozen=True):
+class Kill(Message, frozen=True, tag="Kill"):
     """End a rank; its agent has its keeper do it."""
 
     epoch: int
@@ -245,7 +246,7 @@ class Kill(Message, frozen=True):
     reason: str
 
 
-class DeviceEvent(Message, frozen=True):
+class DeviceEvent(Message, frozen=True, tag="DeviceEvent"):
     """Somebody who watches hardware says that a device failed, is well again, or is to be left."""
 
     device: str
@@ -290,7 +291,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     lasted: float = 0.0  # seconds that its last step took
 
 
-class TakeStacks(Message, frozen=True):
+class TakeStacks(Message, frozen=True, tag="TakeStacks"):
     """Look twice at these lives, a moment apart, and say what was seen of each."""
 
     epoch: int
@@ -298,7 +299,7 @@ class TakeStacks(Message, frozen=True):
     lives: tuple[str, ...]
 
 
-class Stacks(Message, frozen=True):
+class Stacks(Message, frozen=True, tag="Stacks"):
     """What an agent saw of one of its ranks."""
 
     agent: str
@@ -307,13 +308,13 @@ class Stacks(Message, frozen=True):
     is_silent: bool = False  # its threadlet was asked too, and did not answer
 
 
-class ShowStacks(Message, frozen=True):
+class ShowStacks(Message, frozen=True, tag="ShowStacks"):
     """A rank's threadlet is to say what the threads of its process do."""
 
     request: str
 
 
-class OwnStacks(Message, frozen=True):
+class OwnStacks(Message, frozen=True, tag="OwnStacks"):
     """A threadlet's answer to that. It is no record: nobody keeps or counts it."""
 
     request: str
@@ -323,7 +324,7 @@ class OwnStacks(Message, frozen=True):
 # What is saved: the weaver decides, an agent that sees the store does it.
 
 
-class Commit(Message, frozen=True):
+class Commit(Message, frozen=True, tag="Commit"):
     """Make a draft the checkpoint of its step: all of its shards are written.
 
     It is said again until it is answered; `manifest` is the text to be committed, zlib-compressed.
@@ -339,7 +340,7 @@ class Commit(Message, frozen=True):
     clears: bool = False
 
 
-class Committed(Message, frozen=True):
+class Committed(Message, frozen=True, tag="Committed"):
     """What became of that: where it is, or a code of the error and its words."""
 
     agent: str
@@ -351,7 +352,7 @@ class Committed(Message, frozen=True):
     why: str = ""
 
 
-class Remove(Message, frozen=True):
+class Remove(Message, frozen=True, tag="Remove"):
     """Delete the checkpoint of a step, if it is still this one; said again until it is answered."""
 
     epoch: int
@@ -361,7 +362,7 @@ class Remove(Message, frozen=True):
     attempt: int
 
 
-class Removed(Message, frozen=True):
+class Removed(Message, frozen=True, tag="Removed"):
     """It is gone, or why not."""
 
     agent: str

@@ -12,7 +12,7 @@ from torchloom.bus.head import Message
 # By a rank.
 
 
-class Training(Message, frozen=True):
+class Training(Message, frozen=True, tag="Training"):
     """A rank begins to train in its generation, at this step; `why` tells why it cannot be
     recovered live, and is empty where it can."""
 
@@ -20,7 +20,7 @@ class Training(Message, frozen=True):
     why: str = ""
 
 
-class Broke(Message, frozen=True):
+class Broke(Message, frozen=True, tag="Broke"):
     """A rank has an exception in a step, or in a section, and asks whose it is."""
 
     step: int
@@ -28,7 +28,7 @@ class Broke(Message, frozen=True):
     why: str = ""
 
 
-class Arrived(Message, frozen=True):
+class Arrived(Message, frozen=True, tag="Arrived"):
     """A member has left all older groups, or come to its steps: so many steps it has applied.
 
     Without a whole state that is None. `pages` are the steps of its own pages on this node; `why`
@@ -40,20 +40,20 @@ class Arrived(Message, frozen=True):
     why: str = ""
 
 
-class Restored(Message, frozen=True):
+class Restored(Message, frozen=True, tag="Restored"):
     """A member has all that the plan gives it, checked by hash, and its page is written."""
 
     seconds: float = 0.0
     taken: int = 0  # bytes
 
 
-class NotRestored(Message, frozen=True):
+class NotRestored(Message, frozen=True, tag="NotRestored"):
     """A member could not take what the plan gives it."""
 
     why: str
 
 
-class Finished(Message, frozen=True):
+class Finished(Message, frozen=True, tag="Finished"):
     """A member has no step left and waits for the others."""
 
     step: int
@@ -62,7 +62,7 @@ class Finished(Message, frozen=True):
 # To a rank.
 
 
-class Regroup(Message, frozen=True):
+class Regroup(Message, frozen=True, tag="Regroup"):
     """Older generations are over: leave, and say where you stand for that of the head."""
 
     epoch: int
@@ -77,7 +77,7 @@ class Given(msgspec.Struct, frozen=True, array_like=True):
     source: int | None = None
 
 
-class Transfer(Message, frozen=True):
+class Transfer(Message, frozen=True, tag="Transfer"):
     """Meet the others in the generation's store, and take what is given."""
 
     epoch: int
@@ -87,20 +87,20 @@ class Transfer(Message, frozen=True):
     nodes: tuple[str, ...] = ()  # by rank
 
 
-class Go(Message, frozen=True):
+class Go(Message, frozen=True, tag="Go"):
     """Train, from this step on."""
 
     epoch: int
     start: int
 
 
-class LetStand(Message, frozen=True):
+class LetStand(Message, frozen=True, tag="LetStand"):
     """The generation stands in spite of an exception."""
 
     epoch: int
 
 
-class Release(Message, frozen=True):
+class Release(Message, frozen=True, tag="Release"):
     """All have finished: go on behind the steps."""
 
     epoch: int
@@ -120,7 +120,7 @@ class Life(msgspec.Struct, frozen=True, array_like=True):
     why: str = ""  # it could not be started
 
 
-class Lives(Message, frozen=True):
+class Lives(Message, frozen=True, tag="Lives"):
     """All processes that an attempt has had; said at each change, and once a second.
 
     `lost` are nodes that are gone with all they had; `room` is how many ranks each node can have.
@@ -134,7 +134,7 @@ class Lives(Message, frozen=True):
     stored: int = -1  # that generation
 
 
-class Watch(Message, frozen=True):
+class Watch(Message, frozen=True, tag="Watch"):
     """From now on an attempt's losses are the weaver's to deal with, or no longer are."""
 
     epoch: int
@@ -142,7 +142,7 @@ class Watch(Message, frozen=True):
     is_live: bool
 
 
-class Fork(Message, frozen=True):
+class Fork(Message, frozen=True, tag="Fork"):
     """Start a process of a rank, unless it was: on a stand-in group, for this generation."""
 
     epoch: int
@@ -152,7 +152,7 @@ class Fork(Message, frozen=True):
     node: str
 
 
-class MakeStore(Message, frozen=True):
+class MakeStore(Message, frozen=True, tag="MakeStore"):
     """Have the store of the head's generation made, unless it was."""
 
     epoch: int
@@ -160,7 +160,7 @@ class MakeStore(Message, frozen=True):
     node: str
 
 
-class EndLife(Message, frozen=True):
+class EndLife(Message, frozen=True, tag="EndLife"):
     """End one process of a rank at once; one that was never started never will be."""
 
     epoch: int
@@ -170,7 +170,7 @@ class EndLife(Message, frozen=True):
     reason: str
 
 
-class Restart(Message, frozen=True):
+class Restart(Message, frozen=True, tag="Restart"):
     """Live cannot go on, for a cause: start all ranks again, as the launch's own rule says."""
 
     epoch: int

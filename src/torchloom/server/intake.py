@@ -1,11 +1,13 @@
 """Read specs that somebody sent: JSON or YAML, refused by their field in words, in little time."""
 
+import json
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from torchloom.server.models import MOST_ITEMS, JobItem
 from torchloom.server.problems import BODY, ApiProblem
+from torchloom.specs import jobspec
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict
@@ -20,7 +22,20 @@ FORMATS: dict[str, Format] = {
 LONGEST_YAML = 1 << 14  # bytes; its parser takes a hundred times as long as JSON's
 MOST_YAML = 1000  # letters that begin or end a value
 _ITEMS = "items"  # the member by which a batch is known
-_PART = "Spec"  # begins the names of what a spec is made of
+_REF = "#/components/schemas/"
+_PARTS = {  # what a spec is made of, by title; its name in the description is `Spec` and this
+    jobspec.Backend: "Backend",
+    jobspec.Checkpointing: "Checkpointing",
+    jobspec.Compression: "Compression",
+    jobspec.Distributed: "Distributed",
+    jobspec.Elastic: "Elastic",
+    jobspec.Knob: "Knob",
+    jobspec.Mode: "Mode",
+    jobspec.Policy: "Policy",
+    jobspec.Recovery: "Recovery",
+    jobspec.Resources: "Resources",
+    jobspec.Strategy: "Strategy",
+}
 _FIELDS = "docs/jobs.md lists every field"
 
 
@@ -101,12 +116,25 @@ def prepare() -> None:
 
 def schemas() -> dict[str, Any]:
     """Return what OpenAPI says of a spec, and of its parts by name."""
-    found = TypeAdapter(JobSpec).json_schema(ref_template=f"#/components/schemas/{_PART}{{model}}")
-    parts = {f"{_PART}{name}": part for name, part in found.pop("$defs").items()}
+    found = _named(TypeAdapter(JobSpec).json_schema(ref_template=_REF + "{model}"))
+    own = found.pop("$defs")
+    parts = {
+        f"Spec{title}": {**own[kind.__name__], "title": title} for kind, title in _PARTS.items()
+    }
     knobs = found["properties"]["knobs"]
     plain = {"type": ["boolean", "number", "string"], "description": "its value alone"}
     knobs["additionalProperties"] = {"anyOf": [knobs["additionalProperties"], plain]}
-    return {"JobSpec": {"additionalProperties": False, **found}, **parts, "JobBatch": _batch()}
+    whole = {"additionalProperties": False, **found, "title": "JobSpec"}
+    return {"JobSpec": whole, **parts, "JobBatch": _batch()}
+
+
+def _named(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that refers to the parts of a spec by their names in the description."""
+    text = json.dumps(found)
+    for kind, title in _PARTS.items():
+        text = text.replace(f'"{_REF}{kind.__name__}"', f'"{_REF}Spec{title}"')
+    named: dict[str, Any] = json.loads(text)
+    return named
 
 
 def _batch() -> dict[str, Any]:

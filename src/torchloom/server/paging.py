@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import BaseModel
 
 from torchloom.server.problems import ApiProblem
+from torchloom.server.schema import Schema
 
 LONGEST = 512  # letters of a cursor
 _NUMBER = r"[0-9]{1,12}(\.[0-9]{1,9})?"
@@ -21,7 +21,7 @@ Cursor = Annotated[
 ]
 
 
-class Page(BaseModel):
+class Page(Schema):
     """Some of a list, and where to read on."""
 
     next: str | None = None

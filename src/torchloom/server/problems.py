@@ -8,11 +8,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from torchloom.errors import LoomError, UserError, shorten
+from torchloom.server.schema import Schema
 
 MEDIA = "application/problem+json"
 BODY = "body"  # the field that is named when the whole of what was sent is wrong
@@ -70,7 +71,7 @@ WORDS: Mapping[int, str] = {
 }
 
 
-class Problem(BaseModel):
+class Problem(Schema, schema="Problem"):
     """What is wrong, for people (`detail`, `remedy`) and for machines (`code`, `field`)."""
 
     type: str = Field(description="names the kind of problem; its last part is the code")

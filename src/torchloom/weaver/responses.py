@@ -126,7 +126,7 @@ class Responses:
                     self._journal.note("kill", name.job, rank=name.rank, reason=effect.reason)
                 case response.Drain() | response.Shrink():
                     facts = {"groups": sorted(map(str, effect.groups))}
-                    kind = type(effect).__name__.lower()
+                    kind = "drain" if isinstance(effect, response.Drain) else "shrink"
                     self._journal.note(kind, effect.job, reason=effect.reason, facts=facts)
                 case response.Restart():
                     names = sorted(map(str, effect.processes))

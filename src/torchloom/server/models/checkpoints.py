@@ -8,7 +8,7 @@ from torchloom.server.models.common import Answer
 from torchloom.server.paging import Page
 
 
-class Checkpoint(Answer):
+class Checkpoint(Answer, schema="Checkpoint"):
     """One writing of a checkpoint, and what became of it."""
 
     job: str
@@ -27,11 +27,11 @@ class Checkpoint(Answer):
     seconds: float | None = Field(description="from its first shard until it was committed")
 
 
-class Checkpoints(Page):
+class Checkpoints(Page, schema="Checkpoints"):
     items: list[Checkpoint]
 
 
-class Check(Answer):
+class Check(Answer, schema="Check"):
     """One reading of a checkpoint, hashed, and what came of it."""
 
     id: str

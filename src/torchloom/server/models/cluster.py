@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from torchloom.server.models.common import Answer, Request
 from torchloom.server.paging import Page
+from torchloom.server.schema import Schema
 
 
-class Worker(Answer):
+class Worker(Answer, schema="Worker"):
     """A node with its agent: what it has, and how it is."""
 
     id: str
@@ -23,11 +24,11 @@ class Worker(Answer):
     jobs: Any
 
 
-class Workers(Page):
+class Workers(Page, schema="Workers"):
     items: list[Worker]
 
 
-class PlaneStatus(BaseModel):
+class PlaneStatus(Schema, schema="PlaneStatus"):
     """How the weaver is, and no more of it: where its database lies is nobody's concern."""
 
     epoch: int
@@ -43,14 +44,14 @@ class PlaneStatus(BaseModel):
     dropped: dict[str, int] = Field(description="messages that were not believed, by reason")
 
 
-class Amount(Answer):
+class Amount(Answer, schema="Amount"):
     """So much of something: all there is on nodes that are up, and what no job has."""
 
     total: int
     free: int
 
 
-class Resources(Answer):
+class Resources(Answer, schema="Resources"):
     """What the cluster has."""
 
     nodes: int
@@ -59,7 +60,7 @@ class Resources(Answer):
     gpus: Amount
 
 
-class Queued(Answer):
+class Queued(Answer, schema="Queued"):
     """A job that waits for its turn, and for what."""
 
     job: str
@@ -69,11 +70,11 @@ class Queued(Answer):
     why: str
 
 
-class Queue(Page):
+class Queue(Page, schema="Queue"):
     items: list[Queued]
 
 
-class Quota(Answer):
+class Quota(Answer, schema="Quota"):
     """How many workers an owner may have at once, and has."""
 
     owner: str
@@ -81,17 +82,17 @@ class Quota(Answer):
     used: int
 
 
-class Quotas(Page):
+class Quotas(Page, schema="Quotas"):
     items: list[Quota]
 
 
-class QuotaRequest(Request):
+class QuotaRequest(Request, schema="QuotaRequest"):
     """How many workers an owner may have at once; null takes the limit away."""
 
     workers: Annotated[int, Field(ge=0, lt=1 << 31)] | None
 
 
-class Retention(Answer):
+class Retention(Answer, schema="Retention"):
     """After how many seconds what goes of an ended run; null is never."""
 
     runs: float | None
@@ -103,7 +104,7 @@ class Retention(Answer):
     problem: str | None = Field(description="why nothing goes, where the config file has a mistake")
 
 
-class Health(BaseModel):
+class Health(Schema, schema="Health"):
     """That the process answers."""
 
     status: Literal["ok"]
@@ -111,7 +112,7 @@ class Health(BaseModel):
     version: str
 
 
-class Readiness(BaseModel):
+class Readiness(Schema, schema="Readiness"):
     """Whether there is somebody to ask, and something to read."""
 
     status: Literal["ready"]

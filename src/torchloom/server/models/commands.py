@@ -9,7 +9,7 @@ from torchloom.server.models.common import Answer, Request, Text
 from torchloom.server.paging import Page
 
 
-class CommandRank(Answer):
+class CommandRank(Answer, schema="CommandRank"):
     """What one rank did."""
 
     rank: int
@@ -17,7 +17,7 @@ class CommandRank(Answer):
     step: int | None
 
 
-class Command(Answer):
+class Command(Answer, schema="Command"):
     """What somebody asked of a running job, and what became of it."""
 
     id: str
@@ -42,14 +42,14 @@ class Command(Answer):
     )
 
 
-class Commands(Page):
+class Commands(Page, schema="Commands"):
     items: list[Command]
 
 
 Scalar = bool | int | float | str
 
 
-class CommandRequest(Request):
+class CommandRequest(Request, schema="CommandRequest"):
     """Change a running job at one step on all its ranks."""
 
     verb: Literal["set", "undo", "pause", "resume", "resize", "stop", "checkpoint"]
@@ -92,13 +92,13 @@ class CommandRequest(Request):
     )
 
 
-class PreviewRequest(CommandRequest):
+class PreviewRequest(CommandRequest, schema="PreviewRequest"):
     """A command that is only looked at; `cancel` is what DELETE of a job does."""
 
     verb: Literal["set", "undo", "pause", "resume", "resize", "stop", "checkpoint", "cancel"]  # type: ignore[assignment]
 
 
-class Change(Answer):
+class Change(Answer, schema="Change"):
     """A knob, the value in force and the one it would have."""
 
     name: str
@@ -106,7 +106,7 @@ class Change(Answer):
     after: Any
 
 
-class Preview(Answer):
+class Preview(Answer, schema="Preview"):
     """What a command would do, or why it would be refused."""
 
     job: str

@@ -3,7 +3,9 @@
 from typing import Annotated
 
 from fastapi import Header, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from torchloom.server.schema import Schema
 
 Text = Annotated[str, Field(max_length=1000)]
 LONGEST = 300  # letters of a name
@@ -32,13 +34,13 @@ Key = Annotated[
 ]
 
 
-class Answer(BaseModel):
+class Answer(Schema):
     """Anything that is answered."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Request(BaseModel):
+class Request(Schema):
     """Anything that is asked for; a member that nobody knows is a mistake."""
 
     model_config = ConfigDict(extra="forbid")

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from torchloom.server.models.common import Answer, Request, Text, Uuid
 from torchloom.server.paging import Page
+from torchloom.server.schema import Schema
 
 
-class Device(Answer):
+class Device(Answer, schema="Device"):
     """An accelerator or a CPU slot, and who uses it."""
 
     uuid: str
@@ -23,12 +24,12 @@ class Device(Answer):
     processes: list[str]
 
 
-class Devices(Page):
+class Devices(Page, schema="Devices"):
     version: int
     items: list[Device]
 
 
-class DeviceRequest(Request):
+class DeviceRequest(Request, schema="DeviceRequest"):
     """What somebody who watches hardware says of a device."""
 
     state: Literal["healthy", "draining", "failed"]
@@ -36,7 +37,7 @@ class DeviceRequest(Request):
     new: bool = Field(default=False, description="make the device known if it is not")
 
 
-class DevicePreviewRequest(Request):
+class DevicePreviewRequest(Request, schema="DevicePreviewRequest"):
     """What somebody is about to say of devices."""
 
     devices: Annotated[list[Uuid], Field(min_length=1, max_length=1024)]
@@ -44,7 +45,7 @@ class DevicePreviewRequest(Request):
     reason: Text = ""
 
 
-class DevicePreview(Answer):
+class DevicePreview(Answer, schema="DevicePreview"):
     """What would come of it; nothing has."""
 
     state: Literal["healthy", "draining", "failed"]
@@ -54,13 +55,13 @@ class DevicePreview(Answer):
     command: str = Field(description="the `loom` commands that say the same")
 
 
-class Alerts(BaseModel):
+class Alerts(Schema, schema="Alerts"):
     """What Alertmanager sends to a webhook, as far as it is read."""
 
     alerts: list[dict[str, Any]]
 
 
-class AlertsTaken(Answer):
+class AlertsTaken(Answer, schema="AlertsTaken"):
     """Of which devices alerts said something."""
 
     devices: list[str]

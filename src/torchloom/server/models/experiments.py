@@ -8,7 +8,7 @@ from torchloom.server.models.common import LONGEST, Answer, Request
 from torchloom.server.paging import Page
 
 
-class Run(Answer):
+class Run(Answer, schema="Run"):
     """One experiment of a job, as lists show it."""
 
     run_id: str
@@ -20,17 +20,17 @@ class Run(Answer):
     metrics: dict[str, Any]
 
 
-class ListedRun(Run):
+class ListedRun(Run, schema="ListedRun"):
     """A run in a list, with what it was given."""
 
     config: dict[str, Any]
 
 
-class Runs(Page):
+class Runs(Page, schema="Runs"):
     items: list[ListedRun]
 
 
-class RunDetail(Run):
+class RunDetail(Run, schema="RunDetail"):
     """One experiment with everything that was recorded of it."""
 
     config: dict[str, Any]
@@ -38,7 +38,7 @@ class RunDetail(Run):
     artifacts: list[dict[str, Any]]
 
 
-class CompareRequest(Request):
+class CompareRequest(Request, schema="CompareRequest"):
     """Which runs to lay side by side."""
 
     runs: Annotated[
@@ -47,7 +47,7 @@ class CompareRequest(Request):
     ]
 
 
-class Comparison(Answer):
+class Comparison(Answer, schema="Comparison"):
     """Runs side by side: what differs in their settings, what came of each."""
 
     runs: list[Run]

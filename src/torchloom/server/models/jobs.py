@@ -26,7 +26,7 @@ PathText = Annotated[str | None, Field(max_length=4096, pattern=r"^/[^\x00-\x1f]
 ActiveState = Literal["QUEUED", "RUNNING", "RECOVERING", "PAUSED"]
 
 
-class Job(Answer):
+class Job(Answer, schema="Job"):
     """A job and where its life stands; `job_id` and `status` say `id` and `state` again."""
 
     id: str
@@ -49,13 +49,13 @@ class Job(Answer):
     ended_at: str | None
 
 
-class Submitted(Job):
+class Submitted(Job, schema="Submitted"):
     """A job that was taken; `created` is false when its key had been used for it before."""
 
     created: bool
 
 
-class JobItem(Request):
+class JobItem(Request, schema="JobItem"):
     """One job of a batch: its spec, and what may be said of each."""
 
     spec: dict[str, Any]
@@ -64,7 +64,7 @@ class JobItem(Request):
     python: PathText = None
 
 
-class SubmittedItem(Answer):
+class SubmittedItem(Answer, schema="SubmittedItem"):
     """What became of one job of a batch: a job, or a problem as it would have alone."""
 
     status: int = Field(description="201, 200 where the key had been used for it, or the problem's")
@@ -72,13 +72,13 @@ class SubmittedItem(Answer):
     problem: Problem | None
 
 
-class SubmittedBatch(Answer):
+class SubmittedBatch(Answer, schema="SubmittedBatch"):
     """What became of each job of a batch, in the order in which they were sent."""
 
     items: list[SubmittedItem]
 
 
-class CancelRequest(Request):
+class CancelRequest(Request, schema="CancelRequest"):
     """Jobs to cancel: by id, or all that are in one of some states."""
 
     jobs: list[Id] | None = Field(default=None, max_length=MOST_CANCELLED)
@@ -87,7 +87,7 @@ class CancelRequest(Request):
     reason: Text = ""
 
 
-class CancelledItem(Answer):
+class CancelledItem(Answer, schema="CancelledItem"):
     """What became of one job that was to be cancelled."""
 
     id: str
@@ -96,14 +96,14 @@ class CancelledItem(Answer):
     problem: Problem | None
 
 
-class CancelledBatch(Answer):
+class CancelledBatch(Answer, schema="CancelledBatch"):
     """What became of each; `left` says how many more are in such a state: ask again."""
 
     items: list[CancelledItem]
     left: int
 
 
-class CheckedSpec(Answer):
+class CheckedSpec(Answer, schema="CheckedSpec"):
     """A spec that was only looked at."""
 
     ok: bool
@@ -112,7 +112,7 @@ class CheckedSpec(Answer):
     refused: dict[str, Any] | None = Field(description="a problem, as submitting it would give it")
 
 
-class Rank(Answer):
+class Rank(Answer, schema="Rank"):
     """One training process."""
 
     rank: int
@@ -129,7 +129,7 @@ class Rank(Answer):
     generation: int
 
 
-class JobDetail(Job):
+class JobDetail(Job, schema="JobDetail"):
     """A job with its ranks, what it was submitted as, and what came of it."""
 
     ranks: list[Rank] | None = Field(description="null when only the database was asked")
@@ -142,15 +142,15 @@ class JobDetail(Job):
     )
 
 
-class Jobs(Page):
+class Jobs(Page, schema="Jobs"):
     items: list[Job]
 
 
-class Ranks(Page):
+class Ranks(Page, schema="Ranks"):
     items: list[Rank]
 
 
-class Knob(Answer):
+class Knob(Answer, schema="Knob"):
     """A value that may be changed while the job runs."""
 
     name: str
@@ -158,11 +158,11 @@ class Knob(Answer):
     ranks: list[int]
 
 
-class Knobs(Page):
+class Knobs(Page, schema="Knobs"):
     items: list[Knob]
 
 
-class Event(Answer):
+class Event(Answer, schema="Event"):
     """Something that happened to a job, or that a rank told."""
 
     time: str | None
@@ -174,11 +174,11 @@ class Event(Answer):
     from_: Literal["weaver", "rank"] = Field(alias="from")
 
 
-class Events(Page):
+class Events(Page, schema="Events"):
     items: list[Event]
 
 
-class Stacks(Answer):
+class Stacks(Answer, schema="Stacks"):
     """What ranks are doing, each stack once, and a verdict."""
 
     job: str

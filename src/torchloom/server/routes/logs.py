@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from torchloom.server import models, patterns
 from torchloom.server.cursors import Position, parse
@@ -14,13 +14,14 @@ from torchloom.server.joblogs import Line, Output, outputs_of, record_of
 from torchloom.server.logsearch import MOST_SCANNED, PatternSearch, Search, Wish, size_of
 from torchloom.server.paging import seconds_of
 from torchloom.server.problems import declared
+from torchloom.server.schema import Schema
 
 router = APIRouter(tags=["logs"])
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class LogLine(BaseModel):
+class LogLine(Schema, schema="LogLine"):
     """A line that a rank printed."""
 
     time: str | None = Field(description="when it was written, right to a tenth of a second")
@@ -33,7 +34,7 @@ class LogLine(BaseModel):
     message: str
 
 
-class LogPage(BaseModel):
+class LogPage(Schema, schema="LogPage"):
     """Lines by time; `next` reads on, and is null when the job is over and all of it was read.
 
     A page of a search may have few lines, or none, and a `next`: its time was over.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from torchloom.errors import UserError
 from torchloom.server import models
@@ -15,6 +15,7 @@ from torchloom.server.cursors import BadCursor
 from torchloom.server.desk import DeskDep
 from torchloom.server.paging import seconds_of
 from torchloom.server.problems import declared
+from torchloom.server.schema import Schema
 from torchloom.weaver.store import curves
 from torchloom.weaver.store.records import RecordStore
 from torchloom.weaver.store.rows import Point
@@ -30,7 +31,7 @@ RankNumber = Annotated[int, Field(ge=-1, le=2**31)]
 Step = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 
 
-class CurveColumns(BaseModel):
+class CurveColumns(Schema, schema="CurveColumns"):
     """One series as columns, an entry a bucket; NaN and infinity are null."""
 
     name: str
@@ -46,7 +47,7 @@ class CurveColumns(BaseModel):
     nans: list[int] = Field(description="how many of them are no numbers")
 
 
-class PointColumns(BaseModel):
+class PointColumns(Schema, schema="PointColumns"):
     """One series as columns, an entry a point."""
 
     name: str
@@ -57,7 +58,7 @@ class PointColumns(BaseModel):
     values: list[Number]
 
 
-class Curves(BaseModel):
+class Curves(Schema, schema="Curves"):
     """The metrics of a job."""
 
     job: str

@@ -30,7 +30,7 @@ UserName = Annotated[str, Field(min_length=1, max_length=64, examples=["alice"])
 router = APIRouter(tags=["people"], responses=declared(*_PROBLEMS))
 
 
-class User(Answer):
+class User(Answer, schema="User"):
     """Somebody who may come in."""
 
     name: str
@@ -39,20 +39,20 @@ class User(Answer):
     created_at: str
 
 
-class UserPage(Page):
+class UserPage(Page, schema="UserPage"):
     """Everybody."""
 
     items: list[User]
 
 
-class UserChange(Request):
+class UserChange(Request, schema="UserChange"):
     """What a user is to be; what is not said stays as it is."""
 
     role: Role | None = None
     disabled: bool | None = None
 
 
-class Token(Answer):
+class Token(Answer, schema="Token"):
     """By what a user is known; the secret is not shown again."""
 
     id: str
@@ -64,13 +64,13 @@ class Token(Answer):
     revoked_at: str | None
 
 
-class TokenPage(Page):
+class TokenPage(Page, schema="TokenPage"):
     """Tokens, oldest first."""
 
     items: list[Token]
 
 
-class TokenRequest(Request):
+class TokenRequest(Request, schema="TokenRequest"):
     """A token that is to be made."""
 
     user: UserName
@@ -78,20 +78,20 @@ class TokenRequest(Request):
     seconds: Annotated[float | None, Field(ge=1, le=LONGEST_LIFE)] = None
 
 
-class NewToken(Token):
+class NewToken(Token, schema="NewToken"):
     """A token with its secret, which is shown this once."""
 
     token: str
 
 
-class LinkRequest(Request):
+class LinkRequest(Request, schema="LinkRequest"):
     """Whom a link is to let in; a user that is not known is made, as a viewer unless said."""
 
     user: UserName
     role: Role | None = None
 
 
-class NewLink(Answer):
+class NewLink(Answer, schema="NewLink"):
     """A way in that is good once, for a day."""
 
     user: str
@@ -102,7 +102,7 @@ class NewLink(Answer):
     expires_at: str
 
 
-class LoginRequest(Request):
+class LoginRequest(Request, schema="LoginRequest"):
     """The code of a link, and what it is exchanged for."""
 
     code: Annotated[str, Field(min_length=1, max_length=200)]
@@ -110,7 +110,7 @@ class LoginRequest(Request):
     label: Annotated[str, Field(max_length=100)] = ""
 
 
-class Welcome(Answer):
+class Welcome(Answer, schema="Welcome"):
     """Who came in, and a secret: `token` where one was asked for, else `session`.
 
     `session` is the second secret beside the cookie; every request of the browser has both.
@@ -125,7 +125,7 @@ class Welcome(Answer):
     session: str | None = None
 
 
-class Me(Answer):
+class Me(Answer, schema="Me"):
     """Who is asking."""
 
     user: str

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from torchloom.bus.messages import Event, Head, Message, Metrics
+from torchloom.bus.messages import Event, Head, Message, Metrics, tag_of
 from torchloom.weaver.store.columns import clean, pack
 from torchloom.weaver.store.points import raw
 
@@ -156,7 +156,7 @@ def _told(record: Message) -> tuple[str, int, float, str]:
             pack(record.facts),
         )
     step = getattr(record, "step", None)
-    return type(record).__name__.lower(), _fit(step), clock.time(), pack(_facts(record))
+    return tag_of(record).lower(), _fit(step), clock.time(), pack(_facts(record))
 
 
 def _facts(record: Message) -> Mapping[str, Any]:

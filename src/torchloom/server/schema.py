@@ -1,0 +1,15 @@
+"""The base of the models of the API: each states its name in the OpenAPI description."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class Schema(BaseModel):
+    """A model whose component in the description is called `schema`, whatever its class is."""
+
+    def __init_subclass__(cls, *, schema: str = "", **options: Any) -> None:
+        """Take the stated name before pydantic reads the class; a base may go without one."""
+        super().__init_subclass__(**options)
+        if schema:
+            cls.__name__ = cls.__qualname__ = schema
