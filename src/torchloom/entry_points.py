@@ -1,0 +1,34 @@
+"""Modules and files that other processes, queued scripts and stored specs start by name.
+
+A running plane, a script that waits in a batch queue or a job that was stored names them after an
+upgrade too, so each keeps its name; where the code lives elsewhere, it is a module of one line.
+"""
+
+from collections.abc import Mapping
+
+MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
+    "torchloom": "people, `loom monitor`, and jobs of a batch engine",
+    "torchloom.cli.batch": "scripts that wait in the queue of Slurm, PBS or LSF",
+    "torchloom.cli.chaos.guardian": "`loom chaos`, to undo faults when it is killed",
+    "torchloom.cli.torchrun": "the shim that stands for torchrun in a rank's PATH",
+    "torchloom.components.copy_file": "stored apps of the component `utils.copy`",
+    "torchloom.launch.node": "hosts of a launch, started by ssh or a native launcher",
+    "torchloom.launch.per_rank": "ranks of a launch, started by srun or mpiexec",
+    "torchloom.launch.process": "`loom run`, `loom launch` and the plane: one a run",
+    "torchloom.launch.relay": "the plane and ranks of others: the agent of a node",
+    "torchloom.monitor_cli": "people: the prompt of `loom monitor`",
+    "torchloom.server": "the plane",
+    "torchloom.weaver": "the plane",
+    "torchloom.weaver.core": "people who have a NATS server of their own",
+    "torchloom.weaver.plane": "`loom up`, and commands that need a plane",
+    "torchloom.worker.inspecting": "`loom checkpoint`, with the interpreter of the job",
+    "torchloom.worker.smoke": "people, and `loom test`",
+    "torchloom.worker.store": "a launch whose ranks meet in a TCP store",
+    "torchloom.worker.train": "stored jobs that name a model",
+    "torchloom.worker.zygote": "launches on a host, with the interpreter of the job",
+}
+FILES: Mapping[str, str] = {  # run by their path in the package
+    "launch/envs/relocate.py": "packed environments, which hold a copy of it",
+    "server/matcher.py": "the server, for patterns in log searches",
+    "worker/start.py": "ranks in a fresh interpreter",
+}
