@@ -11,7 +11,7 @@ export TORCH PYTHON
 python = sh make/python.sh
 venv = .venv/bin/python
 
-.PHONY: help demo test check venv dashboard types screens soak bench figures fresh clean
+.PHONY: help demo test check venv dashboard types screens soak bench figures paths house fresh clean
 .NOTPARALLEL:
 
 help:
@@ -27,6 +27,8 @@ help:
 	@echo '                  T=control beside wandb and mlflow, T=scale ten thousand agents,'
 	@echo '                  T=plane jobs and metrics beside mlflow, T=dashboard the page in a browser'
 	@echo "make figures      README's table of figures, after a bench"
+	@echo 'make paths        the files that four call paths pass, traced; OUT=file.json keeps them'
+	@echo 'make house        how the package is folded, in figures; OUT=file.json keeps them'
 	@echo 'make fresh        demo and check in a new clone, as an ordinary user with an empty home'
 	@echo 'make clean        remove what make made'
 	@echo
@@ -71,6 +73,12 @@ bench: venv
 
 figures:
 	@$(python) make/figures.py
+
+paths: venv
+	@$(venv) make/paths.py $(if $(OUT),--out $(OUT))
+
+house:
+	@$(python) make/house.py $(if $(OUT),--out $(OUT))
 
 fresh:
 	@$(python) make/fresh.py
