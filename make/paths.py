@@ -4,9 +4,11 @@ run     `loom run` until the first line of the user's program
 set     `loom set` until its answer
 metric  a rank's log until the answer of the HTTP API has the value
 kill    kill -9 of a rank with policy live until all ranks train on
+idle    some steps of a training that nothing is asked of: what runs in the background
 
 A file takes part when one of its functions is called between the two marks of the path, in any
-process; what runs at import does not count. Background work of that time, such as heartbeats, does.
+process; what runs at import does not count. Background work of that time, such as heartbeats, does;
+`own` is a path without what a process does when idle, too.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -31,8 +34,9 @@ from witness import processes_with
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-PATHS = ("run", "set", "metric", "kill")
+PATHS = ("run", "set", "metric", "kill", "idle")
 RANKS = 2
+IDLE = 100  # steps, of some 30 ms
 LIMIT = 60.0  # seconds for anything that is waited for
 ROLES = {  # of a process, by the first of these that its command line has
     "loom-keeper": "keeper",
@@ -65,11 +69,9 @@ def main(words: list[str]) -> int:
             "paths": found,
             "runs": runs,
         }
-        given.out.write_text(json.dumps(facts, indent=1) + "\n")
+        given.out.write_text(_text(facts) + "\n")
     for path in PATHS:
-        print(
-            f"{path:8} {found[path]['median']:5.0f} files, {len(found[path]['files'])} in all runs"
-        )
+        print(f"{path:8} {found[path]['median']:5.0f} files, {found[path]['own']:.0f} of its own")
         for process, files in sorted(found[path]["by_process"].items()):
             print(f"         {len(files):5} {process}")
     return 0
@@ -89,14 +91,18 @@ def trace(times: int, source: Path = ROOT / "src") -> list[Traced]:
 def summary(runs: list[Traced]) -> dict[str, Any]:
     """Return, by path, how many files a run has in the middle, and all files by process."""
     found = {}
+    idle = _by_role(runs, "idle")
     for path in PATHS:
-        counts = [len({file for files in run[path].values() for file in files}) for run in runs]
-        union: dict[str, set[str]] = defaultdict(set)
-        for run in runs:
-            for process, files in run[path].items():
-                union[process.rpartition(" ")[0]].update(files)
+        union = _by_role(runs, path)
+        each = [_by_role([run], path) for run in runs]
+        counts = [len(set().union(*those.values())) for those in each]
+        own = [
+            len({file for role, files in those.items() for file in files - idle.get(role, set())})
+            for those in each
+        ]
         found[path] = {
             "median": statistics.median(counts),
+            "own": statistics.median(own),
             "counts": counts,
             "files": sorted(set().union(*union.values())),
             "by_process": {process: sorted(files) for process, files in sorted(union.items())},
@@ -104,11 +110,21 @@ def summary(runs: list[Traced]) -> dict[str, Any]:
     return found
 
 
+def _by_role(runs: list[Traced], path: str) -> dict[str, set[str]]:
+    """Return the files of a path in all of these runs, by what their processes are."""
+    union: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for process, files in run[path].items():
+            union[process.rpartition(" ")[0]].update(files)
+    return union
+
+
 class Stage:
     """An environment whose interpreters are traced, a plane in it, and a job after the other."""
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
+        self._number = 0
         self._python, self.traced = _environment(folder / "env", source)
         for name in ("loom", "run", "work"):
             (folder / name).mkdir(mode=0o700)
@@ -140,9 +156,10 @@ class Stage:
         """Follow the four paths in one job."""
         out = self.folder / f"out-{number}"
         out.mkdir()
+        self._number = number
         job = _Job(self, out)
         try:
-            for path in (job.run, job.set, job.metric, job.kill):
+            for path in (job.run, job.idle, job.set, job.metric, job.kill):
                 path()
             return self._collected()
         finally:
@@ -175,11 +192,15 @@ class Stage:
     def tracing(self, path: str) -> Iterator[None]:
         """Note what is called meanwhile as a part of a path."""
         if path != "metric":  # there the rank itself sets it, when it logs
-            self.set_mark(PATHS.index(path) + 1)
+            self.set_mark(self.number_of(path))
         try:
             yield
         finally:
             self.set_mark(0)
+
+    def number_of(self, path: str) -> int:
+        """Return the mark of a path, another one in each run: processes live through several."""
+        return self._number * len(PATHS) + PATHS.index(path) + 1
 
     def set_mark(self, number: int) -> None:
         """Change the byte in place: all processes have the file in their memory."""
@@ -190,8 +211,9 @@ class Stage:
         found: dict[str, dict[str, set[str]]] = {path: defaultdict(set) for path in PATHS}
         for each in self.traced.glob("[0-9]*"):
             lines = [line.split("\t") for line in each.read_text().splitlines()]
-            for path, file, _, shown in lines:
-                found[PATHS[int(path) - 1]][f"{_role(shown)} {each.name}"].add(file)
+            for number, file, _, shown in lines:
+                path = PATHS[(int(number) - 1) % len(PATHS)]
+                found[path][f"{_role(shown)} {each.name}"].add(file)
             each.unlink()
         return {
             path: {process: sorted(files) for process, files in those.items()}
@@ -217,7 +239,8 @@ class _Job:
 
     def run(self) -> None:
         """Start it; its first line ends the path."""
-        told = {"PATHS_OUT": self._out, "PATHS_MARK": self._stage.mark}
+        own = {f"PATHS_{each.upper()}": self._stage.number_of(each) for each in ("run", "metric")}
+        told = {"PATHS_OUT": self._out, "PATHS_MARK": self._stage.mark, **own}
         words = [word for name, value in told.items() for word in ("-e", f"{name}={value}")]
         program = str(shutil.copy(HERE / "paths_train.py", self._stage.folder / "work"))
         with self._stage.tracing("run"):
@@ -228,6 +251,12 @@ class _Job:
         if any(rank["warmth"] != "warm" for rank in self._record()["ranks"]):
             raise RuntimeError(f"the ranks were not forked by a zygote: {self._record()['ranks']}")
         _until(self._is_watched)
+
+    def idle(self) -> None:
+        """Let it train for a while."""
+        with self._stage.tracing("idle"):
+            steps = self._steps(0)
+            _until(lambda: self._steps(0) > steps + IDLE)
 
     def set(self) -> None:
         """Change a knob; the ranks' own files must have it."""
@@ -337,6 +366,12 @@ def _until(happened: Callable[[], object], alive: "subprocess.Popen[bytes] | Non
 def _commit(source: Path) -> str:
     words = ["git", "-C", str(source), "rev-parse", "HEAD"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _text(facts: dict[str, Any]) -> str:
+    """Return it as JSON with a list of files a line."""
+    text = json.dumps(facts, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
 
 
 def _machine() -> str:

@@ -1,7 +1,7 @@
 import os  # the first lines end the path of `loom run`
 
 MARK = os.open(os.environ["PATHS_MARK"], os.O_RDWR)
-if os.pread(MARK, 1, 0) == b"\1":
+if os.pread(MARK, 1, 0) == bytes([int(os.environ["PATHS_RUN"])]):
     os.pwrite(MARK, b"\0", 0)
 
 import json  # noqa: E402
@@ -14,7 +14,6 @@ from torch import nn  # noqa: E402
 
 import torchloom as loom  # noqa: E402
 
-METRIC = b"\3"  # the number of the path that a rank begins
 OUT, RANK = Path(os.environ["PATHS_OUT"]), os.environ["RANK"]
 
 tracer.install()  # the launcher hides its frames from a program by a profile function of its own
@@ -36,7 +35,7 @@ with (OUT / f"rank-{RANK}").open("a", buffering=1) as ledger:
             optimizer.zero_grad()
             if RANK == "0" and not logged and (OUT / "ask").exists():
                 logged = True
-                os.pwrite(MARK, METRIC, 0)
+                os.pwrite(MARK, bytes([int(os.environ["PATHS_METRIC"])]), 0)
                 step.log(probe=1.0)
         ledger.write(json.dumps([os.getpid(), step.number, rates[-1]]) + "\n")
         if (OUT / "end").exists():

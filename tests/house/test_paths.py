@@ -67,18 +67,20 @@ def test_every_path_passes_its_stations(paths: ModuleType) -> None:
             for file in files
         }
         assert stations - passed == set(), path
-    assert found["set"]["median"] < found["kill"]["median"]
+        assert found[path]["own"] < found[path]["median"] < 400
+    assert "zygote" not in found["idle"]["by_process"]
 
 
 def test_files_are_counted_once_and_the_middle_run_counts(paths: ModuleType) -> None:
     nothing = {path: {} for path in paths.PATHS}
     runs = [
         {**nothing, "run": {"rank 1": ["a"], "rank 2": ["a", "b"]}},
-        {**nothing, "run": {"rank 3": ["a"]}},
+        {**nothing, "run": {"rank 3": ["a"]}, "idle": {"rank 1": ["a"], "weaver 4": ["b"]}},
         {**nothing, "run": {"weaver 4": ["a", "b", "c"]}},
     ]
 
     found = paths.summary(runs)["run"]
 
     assert (found["median"], found["counts"], found["files"]) == (2, [2, 1, 3], ["a", "b", "c"])
+    assert found["own"] == 1  # of 1, 0 and 2
     assert found["by_process"] == {"rank": ["a", "b"], "weaver": ["a", "b", "c"]}
