@@ -80,7 +80,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def abandon(self) -> None:
         """Be freed, by no later collection: there will be no connection."""
         self._visit_now().leave()
-        self.parser = None
+        self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
