@@ -10,7 +10,7 @@ from torchloom.server.outlets import Message, Outlet, Packet
 from torchloom.server.sources import LogSource
 
 _LOGS_AGAIN = 1.0  # seconds after which a job may have outputs that it had not
-_HELD = 20_000  # messages that wait for a client to catch up; with more it reads on by itself
+_HELD = 4_000  # messages that wait for a client to catch up; with more it reads on by itself
 
 
 @dataclass(frozen=True, slots=True)
