@@ -46,16 +46,27 @@ def text_frame(text: bytes) -> bytes:
     return struct.pack("!BBQ", _TEXT, 127, length) + text
 
 
-def joined_frames(texts: Iterable[bytes]) -> list[bytes]:
-    """Return texts as frames, joined to pieces of some kilobytes."""
-    pieces, parts, size = [], [], 0
-    for text in texts:
-        parts.append(text_frame(text))
-        size += len(text)
-        if size >= _WRITTEN:
-            pieces.append(b"".join(parts))
-            parts, size = [], 0
-    return [*pieces, b"".join(parts)] if parts else pieces
+def framed_text(frame: bytes) -> bytes:
+    """Return the text of a frame that was made here."""
+    return frame[{126: 4, 127: 10}.get(frame[1], 2) :]
+
+
+def joined(frames: Iterable[bytes]) -> list[bytes]:
+    """Return frames joined to pieces of some kilobytes."""
+    queue, pieces = deque(frames), []
+    while queue:
+        pieces.append(_next_piece(queue))
+    return pieces
+
+
+def _next_piece(frames: deque[bytes]) -> bytes:
+    """Take frames that are written together; a large one is neither joined nor copied."""
+    parts = [frames.popleft()]
+    size = len(parts[0])
+    while frames and size + len(frames[0]) <= _WRITTEN:
+        parts.append(frames.popleft())
+        size += len(parts[-1])
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def close_reason(text: str) -> str:
@@ -206,7 +217,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
     def _write_some(self) -> None:
         """Hand over as much as the transport takes."""
         while self._unwritten and self.writable.is_set() and self.is_open:
-            piece = self._unwritten.popleft()
+            piece = _next_piece(self._unwritten)
             self._unwritten_size -= len(piece)
             self.transport.write(piece)
         if self._unwritten or not self.writable.is_set():

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from starlette.websockets import WebSocket
 
 from torchloom.server.drafts import Draft
-from torchloom.server.frames import EXTENSION, FramedProtocol, close_reason, joined_frames
+from torchloom.server.frames import EXTENSION, FramedProtocol, close_reason, framed_text, joined
 
 TOO_SLOW: Final = 1013  # "try again later"
 WAITING = 1 << 20  # bytes that a client may leave unread before it is let go
@@ -20,26 +20,32 @@ _REASON = "too slow: more than 1 MiB is unread; connect again with after=the las
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A draft with its cursor, as text."""
+    """A draft with its cursor, as a frame of text."""
 
     draft: Draft
-    text: bytes
+    frame: bytes
+
+    @property
+    def text(self) -> bytes:
+        return framed_text(self.frame)
 
 
 class Packet:
-    """Messages that go to many: they are framed once."""
+    """Messages that go to many, for whom they are joined once, or to one."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], is_shared: bool = False) -> None:
         self.messages = messages
+        self._is_shared = is_shared
 
     @cached_property
     def frames(self) -> list[bytes]:
-        """Return pieces of whole frames, to which every client's queue refers."""
-        return joined_frames(message.text for message in self.messages)
+        """Return pieces of whole frames, to which the queues of clients refer."""
+        frames = [message.frame for message in self.messages]
+        return joined(frames) if self._is_shared else frames
 
     @cached_property
     def size(self) -> int:
-        return sum(len(message.text) for message in self.messages)
+        return sum(len(message.frame) for message in self.messages)
 
 
 class Outlet(Protocol):
