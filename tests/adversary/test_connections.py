@@ -1,13 +1,17 @@
 """Strangers at the HTTP port: what they send is counted and timed before it is kept."""
 
+import asyncio
 import base64
 import contextlib
 import json
 import os
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,20 +22,35 @@ from torchloom.server.connections import (
     Visit,
     counted_address,
 )
+from torchloom.weaver.plane.certificates import certificate
 
 from ..control import evidence
 from ..living import until
-from .limited import PATIENCE, Limited, read_all, request, serving
+from .limited import OTHER, PATIENCE, Lag, Limited, read_all, request, serving
 
 pytestmark = pytest.mark.process
 MIB = 1 << 20
 STALL = 1.0  # seconds; a server without limits stalls for three seconds to minutes
+TURN = 0.04  # seconds of the processor's time that a turn of the event loop may take
+PROMISED = 50.0  # milliseconds for which the event loop may not turn
+FIELDS = {
+    "loop_ms": "wall time: the longest for which the event loop did not turn",
+    "queue_ms": "the part of it in which the kernel gave the core to other threads",
+    "cpu_ms": "processor's time: the most that the loop's thread ran within 2 ms and a turn",
+    "other_client_ms": "wall time: the longest in which a client of another address was answered",
+    "load": "the machine's load average when the attempt began",
+}
+HALF = b"POST /body HTTP/1.1\r\nHost: x\r\n"
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the begin of a client's first message
 UPGRADE = (
     "Connection: Upgrade",
     "Upgrade: websocket",
     "Sec-WebSocket-Version: 13",
     f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
 )
+
+
+Attack = Callable[[], Lag]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +89,31 @@ def frame(opcode: int, content: bytes = b"", fin: bool = True) -> bytes:
     return bytes((0x80 * fin | opcode, 0x80 | len(content), 0, 0, 0, 0)) + content
 
 
+def flood(limited: Limited, begin: bytes, count: int = 1200) -> Lag:
+    """Open connections at once that send the same and wait; return what came of it."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            channel = stack.enter_context(limited.connect())
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(begin)
+        return limited.lag()
+
+
+def complete(limited: Limited, begin: bytes, rest: bytes, count: int = 240) -> Lag:
+    """Send the rest of some requests or handshakes at once; return what came of it."""
+    with contextlib.ExitStack() as stack:
+        channels = [stack.enter_context(limited.connect()) for _ in range(count)]
+        for channel in channels:
+            channel.sendall(begin)
+        limited.ask(source=OTHER)  # behind all of them
+        limited.lag()
+        for channel in channels:
+            channel.sendall(rest)
+        for channel in channels:
+            assert channel.recv(1)
+        return limited.lag()
+
+
 class Normal:
     """A second client that asks all the time: how long was its longest wait."""
 
@@ -81,7 +125,7 @@ class Normal:
     def _run(self) -> None:
         while not self._over.is_set():
             began = time.monotonic()
-            assert self._limited.ask().endswith(b"here")
+            assert self._limited.ask(source=OTHER).endswith(b"here")
             self.longest = max(self.longest, time.monotonic() - began)
             self.answers += 1
 
@@ -116,7 +160,7 @@ def test_a_head_without_end_is_refused_and_costs_nothing(
 
     assert said.startswith(b"HTTP/1.1 %d " % status), said[:100]
     assert json.loads(said.rpartition(b"\r\n\r\n")[2])["remedy"]
-    assert server.lag() < STALL
+    assert server.lag().wall < STALL
     assert server.resident() - before < 20 * MIB
 
 
@@ -217,34 +261,90 @@ def test_twelve_hundred_half_open_requests_are_gone_in_the_end(hasty: Limited) -
         assert hasty.resident() - before < 20 * MIB
 
 
-@pytest.mark.soak
-def test_how_long_a_stranger_holds_up_the_event_loop(server: Limited) -> None:
+def test_floods_do_not_hold_up_the_event_loop(server: Limited) -> None:
+    server.lag()
+
+    turns = [flood(server, HALF).cpu for _ in range(8)]
+
+    assert max(turns) < TURN, turns
+
+
+def test_requests_that_are_complete_at_one_moment_do_not_begin_in_one_turn(
+    server: Limited,
+) -> None:
+    lag = complete(server, request("/work")[:-2], b"\r\n", count=100)
+
+    assert lag.cpu < 0.1  # of 0.2 s that they take
+
+
+def attacks_on(plain: Limited, secured: Limited) -> dict[str, tuple[Limited, Attack]]:
+    """Return what an address may do to a server without TLS, or to one with it."""
     line, lines = b"a" * MIB, b"a: b\r\n" * (MIB // 6)
-    attacks = {
-        "a header of 400 MiB": [b"GET / HTTP/1.1\r\nHost: x\r\nX: ", *[line] * 400],
-        "headers of 400 MiB": [b"GET / HTTP/1.1\r\nHost: x\r\n", *[lines] * 400],
-        "a URL of 400 MiB": [b"GET /", *[line] * 400],
+    head, hello = b"GET / HTTP/1.1\r\nHost: x\r\n", client_hello()
+
+    def send_to(limited: Limited, *parts: bytes) -> Lag:
+        with limited.open() as channel:
+            send(channel, *parts)
+        return limited.lag()
+
+    return {
+        "a header of 400 MiB": (plain, lambda: send_to(plain, head + b"X: ", *[line] * 400)),
+        "headers of 400 MiB": (plain, lambda: send_to(plain, head, *[lines] * 400)),
+        "a URL of 400 MiB": (plain, lambda: send_to(plain, b"GET /", *[line] * 400)),
+        "1,200 half-open requests": (plain, lambda: flood(plain, HALF)),
+        "240 requests completed at once": (plain, lambda: complete(plain, head, b"\r\n")),
+        "TLS: a header of 400 MiB": (
+            secured,
+            lambda: send_to(secured, head + b"X: ", *[line] * 400),
+        ),
+        "TLS: 1,200 half-open handshakes": (secured, lambda: flood(secured, HELLO)),
+        "TLS: 1,200 handshakes left half-way": (secured, lambda: flood(secured, hello)),
+        "TLS: 240 handshakes completed at once": (
+            secured,
+            lambda: complete(secured, hello[:50], hello[50:]),
+        ),
     }
-    samples = []
-    for name in [*attacks, "1,200 half-open requests"] * 10:
-        before = server.resident()
-        server.lag()
-        with Normal(server) as normal, contextlib.ExitStack() as stack:
-            if name in attacks:
-                send(stack.enter_context(server.connect()), *attacks[name])
-            for _ in range(0 if name in attacks else 1200):
-                channel = stack.enter_context(server.connect())
-                with contextlib.suppress(ConnectionError):
-                    channel.sendall(b"POST /body HTTP/1.1\r\nHost: x\r\n")
-            lag = server.lag()
-        grown = (server.resident() - before) / MIB
-        longest = normal.longest * 1000
-        found = {"loop_ms": lag * 1000, "other_client_ms": longest, "grown_mib": grown}
-        samples.append({"attack": name} | {key: round(value, 3) for key, value in found.items()})
 
-    evidence.write("adversary-strangers", samples, promised_ms=50.0)
 
-    assert max(sample["loop_ms"] for sample in samples) <= 50.0
+def client_hello() -> bytes:
+    """Return the first message of a client that speaks TLS."""
+    out = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname="x")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
+
+
+def try_attack(name: str, limited: Limited, attack: Attack) -> dict[str, Any]:
+    """Return how long the loop did not turn, what others waited and how much memory it took."""
+    before = limited.resident()
+    limited.lag()
+    with Normal(limited) as normal:
+        lag = attack()
+    found = {"loop_ms": lag.wall, "queue_ms": lag.queue, "cpu_ms": lag.cpu}
+    found["other_client_ms"] = normal.longest
+    shown = {key: round(value * 1000, 3) for key, value in found.items()}
+    return {"attack": name, **shown, "grown_mib": (limited.resident() - before) / MIB}
+
+
+@pytest.mark.soak
+def test_how_long_a_stranger_holds_up_the_event_loop(server: Limited, tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = []
+    with serving(certificate(tmp_path, "127.0.0.1")) as secured:
+        attacks = attacks_on(server, secured)
+        for attempt in (1, 2, 3):  # other processes of the machine may have the cores
+            load = round(os.getloadavg()[0], 2)
+            found = [try_attack(name, *attacks[name]) for _ in range(10) for name in attacks]
+            samples += [{"attempt": attempt, "load": load, **sample} for sample in found]
+            longest = max(sample["loop_ms"] for sample in found)
+            if longest <= PROMISED:
+                break
+
+    evidence.write("adversary-strangers", samples, promised_ms=PROMISED, fields=FIELDS)
+
+    assert longest <= PROMISED
+    assert max(sample["loop_ms"] - sample["queue_ms"] for sample in samples) <= PROMISED
+    assert max(sample["cpu_ms"] for sample in samples) <= PROMISED
 
 
 def test_websockets_of_one_address_leave_room_for_others() -> None:
@@ -276,7 +376,7 @@ def test_what_is_around_chunks_is_limited(server: Limited, part: bytes) -> None:
         said = send(channel, head, *[part] * 100)
 
     assert said.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
-    assert server.lag() < STALL
+    assert server.lag().wall < STALL
 
 
 def test_a_trailer_does_not_become_a_header(server: Limited) -> None:
@@ -311,7 +411,7 @@ def test_some_requests_ahead_are_answered_in_order_and_many_are_refused(server: 
         said = send(channel, *[request() * 5000] * 100)
 
     assert said.count(b"HTTP/1.1") <= ConnectionLimits().pipelined + 1
-    assert server.lag() < STALL
+    assert server.lag().wall < STALL
     assert server.resident() - before < 20 * MIB
 
 
@@ -341,7 +441,7 @@ def test_a_websocket_that_sends_and_does_not_read_stalls_nobody(
             for _ in range(400):
                 channel.sendall(part)
 
-    assert server.lag() < STALL
+    assert server.lag().wall < STALL
     assert server.resident() - before < 20 * MIB
 
 
@@ -432,9 +532,28 @@ def test_a_client_that_reads_slowly_has_time_and_one_that_does_not_has_none() ->
     for now in (20.0, 40.0, 60.0):
         clock.append(now)
         reader.unread -= 1
-        table.sweep()
+        asyncio.run(table.sweep())
 
     assert (reader.aborted, line.aborted) == (False, True)
+
+
+def test_a_turn_of_the_event_loop_ends_some_of_those_that_are_late() -> None:
+    clock = [0.0]
+    table = Connections(ConnectionLimits(waiting=999), lambda: clock[-1])
+    lines = [arrive(table, "10.0.0.1")[1] for _ in range(600)]
+    clock.append(11.0)
+    ended: list[int] = []
+
+    async def turn() -> None:
+        sweep = asyncio.create_task(table.sweep())
+        while not sweep.done():
+            await asyncio.sleep(0)
+            ended.append(sum(line.aborted for line in lines))
+
+    asyncio.run(turn())
+
+    assert ended[-1] == 600
+    assert max(now - before for before, now in pairwise([0, *ended])) <= 150
 
 
 @pytest.mark.parametrize(

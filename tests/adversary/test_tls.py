@@ -18,10 +18,9 @@ from ..cluster import Cluster
 from ..living import until
 from . import limited
 from .limited import PATIENCE, Limited, read_all, request, serving
-from .test_connections import MIB, UPGRADE, frame, send
+from .test_connections import HELLO, MIB, TURN, UPGRADE, flood, frame, send
 
 pytestmark = pytest.mark.process
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the begin of a client's first message
 ATTACKER = """
 import socket, sys
 address, begin = (sys.argv[1], int(sys.argv[2])), bytes.fromhex(sys.argv[3])
@@ -56,31 +55,30 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture(scope="module")
 def server(shown: Certificate) -> Iterator[Limited]:
     limits = {"handshake_seconds": 0.6, "head_seconds": 0.6, "waiting": 20}
-    with serving(str(shown.chain), str(shown.key), **limits) as started:
+    with serving(shown, **limits) as started:
         yield started
 
 
-def secured(server: Limited, shown: Certificate) -> ssl.SSLSocket:
-    trust = ssl.create_default_context(cafile=shown.authority)
-    return trust.wrap_socket(server.connect(), server_hostname="127.0.0.1")
+@pytest.fixture(scope="module")
+def roomy(shown: Certificate) -> Iterator[Limited]:
+    """Give a server with the limits that it has in use."""
+    with serving(shown) as started:
+        yield started
 
 
-def answers(server: Limited, shown: Certificate) -> bool:
-    with secured(server, shown) as channel:
-        return send(channel, request("/", "Connection: close")).endswith(b"here")
+def answers(server: Limited) -> bool:
+    return server.ask().endswith(b"here")
 
 
 @pytest.mark.parametrize(
     "begin", [request(), b"\x00" * 1000, b"\xff" * 1000, HELLO + b"\x00" * 1000], ids=str
 )
-def test_what_is_no_tls_is_ended_and_the_next_one_is_served(
-    server: Limited, shown: Certificate, begin: bytes
-) -> None:
+def test_what_is_no_tls_is_ended_and_the_next_one_is_served(server: Limited, begin: bytes) -> None:
     with server.connect() as channel:
         said = send(channel, begin)
 
     assert b"HTTP" not in said
-    assert answers(server, shown)
+    assert answers(server)
 
 
 def test_old_versions_of_tls_are_refused(server: Limited, shown: Certificate) -> None:
@@ -102,21 +100,19 @@ def test_old_versions_of_tls_are_refused(server: Limited, shown: Certificate) ->
 
 
 @pytest.mark.parametrize("begin", [b"", HELLO])
-def test_a_handshake_that_does_not_end_is_ended(
-    server: Limited, shown: Certificate, begin: bytes
-) -> None:
+def test_a_handshake_that_does_not_end_is_ended(server: Limited, begin: bytes) -> None:
     with server.connect() as channel:
         channel.sendall(begin)
 
         assert read_all(channel) == b""
 
     until(lambda: server.sockets() < 5, PATIENCE)
-    assert answers(server, shown)
+    assert answers(server)
 
 
-def test_unfinished_handshakes_make_room_for_others(server: Limited, shown: Certificate) -> None:
+def test_unfinished_handshakes_make_room_for_others(server: Limited) -> None:
     with contextlib.ExitStack() as stack:
-        websocket = stack.enter_context(secured(server, shown))
+        websocket = stack.enter_context(server.open())
         websocket.sendall(request("/", *UPGRADE))
         assert websocket.recv(4096).startswith(b"HTTP/1.1 101 ")
         for _ in range(200):
@@ -124,18 +120,26 @@ def test_unfinished_handshakes_make_room_for_others(server: Limited, shown: Cert
             with contextlib.suppress(ConnectionError):
                 channel.sendall(HELLO)
 
-        assert answers(server, shown)
+        assert answers(server)
 
         until(lambda: server.sockets() < 10, PATIENCE)
         websocket.sendall(frame(1, b"still here"))
         assert websocket.recv(100).endswith(b"still here")
 
 
-def test_behind_a_handshake_the_limits_of_http_hold(server: Limited, shown: Certificate) -> None:
+def test_floods_of_handshakes_do_not_hold_up_the_event_loop(roomy: Limited) -> None:
+    roomy.lag()
+
+    turns = [flood(roomy, HELLO).cpu for _ in range(8)]
+
+    assert max(turns) < TURN, turns
+
+
+def test_behind_a_handshake_the_limits_of_http_hold(server: Limited) -> None:
     before = server.resident()
-    with secured(server, shown) as channel:
+    with server.open() as channel:
         said = send(channel, b"GET / HTTP/1.1\r\nX: ", *[b"a" * MIB] * 40)
-    with secured(server, shown) as channel:
+    with server.open() as channel:
         channel.sendall(b"GET / HTTP/1.1\r\n")
         late = read_all(channel)
 

@@ -9,7 +9,7 @@ from torchloom.server.outlets import Packet
 class Sink:
     """One client that reads everything at once."""
 
-    is_open = True
+    is_open = is_drained = True
 
     def __init__(self) -> None:
         self.packets: list[Packet] = []

@@ -4,7 +4,7 @@ import pytest
 from websockets.frames import Close, Frame, Opcode
 from websockets.streams import StreamReader
 
-from torchloom.server.frames import close_reason, text_frame
+from torchloom.server.frames import close_reason, framed_text, joined, text_frame
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65_535, 65_536, 200_000])
@@ -20,6 +20,17 @@ def test_any_length_of_text_is_one_whole_frame(length: int) -> None:
         found.append(ended.value.value)
 
     assert found == [Frame(Opcode.TEXT, text), Frame(Opcode.TEXT, b"next")]
+    assert framed_text(text_frame(text)) == text
+
+
+def test_frames_are_joined_to_pieces_of_some_kilobytes_and_large_ones_are_not_copied() -> None:
+    small, large = [bytes([number]) * 5000 for number in range(7)], b"x" * 100_000
+
+    pieces = joined([*small, large])
+
+    assert b"".join(pieces) == b"".join([*small, large])
+    assert [len(piece) for piece in pieces] == [15_000, 15_000, 5000, 100_000]
+    assert pieces[-1] is large
 
 
 @pytest.mark.parametrize("text", ["x" * 200, "é" * 100, "日" * 100, "\ud800" * 100, ""])

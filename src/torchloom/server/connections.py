@@ -10,13 +10,16 @@ import ipaddress
 import logging
 import resource
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _OPEN_FILES = 8192  # descriptors that a server asks for
 _OTHER_FILES = 256  # descriptors for databases, logs and the weaver
 _REPORT_INTERVAL = 10.0  # seconds between two lines of the log about what was refused
+_SWEPT = 128  # connections that one turn of the event loop looks at
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +33,7 @@ class ConnectionLimits:
     body: int = 16 << 20  # bytes that are read of one body, whether they are used or not
     framing: int = 64 << 10  # bytes of a body that are no content: sizes and names of chunks
     pipelined: int = 16  # requests that wait behind one that is under way
+    begun: int = 16  # requests that begin in one turn of the event loop
     handshake_seconds: float = 5.0
     head_seconds: float = 10.0
     body_seconds: float = 30.0
@@ -90,8 +94,9 @@ class Visit:
         self.stalled = (self._table.clock(), self.transport.get_write_buffer_size())
 
     def leave(self) -> None:
-        """Forget the connection: it has ended."""
+        """Forget the connection, which has ended, and free its protocol without a collection."""
         self._table.leave(self)
+        self.late = _do_nothing
 
     def refuse(self, reason: str) -> None:
         """Count a refusal for the log."""
@@ -161,17 +166,14 @@ class Connections:
             if not self._of_peer[visit.peer]:
                 del self._of_peer[visit.peer]
 
-    def sweep(self) -> None:
-        """End what took too long. The server repeats it."""
+    async def sweep(self) -> None:
+        """End what took too long, some in each turn of the event loop. The server repeats it."""
         now = self.clock()
-        for visit in list(self._visits):
-            if visit.transport.is_closing():
-                self._close(visit, now)
-            elif visit.deadline is not None and now >= visit.deadline:
-                visit.deadline = None
-                visit.late()
-            elif visit.stalled is not None:
-                self._check_stall(visit, now)
+        for number, visit in enumerate(list(self._visits), 1):
+            if visit in self._visits:
+                self._check(visit, now)
+            if number % _SWEPT == 0:
+                await asyncio.sleep(0)
         if self.refused and now - self._reported >= _REPORT_INTERVAL:
             self._reported = now
             counts = ", ".join(f"{reason}: {n}" for reason, n in sorted(self.refused.items()))
@@ -183,6 +185,15 @@ class Connections:
         for waiting in list(self._waiting.values()):
             for visit in list(waiting):
                 self._abort(visit, "server left")
+
+    def _check(self, visit: Visit, now: float) -> None:
+        if visit.transport.is_closing():
+            self._close(visit, now)
+        elif visit.deadline is not None and now >= visit.deadline:
+            visit.deadline = None
+            visit.late()
+        elif visit.stalled is not None:
+            self._check_stall(visit, now)
 
     def _close(self, visit: Visit, now: float) -> None:
         """Give a client some seconds to take what it was sent, then end the connection."""
@@ -211,12 +222,61 @@ class Connections:
         visit.transport.abort()
 
 
+class Turns:
+    """Spread requests over turns of the event loop: in each turn only some of them begin.
+
+    One address may complete hundreds of requests at the same moment. Each is answered in little
+    time; all of them in one turn would keep every other client waiting.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._begun = 0  # in this turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_due = False  # the next turn will be noted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._begin()
+        await self._app(scope, receive, send)
+
+    async def _begin(self) -> None:
+        """Return in a turn in which few others have begun, in the order of the calls."""
+        self._note_next_turn()
+        if self._begun < self._most and not self._waiting:
+            self._begun += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _note_next_turn(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due, self._begun = False, 0
+        while self._waiting and self._begun < self._most:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                self._begun += 1
+        if self._begun:
+            self._note_next_turn()
+
+
 def peer_of(transport: asyncio.Transport) -> str:
     """Return the address that a connection is counted by: of IPv6 the network of 64 bits."""
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
         return ""
     return counted_address(str(name[0]))
+
+
+def _do_nothing() -> None:
+    """Stand in for the reaction of a connection that has ended."""
 
 
 def counted_address(host: str) -> str:

@@ -169,8 +169,9 @@ class Standing:
 
     def cursor(self) -> str:
         """Return this place as a reader is told it."""
-        if self._text is None:
-            self._text = logs_text(self.logs)
+        if self._text is None:  # once a line; an output that is not begun needs no place
+            begun = self.logs and {key: end for key, end in self.logs.items() if end}
+            self._text = logs_text(begun)
         row = f"-{self.row}" if self.row else ""
         return f"{self.happened}.{self.told}.{self.arrived}{row}{self._text}"
 

@@ -1,12 +1,17 @@
 """WebSocket frames made once and written to many sockets as they are; limits of what comes in.
 
 An ASGI server frames every message for every client anew; whoever tells two hundred clients the
-same pays for it two hundred times. Here bytes are made once and handed to each transport.
+same pays for it two hundred times. Here bytes are made once, and every client's queue refers to
+them. A transport has few of them at a time: what it has cannot be taken back from a client that
+does not read.
 """
 
+import asyncio
 import logging
 import socket
 import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -18,6 +23,8 @@ from torchloom.server.connections import Visit
 EXTENSION: Final = "torchloom.frames"  # where a WebSocket's scope has its protocol
 _TEXT = 0x81  # a whole message of text
 _PIECE = 4 << 10  # bytes that are parsed before others have their turn
+_WRITTEN = 16 << 10  # bytes of frames that are handed to a transport together
+_HIGH_WATER = 64 << 10  # bytes that a transport keeps before it takes no more
 _FRAGMENTS = 64  # of one message
 _UNREAD = 1 << 20  # bytes that a client who sends pings may leave unread
 _TOO_BIG, _TOO_SLOW = 1009, 1013  # codes of a close
@@ -39,6 +46,29 @@ def text_frame(text: bytes) -> bytes:
     return struct.pack("!BBQ", _TEXT, 127, length) + text
 
 
+def framed_text(frame: bytes) -> bytes:
+    """Return the text of a frame that was made here."""
+    return frame[{126: 4, 127: 10}.get(frame[1], 2) :]
+
+
+def joined(frames: Iterable[bytes]) -> list[bytes]:
+    """Return frames joined to pieces of some kilobytes."""
+    queue, pieces = deque(frames), []
+    while queue:
+        pieces.append(_next_piece(queue))
+    return pieces
+
+
+def _next_piece(frames: deque[bytes]) -> bytes:
+    """Take frames that are written together; a large one is neither joined nor copied."""
+    parts = [frames.popleft()]
+    size = len(parts[0])
+    while frames and size + len(frames[0]) <= _WRITTEN:
+        parts.append(frames.popleft())
+        size += len(parts[-1])
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def close_reason(text: str) -> str:
     """Return as much of a text as a frame that closes may carry: bytes are counted, not letters."""
     return text.encode(errors="replace")[:_LONGEST_REASON].decode(errors="ignore")
@@ -57,12 +87,17 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         self._visit: Visit | None = None
         self._unparsed = b""
         self._is_due = False  # a piece will be parsed in the loop's next turn
+        self._unwritten: deque[bytes] = deque()  # whole frames, which other clients have as well
+        self._unwritten_size = 0
+        self.drained = asyncio.Event()  # nothing waits, and the transport takes more
+        self.drained.set()
 
     def visited_by(self, visit: Visit, seconds: float) -> None:
         """Answer for a connection from now on, which is to be accepted within some seconds."""
         channel = self.transport.get_extra_info("socket")
         if channel is not None:  # else the kernel takes megabytes for a client that does not read
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self.transport.set_write_buffer_limits(high=_HIGH_WATER)
         self._visit = visit
         visit.pass_on(self.transport, self.transport.abort)
         visit.wait(seconds)
@@ -71,6 +106,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         if self._visit is not None:
             self._visit.leave()
         self._unparsed = b""
+        self._forget_unwritten()
         super().connection_lost(exc)
 
     async def send(self, message: Any) -> None:
@@ -157,21 +193,51 @@ class FramedProtocol(WebSocketsSansIOProtocol):
     @property
     def waiting(self) -> int:
         """Return how many bytes the client has not taken yet, beyond what the kernel holds."""
-        return self.transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size() + self._unwritten_size
 
     @property
     def is_open(self) -> bool:
         return not (self.close_sent or self.disconnected or self.transport.is_closing())
 
-    def write_frames(self, frames: bytes) -> None:
-        """Have whole frames sent; nobody waits for a client that does not read."""
+    def write_frames(self, pieces: Sequence[bytes]) -> None:
+        """Have pieces of whole frames sent; nobody waits for a client that does not read."""
         if self.is_open:
-            self.transport.write(frames)
+            self._unwritten.extend(pieces)
+            self._unwritten_size += sum(map(len, pieces))
+            self._write_some()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.drained.clear()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_some()
+
+    def _write_some(self) -> None:
+        """Hand over as much as the transport takes."""
+        while self._unwritten and self.writable.is_set() and self.is_open:
+            piece = _next_piece(self._unwritten)
+            self._unwritten_size -= len(piece)
+            self.transport.write(piece)
+        if self._unwritten or not self.writable.is_set():
+            self.drained.clear()
+        else:
+            self.drained.set()
+
+    def _forget_unwritten(self) -> None:
+        self._unwritten.clear()
+        self._unwritten_size = 0
+        self.drained.set()
 
     def drop(self, code: int, reason: str) -> None:
-        """Let the client go: it hears why if it reads on within some seconds."""
+        """Let the client go: it hears why if it reads on within some seconds.
+
+        What was not written yet it can have again, by its last cursor.
+        """
         if not self.is_open:
             return
+        self._forget_unwritten()
         self.stop_keepalive()
         self.conn.send_close(code, close_reason(reason))
         self.transport.write(b"".join(self.conn.data_to_send()))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from torchloom.server.desk import Desk
 from torchloom.server.drafts import Draft, Standing, encoded
+from torchloom.server.frames import text_frame
 from torchloom.server.outlets import Message, Outlet, Packet
 from torchloom.server.sources import LogSource
 
 _LOGS_AGAIN = 1.0  # seconds after which a job may have outputs that it had not
-_HELD = 20_000  # messages that wait for a client to catch up; with more it reads on by itself
+_HELD = 4_000  # messages that wait for a client to catch up; with more it reads on by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Listener:
             return
         packet = packets.get(self._key)
         if packet is None:
-            packet = packets[self._key] = self._packet(messages)
+            packet = packets[self._key] = self._packet(messages, is_shared=True)
         if packet.messages:
             self.outlet.send(packet)
 
@@ -75,8 +76,9 @@ class Listener:
         else:
             self._held += messages
 
-    def _packet(self, messages: Sequence[Message]) -> Packet:
-        return Packet([message for message in messages if self.wish.wants(message.draft)])
+    def _packet(self, messages: Sequence[Message], is_shared: bool = False) -> Packet:
+        wanted = [message for message in messages if self.wish.wants(message.draft)]
+        return Packet(wanted, is_shared)
 
 
 class Channel:
@@ -139,5 +141,5 @@ def written(drafts: Sequence[Draft], standing: Standing) -> list[Message]:
     messages = []
     for draft in drafts:
         standing.move(draft)
-        messages.append(Message(draft, encoded(draft, standing.cursor())))
+        messages.append(Message(draft, text_frame(encoded(draft, standing.cursor()))))
     return messages

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -26,7 +27,13 @@ from torchloom.server import frames, intake
 from torchloom.server.access import JsonLines
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import Bundle, bundle_of
-from torchloom.server.connections import ConnectionLimits, Connections, Visit, fit_open_files
+from torchloom.server.connections import (
+    ConnectionLimits,
+    Connections,
+    Turns,
+    Visit,
+    fit_open_files,
+)
 from torchloom.server.desk import Desk
 from torchloom.server.frames import FramedProtocol
 from torchloom.server.hosts import VARIABLE as ORIGINS
@@ -103,6 +110,8 @@ class Server(uvicorn.Server):
             work = [listener.run(each) for each in sockets or ()]
             self._accepting = [asyncio.create_task(each) for each in work]
         if self.started:
+            gc.collect()
+            gc.freeze()  # else a collection looks at all that was imported: 60 ms at once
             _write(self.card, {"url": self.url, "pid": os.getpid()})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,7 +125,7 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _SWEEP == 0:
-            self.table.sweep()
+            await self.table.sweep()
         return await super().on_tick(counter)
 
     def _protocol(self, visit: Visit) -> LimitedProtocol:
@@ -199,7 +208,7 @@ def configuration(app: ASGIApp, table: Connections) -> uvicorn.Config:
     """Return how uvicorn serves an app: with our protocols and their limits."""
     http: Any = partial(LimitedProtocol, table)
     return uvicorn.Config(
-        app,
+        Turns(app, table.limits.begun),
         loop="uvloop",
         http=http,
         ws=FramedProtocol,

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from starlette.websockets import WebSocket
 
 from torchloom.server.drafts import Draft
-from torchloom.server.frames import EXTENSION, FramedProtocol, close_reason, text_frame
+from torchloom.server.frames import EXTENSION, FramedProtocol, close_reason, framed_text, joined
 
 TOO_SLOW: Final = 1013  # "try again later"
 WAITING = 1 << 20  # bytes that a client may leave unread before it is let go
@@ -20,25 +20,32 @@ _REASON = "too slow: more than 1 MiB is unread; connect again with after=the las
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A draft with its cursor, as text."""
+    """A draft with its cursor, as a frame of text."""
 
     draft: Draft
-    text: bytes
+    frame: bytes
+
+    @property
+    def text(self) -> bytes:
+        return framed_text(self.frame)
 
 
 class Packet:
-    """Messages that go to many: they are framed once."""
+    """Messages that go to many, for whom they are joined once, or to one."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], is_shared: bool = False) -> None:
         self.messages = messages
+        self._is_shared = is_shared
 
     @cached_property
-    def frames(self) -> bytes:
-        return b"".join(text_frame(message.text) for message in self.messages)
+    def frames(self) -> list[bytes]:
+        """Return pieces of whole frames, to which the queues of clients refer."""
+        frames = [message.frame for message in self.messages]
+        return joined(frames) if self._is_shared else frames
 
     @cached_property
     def size(self) -> int:
-        return sum(len(message.text) for message in self.messages)
+        return sum(len(message.frame) for message in self.messages)
 
 
 class Outlet(Protocol):
@@ -46,6 +53,8 @@ class Outlet(Protocol):
 
     @property
     def is_open(self) -> bool: ...
+    @property
+    def is_drained(self) -> bool: ...
     def send(self, packet: Packet) -> None: ...
     def drop(self, code: int, reason: str) -> None: ...
     async def drained(self) -> None: ...
@@ -58,7 +67,7 @@ def outlet_of(websocket: WebSocket) -> Outlet:
 
 
 class FramedOutlet:
-    """Write the same bytes to each transport."""
+    """Write the same bytes to each client."""
 
     def __init__(self, protocol: FramedProtocol) -> None:
         self._protocol = protocol
@@ -66,6 +75,10 @@ class FramedOutlet:
     @property
     def is_open(self) -> bool:
         return self._protocol.is_open
+
+    @property
+    def is_drained(self) -> bool:
+        return self._protocol.drained.is_set()
 
     def send(self, packet: Packet) -> None:
         if self._protocol.waiting > WAITING:
@@ -79,7 +92,7 @@ class FramedOutlet:
     async def drained(self) -> None:
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._protocol.writable.wait()
+                await self._protocol.drained.wait()
         except TimeoutError:
             self.drop(TOO_SLOW, _REASON)
 
@@ -95,6 +108,10 @@ class QueuedOutlet:
         self._room.set()
         self._task = asyncio.create_task(self._run(), name="outlet")
         self.is_open = True
+
+    @property
+    def is_drained(self) -> bool:
+        return self._room.is_set()
 
     def send(self, packet: Packet) -> None:
         if not self.is_open:

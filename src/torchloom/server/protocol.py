@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -75,6 +76,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._visit_now().leave()
         super().connection_lost(exc)
+
+    def abandon(self) -> None:
+        """Be freed, by no later collection: there will be no connection."""
+        self._visit_now().leave()
+        self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -261,8 +267,9 @@ class Handshake(asyncio.Transport):
         return 0
 
     def abort(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # whose error would hold what holds it
+        if task is not None:
+            task.cancel()
         self._channel.close()
 
 
@@ -294,10 +301,10 @@ class TlsListener:
                 channel.close()
 
     async def _shake_hands(self, visit: Visit, channel: socket.socket) -> None:
-        limits = self._table.limits
+        limits, protocol = self._table.limits, self._make(visit)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(visit),
+                lambda: protocol,
                 channel,
                 ssl=self._context,
                 ssl_handshake_timeout=limits.handshake_seconds,
@@ -305,13 +312,14 @@ class TlsListener:
             )
         except OSError:  # errors of TLS and time-outs among them
             visit.refuse("TLS handshake")
-            visit.leave()
+            protocol.abandon()
             channel.close()
         except asyncio.CancelledError:  # by the table, which has counted it
-            visit.leave()
+            protocol.abandon()
             raise
 
 
+@cache
 def _written(problem: Problem) -> bytes:
     """Return a problem as the whole response of a connection that ends."""
     status, code, detail, remedy = problem

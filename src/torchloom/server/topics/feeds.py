@@ -16,7 +16,8 @@ from torchloom.server.outlets import TOO_SLOW, Packet
 from torchloom.server.topics.saying import Voice
 
 INTERVAL = 0.1  # seconds between two messages of a feed
-_MOST = 20_000  # messages that wait for a page which does not read
+_MOST = 20_000  # messages that wait for a page which reads, while the server is busy
+_UNREAD = 2_000  # messages that wait for a page which does not read
 _REASON = "too slow: too much is unread; connect again"
 
 
@@ -48,11 +49,15 @@ class Gathering:
     def is_open(self) -> bool:
         return self._voice.is_open
 
+    @property
+    def is_drained(self) -> bool:
+        return self._voice.outlet.is_drained
+
     def send(self, packet: Packet) -> None:
         drafts = [message.draft for message in packet.messages]
         self._drafts += [draft for draft in drafts if draft.move]  # others say how things are
         self.news.set()
-        if len(self._drafts) > _MOST:
+        if len(self._drafts) > (_MOST if self.is_drained else _UNREAD):
             self._drafts = []
             self.drop(TOO_SLOW, _REASON)
 
@@ -87,6 +92,7 @@ class Feed:
             await self._begin(await self._shaper.begin(position))
             while self._voice.is_open:
                 await self._gathering.news.wait()
+                await self._voice.outlet.drained()  # else each page has bytes of its own unread
                 await self._flush()
                 await asyncio.sleep(INTERVAL)
         finally:

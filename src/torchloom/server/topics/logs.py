@@ -22,6 +22,7 @@ from torchloom.server.topics.saying import Voice
 _LOOKS = (1 << 18, 1 << 21, 1 << 24)  # bytes before the end that are searched, until it is enough
 _MISSED = 1 << 21  # bytes that are told line by line to somebody who comes back
 _SAID = 1 << 18  # letters of lines in one message: a page must be able to take it at once
+_NEW = 1 << 16  # letters of new lines in one message: the server has them until a page reads them
 _ROOM = 3800  # letters of what a page sends to come back, its cursor included
 _KEYS = ("time", "rank", "role", "stream", "level", "message")
 
@@ -173,7 +174,7 @@ def _parts(drafts: Sequence[Draft]) -> list[list[Draft]]:
         size = len(draft.body["message"])
         if not parts or size > room or len(parts[-1]) == CHUNK:
             parts.append([])
-            room = _SAID
+            room = _NEW
         room -= size
         parts[-1].append(draft)
     return parts

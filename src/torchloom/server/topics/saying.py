@@ -9,6 +9,7 @@ import msgspec
 
 from torchloom.errors import LoomError
 from torchloom.server.drafts import Draft
+from torchloom.server.frames import text_frame
 from torchloom.server.outlets import Message, Outlet, Packet
 from torchloom.server.problems import explained
 
@@ -26,7 +27,7 @@ class Voice:
     def say(self, body: Mapping[str, Any]) -> None:
         """Send one message; what JSON has no number for (NaN, infinity) is null."""
         draft = Draft("", "topic", -1, time.time(), body, {})
-        self.outlet.send(Packet([Message(draft, msgspec.json.encode(body))]))
+        self.outlet.send(Packet([Message(draft, text_frame(msgspec.json.encode(body)))]))
 
     def whole(self, name: str, cursor: str, data: Any) -> None:
         """Say all there is."""
