@@ -4,7 +4,7 @@
 # Some packages hold daemons; the policy keeps the installation from starting them: tests start
 # their own, with their own configuration, and end them.
 
-packages="slurm-wlm munge openmpi-bin mpich openssh-server openssh-client iproute2 zsh fish tmux chromium faketime"
+packages="slurm-wlm munge openmpi-bin mpich openssh-server openssh-client iproute2 zsh fish tmux chromium faketime gcc libc6-dev"
 policy=/usr/sbin/policy-rc.d
 
 [ "${CI:-}" = true ] || [ "${LOOM_TEST_APT:-}" = 1 ] || exit 0

@@ -107,6 +107,10 @@ def _no_bash() -> str:
     return _absent("bash")
 
 
+def _no_cc() -> str:
+    return _absent("cc")
+
+
 def _no_tar() -> str:
     return _absent("tar")
 
@@ -164,6 +168,7 @@ def _runs(words: list[str], env: Mapping[str, str] | None = None) -> str:
 PROBES: Mapping[str, Callable[[], str]] = {
     "bash": _no_bash,
     "browser": _no_browser,
+    "cc": _no_cc,
     "dashboard": _no_dashboard,
     "hatchling": _no_hatchling,
     "faketime": _no_faketime,

@@ -4,10 +4,12 @@ In the new copy every module notes when a process that began with the old one im
 process would be half of each. That may not happen, whatever the processes do afterwards.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from ..weaver.fresh import fresh
 
 pytestmark = pytest.mark.process
 PATIENCE = 90.0  # seconds
+WAYS = ("recovered", "live_ended", "restart")  # out of the loss of a rank
 LAST = "blake3"  # a library of what the launch process imports last, when it has time
 SCRIPT = """
 import os, pathlib, time
@@ -31,6 +34,48 @@ out = pathlib.Path(os.environ["OUT"])
 (out / f"{os.environ['RANK']}-{os.getpid()}").touch()
 while not (out / "end").exists():
     time.sleep(0.02)
+"""
+TRAINING = """
+import hashlib, os, pathlib, time
+import torch
+import torch.distributed as dist
+import torchloom as loom
+
+out, rank = pathlib.Path(os.environ["OUT"]), int(os.environ["RANK"])
+dist.init_process_group("gloo")
+torch.manual_seed(7)
+net = torch.nn.Linear(8, 4)
+run = loom.init(project="upgrade")
+model = run.wrap(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+run.track(optimizer=optimizer)
+(out / f"{rank}-{os.getpid()}").write_text("new" if hasattr(loom, "_is_replaced") else "old")
+book = os.open(out / f"book-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+for step in run.steps(1_000_000):
+    with step:
+        own = torch.Generator().manual_seed(2 * step.number + rank)
+        model(torch.randn(16, 8, generator=own)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        bits = b"".join(each.detach().numpy().tobytes() for each in net.parameters())
+        os.write(book, f"{step.number} {hashlib.sha256(bits).hexdigest()}\\n".encode())
+    time.sleep(0.02)
+"""
+PLAIN = """
+import hashlib, sys
+import torch
+
+torch.manual_seed(7)
+net = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+for step in range(int(sys.argv[1])):
+    for rank in range(2):
+        own = torch.Generator().manual_seed(2 * step + rank)
+        (net(torch.randn(16, 8, generator=own)).square().mean() / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    bits = b"".join(each.detach().numpy().tobytes() for each in net.parameters())
+    print(step, hashlib.sha256(bits).hexdigest())
 """
 HEADER = """
 import torchloom as _root
@@ -52,15 +97,23 @@ class Site:
             (folder / name).mkdir(mode=0o700)
         self._copy(self.site)
         (folder / "work" / "rank.py").write_text(SCRIPT)
+        (folder / "work" / "training.py").write_text(TRAINING)
         env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
         own = {"HOME": "home", "LOOM_HOME": "loom", "XDG_RUNTIME_DIR": "run", "PYTHONPATH": "site"}
         self.env = {**env, **{name: str(folder / place) for name, place in own.items()}}
         self.env |= {"OUT": str(folder / "out"), "LOOM_WARM": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env |= {"OMP_NUM_THREADS": "1"}
         fresh(folder / "loom" / "plane")
 
     def _copy(self, where: Path) -> None:
         source = Path(torchloom.__file__).parent
         shutil.copytree(source, where / "torchloom", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def warm_up(self) -> None:
+        """Have a zygote, by a first run."""
+        (self.folder / "work" / "warm.py").write_text("import torch\n")
+        self.loom("run", "-d", "--wait", "warm.py")
+        until(lambda: list(self.folder.glob("run/torchloom/zygote-*.sock")), PATIENCE)
 
     def loom(self, *words: str) -> str:
         done = subprocess.run(
@@ -102,11 +155,8 @@ class Site:
 
     def weaver(self) -> int:
         """Return the process that is the weaver, by its command line; 0 while there is none."""
-        for pid in living(self.folder):
-            words = read(f"/proc/{pid}/cmdline").split("\0")
-            if "torchloom.weaver" in words:
-                return pid
-        return 0
+        pids = living(self.folder)
+        return next((pid for pid in pids if self.is_named(pid, "torchloom.weaver")), 0)
 
     def ranks(self) -> dict[int, list[int]]:
         """Return the living processes of each rank, by the files that they wrote."""
@@ -116,6 +166,44 @@ class Site:
             if Path(f"/proc/{pid}").exists():
                 found[rank].append(pid)
         return found
+
+    def book(self, rank: int) -> dict[int, str]:
+        """Return the weights behind each step, by a rank; one that was repeated has the same."""
+        path, found = self.folder / "out" / f"book-{rank}", dict[int, str]()
+        for line in read(str(path)).splitlines():
+            number, digest = line.split()
+            assert found.setdefault(int(number), digest) == digest, f"rank {rank}, step {number}"
+        return found
+
+    def passes(self, more: int = 20) -> None:
+        """Come back when both ranks have done so many more steps."""
+        goals = [max(self.book(rank), default=0) + more for rank in (0, 1)]
+        until(lambda: all(max(self.book(r), default=0) >= goals[r] for r in (0, 1)), PATIENCE)
+
+    def happened(self, job: str) -> list[tuple[str, str]]:
+        """Return kind and reason of what happened to a job, read past the plane."""
+        path = self.folder / "loom" / "plane" / "state.db"
+        query = "select kind, reason from events where job = ? order by seq"
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as base:
+            return base.execute(query, (job,)).fetchall()
+
+    def versions(self) -> list[str]:
+        """Return which package each living rank has, by its own word."""
+        out = self.folder / "out"
+        return [(out / f"{rank}-{pid}").read_text() for rank, [pid] in self.ranks().items()]
+
+    def warmth(self, job: str) -> str:
+        """Return how the ranks were started last, by the record of the run."""
+        path = self.folder / "loom" / "runs" / job / "status.json"
+        ranks = json.loads(path.read_bytes())["ranks"]
+        return next((one["warmth"] for one in ranks if one["warmth"] != "warm"), "warm")
+
+    def zygotes(self) -> list[int]:
+        return [pid for pid in living(self.folder) if self.is_named(pid, "torchloom.worker.zygote")]
+
+    def is_named(self, pid: int, word: str) -> bool:
+        """Tell whether a word is in a command line."""
+        return word in read(f"/proc/{pid}/cmdline").split("\0")
 
     def show(self, job: str) -> Any:
         return json.loads(self.loom("show", "--json", job))
@@ -177,4 +265,80 @@ def test_a_job_and_its_processes_outlive_a_replaced_package_and_the_plane_become
     (site.folder / "out" / "end").touch()
     until(lambda: site.show(job)["state"] == "COMPLETED", PATIENCE)
     until(lambda: not processes_of(job), PATIENCE)
+    assert site.imported_late() == []
+
+
+def plain_weights(steps: int) -> dict[int, str]:
+    """Return what the training has behind each step, computed with nothing of ours."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", PLAIN, str(steps)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=env)
+    pairs = (line.split() for line in done.stdout.splitlines())
+    return {int(number): digest for number, digest in pairs}
+
+
+def trained(site: Site) -> str:
+    """Start the training, and return it when both ranks are in it and nothing is left to load."""
+    shutil.rmtree(site.folder / "out")
+    (site.folder / "out").mkdir()
+    words = ("run", "-d", "--json", "-n", "2", "--policy", "live", "--max-retries", "2")
+    job: str = json.loads(site.loom(*words, "training.py"))["id"]
+    until(lambda: all(site.book(rank) for rank in (0, 1)), PATIENCE)
+    launching = [pid for pid in processes_of(job) if site.is_named(pid, "loom-launch")]
+    until(lambda: any(LAST in read(f"/proc/{pid}/maps") for pid in launching), PATIENCE)
+    until(lambda: "live" in dict(site.happened(job)), PATIENCE)
+    return job
+
+
+def stopped(site: Site, job: str) -> None:
+    """Stop the training; both ranks have what a plain program computes, to the last bit."""
+    site.loom("stop", job)
+    until(lambda: not processes_of(job), PATIENCE)
+    weights = [site.book(rank) for rank in (0, 1)]
+    expected = plain_weights(len(weights[0]))
+    assert weights == [expected, expected]
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_rank_that_is_killed_after_the_package_was_replaced_is_recovered_live(
+    is_warm: bool, site: Site
+) -> None:
+    site.env["LOOM_WARM"] = str(int(is_warm))
+    site.loom("up")
+    if is_warm:
+        site.warm_up()
+    job = trained(site)
+    first = site.ranks()
+    assert (site.warmth(job) == "warm", site.versions()) == (is_warm, ["old", "old"])
+
+    site.replace()
+    os.kill(first[0][0], signal.SIGKILL)
+    until(lambda: site.ranks()[0] not in ([], first[0]), PATIENCE)
+    site.passes()
+
+    assert [kind for kind, _ in site.happened(job) if kind in WAYS] == ["recovered"]
+    assert (site.ranks()[1], site.versions()) == (first[1], ["new", "old"])
+    assert ("has changed since it was imported" in site.warmth(job)) == is_warm
+    stopped(site, job)
+    assert site.imported_late() == []
+
+
+@pytest.mark.needs("torch")
+def test_a_job_after_the_package_was_replaced_has_nothing_of_the_old_one(site: Site) -> None:
+    site.env["LOOM_WARM"] = "1"
+    site.loom("up")
+    site.warm_up()
+    [zygote] = site.zygotes()
+
+    site.replace()
+    job = trained(site)
+    assert (site.warmth(job) != "warm", site.versions()) == (True, ["new", "new"])
+    stopped(site, job)
+    until(lambda: site.zygotes() and zygote not in site.zygotes(), PATIENCE)
+    until(lambda: list(site.folder.glob("run/torchloom/zygote-*.sock")), PATIENCE)
+    job = trained(site)
+
+    assert (site.warmth(job), site.versions()) == ("warm", ["new", "new"])
+    stopped(site, job)
     assert site.imported_late() == []

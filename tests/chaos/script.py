@@ -63,5 +63,6 @@ for step in run.steps(run.loader(Numbered(), batch_size=BATCH), epochs=EPOCHS):
         step.log(loss=loss)
         line = [step.number, digest(net), numbers.tolist()]
         os.write(book, json.dumps(line).encode() + b"\n")
+    print(f"step {step.number}", flush=True)
     if PACE and not is_quick():
         time.sleep(PACE)

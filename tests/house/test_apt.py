@@ -41,7 +41,7 @@ def test_what_is_missing_is_installed_without_starting_a_daemon(
     returned, said, policy_left = install(cluster, tmp_path, code, LOOM_TEST_APT="1")
 
     missing = "slurm-wlm openmpi-bin openssh-server openssh-client iproute2 zsh fish tmux chromium"
-    missing += " faketime"
+    missing += " faketime gcc libc6-dev"
     assert said == [f"install -y -qq --no-install-recommends {missing}", "101"]
     assert (returned, policy_left) == (code, False)
 

@@ -221,6 +221,25 @@ def test_a_torn_line_of_times_is_none(tmp_path: Path) -> None:
     assert read(tmp_path, since=2) == ["new\n"]
 
 
+@pytest.mark.parametrize(
+    ("since", "until", "found"),
+    [
+        (3, None, ["c", "d"]),  # the clock stood at 101 when it was set back to 2
+        (1, None, ["a", "b", "2", "c", "d"]),
+        (50, None, []),  # is still to come
+        (None, 3, ["a", "b", "2", "c"]),
+        (3, 3, ["c"]),
+    ],
+)
+def test_a_span_of_time_holds_where_the_clock_was_set_back(
+    tmp_path: Path, since: float | None, until: float | None, found: list[str]
+) -> None:
+    stamps = "".join(f"{n}.000 0 0 {2 * i}\n" for i, n in enumerate((100, 101, 2, 3, 4)))
+    write(tmp_path, b"a\nb\n2\nc\nd\n", stamps)
+
+    assert read(tmp_path, since, until) == [f"{line}\n" for line in found]
+
+
 def test_a_zone_of_the_clock_does_not_matter(tmp_path: Path) -> None:
     timed(tmp_path)
     local = at(3).astimezone()

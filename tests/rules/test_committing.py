@@ -147,6 +147,15 @@ def test_the_place_in_the_log_is_the_last_knob_that_acted_by_the_step() -> None:
 
 
 def test_every_so_many_seconds_is_a_number_above_zero() -> None:
-    cases = ((10, 90, 100), (10.5, 90, 100), (0, 0, 100), (None, 0, 100), (True, 0, 9), ("5", 0, 9))
+    wanted = (10, 10.5, 0, None, True, "5")
 
-    assert [is_due(*case) for case in cases] == [True, False, False, False, False, False]
+    assert [is_due(every, [90], 100) for every in wanted] == [True, *[False] * 5]
+
+
+def test_a_checkpoint_is_due_an_interval_behind_the_last_or_when_the_clock_was_set_back() -> None:
+    cases = ([], [80, 90], [80, 91], [109], [110], [3700], [3700, 99])
+
+    assert [is_due(10, times, 100) for times in cases] == [
+        *(True, True, False),
+        *(False, True, True, False),
+    ]

@@ -72,6 +72,24 @@ def test_every_so_many_seconds_one_is_asked_for_by_whichever_weaver(tmp_path: Pa
     asyncio.run(scenario())
 
 
+def test_a_clock_that_is_set_back_by_an_hour_keeps_no_checkpoint_waiting(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        exchange = Exchange()
+        async with weaver_at(tmp_path, exchange) as weaver:
+            node, ranks = await launched(exchange)
+            await node.tell(ranks[0], "checkpointing", every_n_seconds=600, keep_last=3)
+            await node.tell(ranks[0], "checkpoint_wanted", why="SIGUSR1")
+            await until(lambda: asked(tmp_path) == [("loom", "SIGUSR1", "applied")])
+            turn_clock(weaver, -3600)
+            await node.tell(ranks[1], "checkpoint_wanted", why="SIGUSR1")
+            await until(lambda: asked(tmp_path) == [("loom", "SIGUSR1", "applied")] * 2)
+            weaver.prompting.look()
+            timed = ("loom", "every 600 s", "applied")
+            await until(lambda: asked(tmp_path)[2:] == [timed])
+
+    asyncio.run(scenario())
+
+
 def test_before_an_allocation_ends_one_is_asked_for_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         exchange = Exchange()

@@ -1,5 +1,6 @@
 """Write what a rank prints, once: a file a stream, in which order their lines came, and when."""
 
+import math
 import os
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ class LogFiles:
         self.lost = 0
         self._files: dict[str, int] = {}
         self._order = _Order(directory)
-        self._stamped = 0.0
+        self._stamped = -math.inf
 
     def write(self, stream: str, data: bytes) -> None:
         """Append what a stream brought; its whole lines get their place among those of both."""
@@ -38,12 +39,12 @@ class LogFiles:
         self._files.clear()
 
     def _stamp(self) -> None:
-        now = time.time()
-        if now - self._stamped >= _STAMP_EVERY:
-            self._stamped = now
+        passed = time.monotonic()
+        if passed - self._stamped >= _STAMP_EVERY:
+            self._stamped = passed
             sizes = [size_of(self.directory / f"{name}.log") for name in STREAMS]
             words = " ".join(map(str, (*sizes, self._order.size)))
-            self._append("times", f"{now:.3f} {words}\n".encode())
+            self._append("times", f"{time.time():.3f} {words}\n".encode())
 
     def _append(self, name: str, data: bytes) -> int:
         """Return how many bytes could be written."""

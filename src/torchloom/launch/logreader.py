@@ -70,14 +70,27 @@ class Tail:
         if self._span.since is None:
             return 0
         since = self._span.since.timestamp()
-        return next((offset for time, offset in self._stamps() if time >= since), None)
+        return self._behind_last(lambda time: time < since)
 
     def _limit(self, start: int) -> int:
         if self._span.until is None:
             return _CHUNK
         until = self._span.until.timestamp()
-        end = next((offset for time, offset in self._stamps() if time > until), start + _CHUNK)
-        return max(0, min(_CHUNK, end - start))
+        end = self._behind_last(lambda time: time <= until)
+        return _CHUNK if end is None else max(0, min(_CHUNK, end - start))
+
+    def _behind_last(self, is_before: Callable[[float], bool]) -> int | None:
+        """Return the size at the first stamp behind all earlier ones; nothing while none is there.
+
+        Where the clock was set back, later lines have earlier stamps: these must not be left out.
+        """
+        found = None
+        for at, offset in self._stamps():
+            if is_before(at):
+                found = None
+            elif found is None:
+                found = offset
+        return found
 
     def _stamps(self) -> Iterator[tuple[float, int]]:
         """Yield (instant, size of the file then), as the writer noted them."""

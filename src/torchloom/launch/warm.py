@@ -121,7 +121,7 @@ class Zygote:
         """Return why one with this key lately could not live, if so."""
         path = excuse_path(self.address)
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime < _EXCUSE_LIMIT:
+            if abs(time.time() - path.stat().st_mtime) < _EXCUSE_LIMIT:
                 return path.read_text()
         return ""
 

@@ -147,10 +147,14 @@ def knob_position(entries: Iterable[Entry], step: int) -> int:
     return max(numbers, default=0)
 
 
-def is_due(every: Any, last: float, now: float) -> bool:
-    """Tell whether a checkpoint is due that is wanted every so many seconds."""
+def is_due(every: Any, times: Iterable[float], now: float) -> bool:
+    """Tell whether a checkpoint is due that is wanted every so many seconds.
+
+    `times` are when one was begun or asked for. One that is further ahead than the interval was
+    noted before the clock was set back, and says nothing about how long ago that was.
+    """
     is_number = type(every) in (int, float)
-    return is_number and every > 0 and now - last >= every
+    return is_number and every > 0 and not any(abs(now - at) < every for at in times)
 
 
 def _facts_of(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -287,7 +287,7 @@ class Acting:
 
 def _are_young(ranks: list[Rank]) -> bool:
     """Tell whether a rank has lived so short that its first step may still read its config."""
-    return any(time.time() - rank.registered_at < _YOUNG for rank in ranks)
+    return any(abs(time.time() - rank.registered_at) < _YOUNG for rank in ranks)
 
 
 def _state(said: str) -> DeviceState:

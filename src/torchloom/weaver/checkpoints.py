@@ -176,7 +176,7 @@ class Checkpoints:
             self._fail(row, f"generation {job.generation} began before all ranks had written")
         elif Collected.from_dict(row.shards).is_whole and self._root(job.id):
             self._decide(job, row)
-        elif ended is not None and self._shelf.now() - max(ended, row.changed_at) > _PATIENCE:
+        elif ended is not None and abs(self._shelf.now() - max(ended, row.changed_at)) > _PATIENCE:
             self._fail(row, row.reason or "the job ended before all ranks had written")
 
     def _done(self, row: Checkpoint, said: Said) -> None:
@@ -207,7 +207,7 @@ class Checkpoints:
             **whose(done),
             "bytes": done.bytes,
             "place": place,
-            "seconds": round(now - done.created_at, 6),
+            "seconds": round(max(0.0, now - done.created_at), 6),
             "world_size": done.world_size,
             "trigger": done.trigger,
             "metrics": done.metrics,

@@ -45,7 +45,8 @@ class Prompting:
             return
         why = str(said.facts.get("why") or "a rank wants it")[:100]
         wanted = [row for row in self._asked(job) if row[1] == why]
-        if all(self._now() - asked >= MOMENT for asked, _ in wanted) and not self._is_asked(job):
+        is_new = all(abs(self._now() - asked) >= MOMENT for asked, _ in wanted)
+        if is_new and not self._is_asked(job):
             name = f"{job.id}\0{why}\0{len(wanted)}"
             self._order(job, name, why)
 
@@ -61,17 +62,17 @@ class Prompting:
             self._order_once(job, f"deadline\0{job.id}\0{deadline}", "the allocation ends soon")
         saving = job.facts.get(SAVING) or {}
         every = saving.get("every_n_seconds")
-        if every is None or not is_due(every, self._last(job, saving.get("since")), now):
+        if every is None or not is_due(every, self._times(job, saving.get("since")), now):
             return
         if not self._is_asked(job):
             self._order(job, f"every\0{job.id}\0{now}", f"every {every:g} s")
 
-    def _last(self, job: Job, since: object) -> float:
-        """Return when a checkpoint was begun, or asked for, last."""
+    def _times(self, job: Job, since: object) -> list[float]:
+        """Return when checkpoints were begun or asked for, and since when they are wanted."""
         begun = [row.created_at for row in self._shelf.of(job.id)]
         asked = [at for at, _ in self._asked(job)]
         first = float(since) if isinstance(since, int | float) else job.created_at
-        return max((first, *begun, *asked))
+        return [first, *begun, *asked]
 
     def _asked(self, job: Job) -> list[tuple[float, str]]:
         rows = self._ledger.audit(job.id)

@@ -119,7 +119,9 @@ def guard_shape(row: Guard) -> dict[str, Any]:
 
 
 def checkpoint_shape(row: Checkpoint) -> dict[str, Any]:
-    took = None if row.committed_at is None else round(row.committed_at - row.created_at, 6)
+    took = None
+    if row.committed_at is not None:
+        took = round(max(0.0, row.committed_at - row.created_at), 6)
     return {
         "job": row.job,
         "step": row.step,

@@ -33,6 +33,7 @@ _IDLE = 3600.0
 _PAUSE = 1.0  # seconds without a caller after which there is time for the memory
 _LOOK = 30.0  # seconds between looks at whether the socket is still ours
 _REQUEST_LIMIT = 5.0
+_TOGETHER = 0.1  # seconds in which ranks are started by one look at the files
 _FIRST_FREE, _MOST_FDS = 3, 1 << 20
 _Stamp = tuple[int, ...]  # when a file was changed, its size, and when its status was
 
@@ -158,7 +159,7 @@ class Zygote:
         self._seen_for = None  # once: whatever comes later may come after an edit
         if not is_seen and (changed := _changed(self._files)):
             self._retire()
-            return f"{changed} has changed since it was imported"
+            return _has_changed(changed)
         return _why_cold(request["argv"], request["env"], request["cwd"])
 
     def _become_keeper(self, channel: socket.socket, request: dict[str, Any]) -> NoReturn:
@@ -170,7 +171,7 @@ class Zygote:
             procfile.show(("loom-keeper", request["job"]), shown)
             address, limit = Path(request["address"]), request["orphan_limit"]
             share = Share(request["job"], request["node"])
-            Keeper(share, agent, address, run, limit, why_cold).serve()
+            Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -196,12 +197,31 @@ def _check_request(request: Mapping[str, Any]) -> None:
         raise ValueError("orphan_limit must be a number of seconds")
 
 
-def why_cold(order: Order) -> str:
-    """Return why an order's program is executed by a keeper that could fork it, if so."""
-    try:
-        return _why_cold(order.argv, order.env, order.cwd)
-    except OSError:  # no such folder: its start there fails with the reason
-        return ""
+class Fitness:
+    """Whether a keeper may fork a rank: not when a file has changed since it was imported.
+
+    What such a rank imports by itself would be of another version than what it was forked with.
+    """
+
+    def __init__(self, files: dict[str, _Stamp]) -> None:
+        self._files = files
+        self._looked = time.monotonic()  # the zygote has, for the keeper
+        self._changed = ""
+
+    def why_cold(self, order: Order) -> str:
+        """Return why an order's program is executed by a keeper that could fork it, if so."""
+        if not self._changed and time.monotonic() - self._looked > _TOGETHER:
+            self._changed, self._looked = _changed(self._files), time.monotonic()
+        if self._changed:
+            return _has_changed(self._changed)
+        try:
+            return _why_cold(order.argv, order.env, order.cwd)
+        except OSError:  # no such folder: its start there fails with the reason
+            return ""
+
+
+def _has_changed(path: str) -> str:
+    return f"{path} has changed since it was imported"
 
 
 def _why_cold(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:

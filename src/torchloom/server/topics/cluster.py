@@ -87,7 +87,7 @@ def _steady(state: str, heard: str | None, now: datetime) -> str | None:
     """Return when a node was heard last; nothing for now, so that this is no change each time."""
     if heard is None:
         return None
-    is_fresh = (now - datetime.fromisoformat(heard)).total_seconds() < _FRESH
+    is_fresh = abs((now - datetime.fromisoformat(heard)).total_seconds()) < _FRESH
     return None if state == _UP and is_fresh else heard
 
 

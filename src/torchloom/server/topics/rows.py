@@ -142,7 +142,7 @@ def is_settled(job: Mapping[str, Any]) -> bool:
     """Tell whether a job ended so long ago that all its ranks told has come."""
     if not JobState(job["state"]).is_final or not job["ended_at"]:
         return False
-    return time.time() - datetime.fromisoformat(job["ended_at"]).timestamp() > _LATE
+    return abs(time.time() - datetime.fromisoformat(job["ended_at"]).timestamp()) > _LATE
 
 
 def progress_of(step: int | None, total: int | None, speed: float | None) -> dict[str, Any]:

@@ -20,10 +20,18 @@ NOT_LIVE = "not_live"  # among a job's facts: which rank cannot be recovered liv
 class Telling:
     """All of it is stored in the transaction of the record that makes it so."""
 
-    def __init__(self, jobs: Jobs, journal: Journal, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        journal: Journal,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._jobs = jobs
         self._journal = journal
         self._now = now
+        self._clock = clock
+        self._began_at: dict[str, float] = {}  # by our own clock, of recoveries under way
 
     def begins(self, one: Watched) -> None:
         """An attempt is watched from now on."""
@@ -51,22 +59,23 @@ class Telling:
                 self._given_up(one, told.cause)
             case Finish():
                 one.since, one.is_due = None, True
+                self._began_at.pop(one.job, None)
 
     def _began(self, one: Watched, told: Began) -> None:
         if one.since is None:
-            one.since = self._now()
+            one.since, self._began_at[one.job] = self._now(), self._clock()
         self._jobs.regroup(one.job, told.generation)
         self._jobs.turn(one.job, JobState.RECOVERING, told.reason)
         facts = {"generation": told.generation, "mode": str(told.mode), "reason": told.reason}
         self._journal.note("regrouping", one.job, reason=told.reason, facts=facts)
 
     def _committed(self, one: Watched, told: Commit) -> None:
-        took = self._now() - one.since if one.since is not None else 0.0
+        took = self._took(one)
         moves = [[m.target, str(m.what), m.step, m.source] for m in told.plan.moves]
         facts: dict[str, Any] = {
             "generation": told.generation,
             "start": told.plan.start,
-            "seconds": round(max(0.0, took), 6),
+            "seconds": round(took, 6),
             "moves": moves,
             "inexact": list(told.inexact),
         }
@@ -74,12 +83,20 @@ class Telling:
         self._jobs.turn(one.job, JobState.RUNNING, RECOVERED)
         self._journal.note("recovered", one.job, step=told.plan.start, reason=reason, facts=facts)
 
+    def _took(self, one: Watched) -> float:
+        """Return how long a recovery took; one that another weaver began is by the time of day."""
+        if one.since is None:
+            return 0.0
+        began = self._began_at.pop(one.job, None)
+        return self._clock() - began if began is not None else max(0.0, self._now() - one.since)
+
     def _given_up(self, one: Watched, cause: Cause) -> None:
         """Live cannot go on: what a member said of that is the cause, if one did."""
         reason = one.state.record.reason or str(cause)
         new = {seat.rank for seat in one.state.record.seats if seat.is_new}
         is_unfit = cause is Cause.PROLOGUE and not new.intersection(one.whys)
         one.cause, one.since = UNFIT if is_unfit else str(cause), None
+        self._began_at.pop(one.job, None)
         self._jobs.turn(one.job, JobState.RECOVERING, reason)
         facts = {"generation": one.generation, "cause": one.cause}
         why = {str(rank): words for rank, words in sorted(one.whys.items())}
