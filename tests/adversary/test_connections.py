@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from torchloom.server.connections import (
     ConnectionLimits,
@@ -22,6 +23,7 @@ from torchloom.server.connections import (
     Visit,
     counted_address,
 )
+from torchloom.server.protocol import OpenTransport
 from torchloom.weaver.plane.certificates import certificate
 
 from ..control import evidence
@@ -452,6 +454,23 @@ def test_a_websocket_that_sends_before_it_is_let_in_is_ended(server: Limited) ->
         until(lambda: server.sockets() > sockets, PATIENCE)
 
         assert send(channel, *[frame(9)] * 1000) == b""
+
+
+def test_an_answer_to_a_client_that_has_hung_up_is_dropped() -> None:
+    async def answer() -> str:
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            asyncio.Protocol, sock=ours
+        )
+        theirs.close()
+        transport.abort()  # as for a client that is evicted while its request is served
+        OpenTransport(transport).write(b"answer")
+        with pytest.raises(RuntimeError) as caught:
+            transport.write(b"answer")
+        return str(caught.value)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert "closed" in runner.run(answer())
 
 
 def test_garbage_is_refused_and_the_next_one_is_served(server: Limited) -> None:

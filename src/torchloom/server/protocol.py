@@ -16,7 +16,7 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from torchloom.server.connections import Connections, Visit
@@ -38,6 +38,28 @@ _LATE = (408, "too_late", "the request was not sent in time", "send it again, al
 _BODY = (413, "too_large", "more was sent than is read of a request", "send less")
 _FRAMING = (400, "bad_request", "the chunks of the body are too small", "send larger chunks")
 _INVALID = (400, "bad_request", "this is no HTTP request", "send HTTP/1.1")
+
+
+class OpenTransport:
+    """A connection as a response uses it; what is written after its end is dropped.
+
+    uvloop raises then, and uvicorn marks only the last of several requests as disconnected.
+    """
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -165,6 +187,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head, self._in_body, self._is_timed = False, True, False
         self._head = self._wire = self._content = 0
         self._visit_now().wait(self._limits.body_seconds)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.transport = OpenTransport(self.transport)  # type: ignore[assignment]
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._content += len(body)
