@@ -459,11 +459,12 @@ def test_a_websocket_that_sends_before_it_is_let_in_is_ended(server: Limited) ->
 def test_an_answer_to_a_client_that_has_hung_up_is_dropped() -> None:
     async def answer() -> str:
         ours, theirs = socket.socketpair()
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            asyncio.Protocol, sock=ours
-        )
+        _, writer = await asyncio.open_connection(sock=ours)
+        transport: Any = writer.transport
         theirs.close()
-        transport.abort()  # as for a client that is evicted while its request is served
+        transport.abort()  # as for a client that is evicted while its requests are served
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
         OpenTransport(transport).write(b"answer")
         with pytest.raises(RuntimeError) as caught:
             transport.write(b"answer")
