@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom": "people, `loom monitor`, and jobs of a batch engine",
+    "torchloom.accounts": "a plane of root, to become a unix account",
     "torchloom.cli.batch": "scripts that wait in the queue of Slurm, PBS or LSF",
     "torchloom.cli.chaos.guardian": "`loom chaos`, to undo faults when it is killed",
     "torchloom.cli.torchrun": "the shim that stands for torchrun in a rank's PATH",
@@ -19,6 +20,7 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.monitor_cli": "people: the prompt of `loom monitor`",
     "torchloom.server": "the plane",
     "torchloom.weaver": "the plane",
+    "torchloom.weaver.account_runs": "a plane of root, for runs of a unix account",
     "torchloom.weaver.core": "people who have a NATS server of their own",
     "torchloom.weaver.plane": "`loom up`, and commands that need a plane",
     "torchloom.worker.inspecting": "`loom checkpoint`, with the interpreter of the job",

@@ -68,6 +68,18 @@ def seal_in_spec(spec: Any) -> Any:
     return _with_env(spec, seal)
 
 
+def reveal_in_spec(spec: Any) -> Any:
+    """Return a stored spec with its secrets as they were submitted, to be sealed by another key."""
+    return _with_env(spec, _reveal)
+
+
+def _reveal(env: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: SECRET + _opened(name, value) if value.startswith(SEALED) else value
+        for name, value in env.items()
+    }
+
+
 def _with_env(spec: Any, change: Any) -> Any:
     if not isinstance(spec, Mapping):
         return spec

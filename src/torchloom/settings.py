@@ -1,12 +1,15 @@
 """The only reader of the process environment: where things live and what the user chose."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 LOOPBACK = "127.0.0.1"  # where ranks of one host meet; nothing binds to all addresses
 LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1", "localhost.localdomain")
 INSIDE_VARIABLE = "LOOM_INSIDE"  # 1: a command that was sent into an engine's job
+ABOVE = "above"  # of LOOM_PLANE: root's plane watches the runs of this account
 _LASTING = ("/tmp", "/var/tmp")  # local folders that outlive a job
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST_POINTER = 10_000  # bytes
@@ -25,8 +28,35 @@ def replace_environment(env: Mapping[str, str]) -> None:
 
 
 def loom_home() -> Path:
-    """Return the folder that holds runs; it may be on a network file system."""
+    """Return the folder that holds runs; it may be on a network file system.
+
+    A thread that acts for an account has that of the account.
+    """
+    acted = getattr(_acting, "home", None)
+    return acted if acted is not None else own_home()
+
+
+def own_home() -> Path:
+    """Return the state folder of this process, whomever a thread of it acts for."""
     return Path(os.environ.get("LOOM_HOME") or Path.home() / ".torchloom").expanduser().absolute()
+
+
+@contextmanager
+def acting(home: Path) -> Iterator[None]:
+    """Have this thread use the state folder of an account whose rights it has taken."""
+    global _acting
+    if _acting is None:
+        import threading
+
+        _acting = threading.local()
+    _acting.home = home
+    try:
+        yield
+    finally:
+        _acting.home = None
+
+
+_acting: Any = None  # made by the first thread that acts for an account
 
 
 def runs_dir() -> Path:
@@ -115,6 +145,11 @@ def _is_ours(folder: Path) -> bool:
 def wants_plane() -> bool:
     """Tell whether runs have the plane of this user watch them; `LOOM_PLANE=0` says no."""
     return os.environ.get("LOOM_PLANE") != "0"
+
+
+def has_plane_above() -> bool:
+    """Tell whether the plane of these runs is root's: none is started for them here."""
+    return os.environ.get("LOOM_PLANE") == ABOVE
 
 
 def is_inside() -> bool:

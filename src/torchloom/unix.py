@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import socket
@@ -55,6 +55,46 @@ def is_private(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextmanager
+def acting(uid: int) -> Iterator[None]:
+    """Have `open_file` in this thread take plain files of this user alone."""
+    global _acting
+    if _acting is None:
+        import threading
+
+        _acting = threading.local()
+    _acting.uid = uid
+    try:
+        yield
+    finally:
+        _acting.uid = None
+
+
+def is_acting() -> bool:
+    """Tell whether this thread has taken the rights of an account."""
+    return getattr(_acting, "uid", None) is not None
+
+
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file to be read. Within `rights` it must be a plain file of that account, no link.
+
+    So neither a FIFO, which would hold the reader up, nor a name for another's file is read.
+    """
+    uid: int | None = getattr(_acting, "uid", None)
+    if uid is None:
+        return open(path, "rb")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(path, flags)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == uid:
+        return open(fd, "rb")
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "it is no plain file of its account", os.fspath(path))
+
+
+_acting: Any = None  # made by the first thread that acts for an account
 
 
 @contextmanager

@@ -20,6 +20,7 @@ HELP = r"(?i)^usage: "
 # help: without their arguments they fail in their `main`, with all modules imported.
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom": (("--help",), HELP),
+    "torchloom.accounts": ((), r"in main\n(?s:.*)IndexError"),
     "torchloom.cli.batch": (("/nowhere",), r"^loom: /nowhere/job.json cannot be read"),
     "torchloom.cli.chaos.guardian": ((), r"guardian.py.*in <module>\n(?s:.*)IndexError"),
     "torchloom.cli.torchrun": (("--help",), HELP),
@@ -31,6 +32,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom.monitor_cli": (("--help",), HELP),
     "torchloom.server": (("--help",), HELP),
     "torchloom.weaver": (("--help",), HELP),
+    "torchloom.weaver.account_runs": ((), r"in main\n(?s:.*)JSONDecodeError"),
     "torchloom.weaver.core": (("--help",), HELP),
     "torchloom.weaver.plane": ((), r"the plane cannot start: .*LOOM_HOME"),
     "torchloom.worker.inspecting": ((), r"in main\n(?s:.*)IndexError|JSONDecodeError"),

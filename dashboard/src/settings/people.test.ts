@@ -8,7 +8,7 @@ const token = (id: string, more: Partial<Token> = {}): Token => ({
   ...{ id, user: "ci", label: "", kind: "token", created_at: "2030-01-01T00:00:00Z" },
   ...{ expires_at: null, revoked_at: null, ...more },
 });
-const user: User = { name: "ci", role: "viewer", disabled: true, created_at: "" };
+const user: User = { name: "ci", role: "viewer", disabled: true, run_as: null, created_at: "" };
 
 test("a token counts until it is over or revoked, and those that count come first to mind", () => {
   const over = token("b", { expires_at: "2030-01-01T12:00:00Z" });

@@ -19,6 +19,7 @@ EVERYTHING = f"{PREFIX}.>"
 _AGENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST = 64  # letters of an agent's name
 _OF_JOB = re.compile(r".*_job_([0-9a-f]{16})")
+_OF_ACCOUNT = re.compile(r".*_account_([0-9a-f]{16})")
 _OF_AGENT = re.compile(rf"{re.escape(PREFIX)}\.agent\.([A-Za-z0-9_-]{{1,64}})\.[a-z]+")
 
 
@@ -98,6 +99,24 @@ def job_mark(agent: str) -> str:
 def may_speak_for(agent: str, job: str) -> bool:
     """Tell whether an agent may say something of a job: its own one, or that of a plane's node."""
     return job_mark(agent) in ("", _digest(job))
+
+
+def agent_of_account(node: str, account: str) -> str:
+    """Return the name of the agent on a node that speaks for the jobs of one unix account."""
+    end = f"_account_{_digest(account)}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{node}-{account}")
+    return f"{name[: _LONGEST - len(end)]}{end}"
+
+
+def account_mark(agent: str) -> str:
+    """Return what the agents of one account have in their names; nothing for all others."""
+    found = _OF_ACCOUNT.fullmatch(agent)
+    return found[1] if found else ""
+
+
+def may_speak_as(agent: str, account: str) -> bool:
+    """Tell whether an agent may say something of an account's jobs; none: of all other jobs."""
+    return account_mark(agent) == (_digest(account) if account else "")
 
 
 @lru_cache(4096)

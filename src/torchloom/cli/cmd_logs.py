@@ -9,6 +9,7 @@ from itertools import pairwise
 import click
 
 from torchloom.cli import engine_jobs
+from torchloom.cli.account_runs import find_job_with_rights
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.logprint import JsonLines, LastLines, NamedLines
 from torchloom.cli.relay import label
@@ -16,7 +17,6 @@ from torchloom.errors import Failure, NotFound, UserError, shorten
 from torchloom.launch import catalog
 from torchloom.launch.logreader import STATES, Span, Tail, Wait, ending, lines
 from torchloom.launch.record import RankRecord, Record
-from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -136,7 +136,7 @@ def _split(job: str | None) -> tuple[str | None, list[str]]:
 def _find(meant: str | None) -> Record:
     """Return the run that is meant."""
     try:
-        return find_job(meant)
+        return find_job_with_rights(meant)
     except NotFound:
         _tell_why(meant)
         raise

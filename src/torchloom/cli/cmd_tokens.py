@@ -47,22 +47,32 @@ def _users(as_json: bool) -> None:
     if as_json:
         echo_json(users)
         return
-    rows = [(one["name"], one["role"], "disabled" if one["disabled"] else "-") for one in users]
-    echo(table(("USER", "ROLE", "STATE"), rows))
+    rows = [
+        (one["name"], one["role"], one["run_as"] or "-", "disabled" if one["disabled"] else "-")
+        for one in users
+    ]
+    echo(table(("USER", "ROLE", "RUN AS", "STATE"), rows))
 
 
 @command.command("user", cls=LoomCommand)
 @click.argument("user")
 @_role
 @click.option("--disable/--enable", "disabled", default=None, help="Let nobody in as this user.")
+@click.option("--run-as", metavar="ACCOUNT", help="Unix account of its jobs; '' for none.")
 @_json
-def _user(user: str, role: str | None, disabled: bool | None, as_json: bool) -> None:
-    """Make a user, change its role, disable or enable it."""
-    found = _put(user, role, disabled)
+def _user(
+    user: str, role: str | None, disabled: bool | None, run_as: str | None, as_json: bool
+) -> None:
+    """Make a user, change its role, disable or enable it, bind it to a unix account.
+
+    On a plane that runs as root its jobs run as that account.
+    """
+    found = _put(user, role, disabled, run_as)
     if as_json:
         echo_json(found)
-    else:
-        echo(f"{found['name']} is {found['role']}{', disabled' if found['disabled'] else ''}")
+        return
+    account = f", jobs run as {found['run_as']}" if found["run_as"] else ""
+    echo(f"{found['name']} is {found['role']}{account}{', disabled' if found['disabled'] else ''}")
 
 
 @command.command("add", cls=LoomCommand)
@@ -160,12 +170,13 @@ def _until(token: dict[str, Any]) -> str:
     return str(ends)[:16].replace("T", " ") if ends else "-"
 
 
-def _put(user: str, role: str | None, disabled: bool | None = None) -> dict[str, Any]:
+def _put(
+    user: str, role: str | None, disabled: bool | None = None, run_as: str | None = None
+) -> dict[str, Any]:
     from torchloom.client import plane
 
-    found: dict[str, Any] = plane.ask(
-        "user_put", user=user, role=role, disabled=disabled, author=_author()
-    )
+    facts: dict[str, Any] = {"user": user, "role": role, "disabled": disabled, "run_as": run_as}
+    found: dict[str, Any] = plane.ask("user_put", author=_author(), **facts)
     return found
 
 

@@ -16,7 +16,7 @@ def jobs(ids: list[str]) -> dict[str, Live]:
 
 
 def strangers(limit: int) -> list[Live]:
-    """Return the jobs that only the plane knows: they wait, or their ranks came by themselves."""
+    """Return the jobs that only the plane knows: they wait, run as an account, or came alone."""
     return [with_both_states(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
 
 
@@ -33,7 +33,8 @@ def is_of_the_queue(job: Live) -> bool:
 
 
 def _has_run(job: Live) -> bool:
-    return not is_of_the_queue(job) or "log_dir" in job["facts"]
+    is_accounts = bool(job["facts"].get("account"))  # its folder is not in this state folder
+    return not is_of_the_queue(job) or ("log_dir" in job["facts"] and not is_accounts)
 
 
 def job(app_id: str) -> Live | None:

@@ -14,12 +14,14 @@ from torchloom import settings
 from torchloom.launch.folder import RunFolder, all_folders
 from torchloom.launch.record import Record
 from torchloom.specs.api import AppState
+from torchloom.unix import open_file
 
 _INDEX = ".ended.jsonl"
 _FIELDS = (
     *("id", "name", "session", "owner", "host", "log_dir", "created_at"),
     *("state", "reason", "restarts", "started_at", "ended_at", "parent", "step"),
 )
+_LONGEST = 1 << 28  # bytes of the index
 _SLACK = 2  # lines a run, before the index is written anew
 
 
@@ -94,7 +96,7 @@ def _write_index(news: list[Record], found: list[Record], lines: int) -> None:
 
 
 def _append(lines: Iterable[str]) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # no FIFO holds it up
     fd = os.open(settings.runs_dir() / _INDEX, flags, 0o600)
     try:
         os.write(fd, "".join(lines).encode())
@@ -110,7 +112,8 @@ def _line(record: Record) -> str:
 def _read_index() -> tuple[dict[str, Record], int]:
     """Return the ended runs by id, and how many lines they took."""
     try:
-        lines = (settings.runs_dir() / _INDEX).read_bytes().splitlines()
+        with open_file(settings.runs_dir() / _INDEX) as file:
+            lines = file.read(_LONGEST).splitlines()
     except OSError:
         return {}, 0
     index: dict[str, Record] = {}

@@ -14,11 +14,12 @@ from torchloom.errors import Failure
 from torchloom.launch.record import RECORD_DAMAGED, Record
 from torchloom.launch.request import LaunchRequest
 from torchloom.specs.api import AppState
-from torchloom.unix import is_private, make_private
+from torchloom.unix import is_private, make_private, open_file
 
 _NEW = ".new-"  # a folder under construction; `ls` does not see it
 _LIFE = "~"  # parts an app's id from what tells two of its folders under construction apart
 _AGREED = "agreed"
+_LONGEST = 1 << 26  # bytes of a record, an app or a request
 _GONE = ".rm-"  # a folder being removed
 
 
@@ -86,7 +87,8 @@ class RunFolder:
         """Return the newest record; one the disk had no room for waits in the runtime folder."""
         with contextlib.suppress(OSError, ValueError):
             if is_private((refuge := self._refuge()).parent):
-                return Record.from_dict(json.loads(refuge.read_bytes()))
+                with open_file(refuge) as file:
+                    return Record.from_dict(json.loads(file.read(_LONGEST)))
         return Record.from_dict(self._read_json("status.json"))
 
     def damaged(self) -> Record:
@@ -162,8 +164,8 @@ class RunFolder:
         return settings.runtime_dir() / f"{self.app_id}.json"
 
     def _read_json(self, name: str) -> dict[str, Any]:
-        with open(self.path / name, "rb") as file:
-            data: dict[str, Any] = json.loads(file.read())
+        with open_file(self.path / name) as file:
+            data: dict[str, Any] = json.loads(file.read(_LONGEST))
         return data
 
     def _write_json(self, name: str, data: Mapping[str, Any]) -> None:
@@ -211,4 +213,4 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # no FIFO holds it up

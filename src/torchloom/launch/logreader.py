@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from torchloom.launch.logfiles import LEGACY, LETTERS, ORDER, entries, size_of
 from torchloom.specs.dataclass import dataclass
+from torchloom.unix import open_file
 
 _FILES = {letter: f"{stream}.log" for stream, letter in LETTERS.items()}
 _COLUMN = {"stdout": 1, "stderr": 2, "combined": 3}
@@ -48,7 +49,7 @@ class Tail:
     def read(self) -> bytes:
         """Return what was written since the last call; a file that is not there yet is empty."""
         try:
-            with self._file.open("rb") as file:
+            with _opened(self._file) as file:
                 if self._offset is None:
                     self._offset = self._first_line(file)
                 if self._offset is None:
@@ -118,7 +119,7 @@ class Combined:
         """Return it as it is now, for reading; FileNotFoundError when there is nothing yet."""
         old = self._directory / LEGACY
         if not (self._directory / ORDER).exists():
-            return open(old, "rb")  # of an earlier version, which wrote it
+            return cast(BinaryIO, open_file(old))  # of an earlier version, which wrote it
         if self.size < 0:
             self.size = size_of(old)
         self._refresh()
@@ -182,8 +183,13 @@ class _Pieces(io.RawIOBase):
 
     def _open(self, name: str) -> int:
         if name not in self._files:
-            self._files[name] = os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC)
+            with open_file(self._directory / name) as file:
+                self._files[name] = os.dup(file.fileno())
         return self._files[name]
+
+
+def _opened(file: "Combined | Path") -> BinaryIO:
+    return file.open() if isinstance(file, Combined) else cast(BinaryIO, open_file(file))
 
 
 def _line_start(file: BinaryIO, offset: int) -> int | None:

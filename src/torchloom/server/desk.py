@@ -10,6 +10,7 @@ from typing import Annotated, ParamSpec, TypeVar
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from torchloom.server.joblogs import Files
 from torchloom.server.weaver_link import WeaverAway, WeaverLink
 from torchloom.weaver.store.reading import Reading
 from torchloom.weaver.store.rows import Job
@@ -37,6 +38,11 @@ class Desk:
     async def stored(self, job: str) -> Job | None:
         """Return a job by its id, as the database has it."""
         return await self.read(self.store.state.one, Job, id=job)
+
+    def files(self, job: str) -> Files:
+        """Return where the files of a job's run are; called in a thread, as what is read there."""
+        row = self.store.state.one(Job, id=job)
+        return Files(self.home, row.account if row else "")
 
     async def job(self, name: str) -> str:
         """Return the id of the job that is meant: its id, or what else the weaver knows it by."""

@@ -7,17 +7,21 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
+from torchloom import accounts
+from torchloom.errors import UserError
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import Record
 from torchloom.server.matcher import LONGEST, shown
 from torchloom.server.stamps import Stamps
+from torchloom.unix import open_file
 from torchloom.weaver.shapes import when
 
 STREAMS = ("stdout", "stderr")
 LEVELS = ("debug", "info", "warning", "error", "critical")  # in the order of their gravity
 _BLOCK = 1 << 16
+_NONSENSE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UserError)
 _UNMARKED = {"stdout": "info", "stderr": "error"}
 _WORD = re.compile(r"\b(DEBUG|TRACE|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b")
 _SHORT = re.compile(r"(?:^|\[)([DIWEF])\d{4}[ :]")  # glog's and c10d's
@@ -35,10 +39,33 @@ class Output:
     stream: str
     role: str
     rank: int
+    account: str = ""  # with whose rights it is read; none: the plane's own user
 
     @property
     def path(self) -> Path:
         return self.folder / f"{self.stream}.log"
+
+    def open(self) -> IO[bytes]:
+        """Open it with the rights of its account; FileNotFoundError where there is none."""
+        return accounts.within(self.account, _opened, self.path)
+
+    def stamps(self) -> Stamps:
+        """Return when its lines were written."""
+        return accounts.within(self.account, Stamps, self.folder, self.stream)
+
+
+class Files(NamedTuple):
+    """Where the files of a job's run are: in a state folder, or in an account's."""
+
+    home: Path
+    account: str = ""
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return open_file(path)
+    except OSError as error:  # a link or a FIFO of an account is as good as nothing
+        raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +106,37 @@ def level_of(text: str, stream: str) -> str:
     return _UNMARKED[stream]
 
 
-def record_of(home: Path, job: str) -> Record | None:
+def record_of(files: Files, job: str) -> Record | None:
     """Return the record of a job that was launched by us; others have no logs here."""
     if not job or "/" in job or job.startswith("."):
         return None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return RunFolder(home / "runs" / job).record()
+    with contextlib.suppress(*_NONSENSE):
+        if not files.account:
+            return RunFolder(files.home / "runs" / job).record()
+        record = accounts.within(files.account, lambda: RunFolder.named(job).record())
+        record.truth()
+        return record if _is_sound(record) else None
     return None
 
 
-def outputs_of(record: Record | None, ranks: Collection[int] | None = None) -> list[Output]:
+def _is_sound(record: Record) -> bool:
+    """Tell whether a record that an account wrote has texts and numbers where they belong."""
+    return isinstance(record.log_dir, str) and all(
+        type(rank.rank) is int and isinstance(rank.logs, str) and isinstance(rank.role, str)
+        for rank in record.ranks
+    )
+
+
+def outputs_of(
+    record: Record | None, ranks: Collection[int] | None = None, account: str = ""
+) -> list[Output]:
     """Return the outputs of a job, or of some of its ranks."""
     if record is None:
         return []
     return [
-        Output(f"{rank.logs}:{stream}", record.log_path(rank), stream, rank.role, rank.rank)
+        Output(
+            f"{rank.logs}:{stream}", record.log_path(rank), stream, rank.role, rank.rank, account
+        )
         for rank in record.ranks
         if ranks is None or rank.rank in ranks
         for stream in STREAMS
@@ -102,9 +145,9 @@ def outputs_of(record: Record | None, ranks: Collection[int] | None = None) -> l
 
 def lines_of(output: Output, start: int, is_final: bool) -> Iterator[Line]:
     """Yield the lines of an output from a byte on; one without an end only when none will come."""
-    stamps = Stamps(output.folder, output.stream)
+    stamps = output.stamps()
     try:
-        with open(output.path, "rb") as file:
+        with output.open() as file:
             file.seek(start)
             for begins, raw in _whole(iter(lambda: file.read(_BLOCK), b""), start, is_final):
                 time = stamps.time_at(begins)
@@ -131,7 +174,7 @@ def ends_of(outputs: Sequence[Output]) -> dict[str, int]:
 def tail_of(output: Output, count: int) -> int:
     """Return where the last `count` whole lines of an output begin, looking from its end."""
     try:
-        with open(output.path, "rb") as file:
+        with output.open() as file:
             end = file.seek(0, os.SEEK_END)
             data, start = b"", end
             while start > 0 and data.count(b"\n") <= count and end - start < LONGEST * (count + 1):

@@ -105,7 +105,7 @@ class Channel:
 
     def follow_logs(self, desk: Desk, ranks: Collection[int]) -> None:
         """Begin to read logs, from where they end now."""
-        logs = self.logs or LogSource(desk.home, self.job)
+        logs = self.logs or LogSource(desk.files(self.job), self.job)
         logs.look(ranks)
         self.standing.follow({**logs.ends(), **(self.standing.logs or {})})
         self.logs = logs

@@ -9,11 +9,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from torchloom.server.joblogs import LEVELS, Line, Output, merged, tail_of
 from torchloom.server.matcher import shown
-from torchloom.server.stamps import Stamps
 
 CHUNK = 2000  # lines that are looked at between two looks at the clock
 MOST_BYTES = 64 << 20  # of a page without enough matches; the next page goes on behind them
@@ -91,8 +90,9 @@ class PatternSearch:
             self._upto |= beginnings(outputs, wish)
         self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, _PIECES // max(1, len(outputs))))
         self._waiting: list[tuple[float, int, int, Line]] = []  # found, and not given out yet
-        self._stamps = [Stamps(output.folder, output.stream) for output in outputs]
+        self._stamps = [output.stamps() for output in outputs]
         self._times = [self._time(number) for number in range(len(outputs))]
+        self._file: IO[bytes] | None = None
         self.scanned = 0
 
     @property
@@ -112,7 +112,7 @@ class PatternSearch:
         """Return what is to be searched next."""
         number = self._next()
         return {
-            "path": str(self._outputs[number].path),
+            "path": self._path(self._outputs[number]),
             "start": self._upto[self._outputs[number].key],
             "bytes": self._piece,
             "is_final": self._is_final,
@@ -136,8 +136,25 @@ class PatternSearch:
         return self._due(most)
 
     def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
         for stamps in self._stamps:
             stamps.close()
+
+    def _path(self, output: Output) -> str:
+        """Return by which name the process that searches opens an output.
+
+        That of an account is opened here, with its rights; the process gets that very file.
+        """
+        if not output.account:
+            return str(output.path)
+        if self._file is not None:
+            self._file.close()
+        try:
+            self._file = output.open()
+        except FileNotFoundError:
+            return os.devnull
+        return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
     def _due(self, most: int) -> list[Line]:
         upto = min(self._times, default=math.inf)
@@ -173,25 +190,26 @@ def beginnings(outputs: list[Output], wish: Wish) -> dict[str, int]:
 def size_of(output: Output) -> int:
     """Return how many bytes an output has."""
     try:
-        return os.stat(output.path).st_size
+        with output.open() as file:
+            return os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         return 0
 
 
 def _text(output: Output, start: int, end: int) -> str:
-    with open(output.path, "rb") as file:
+    with output.open() as file:
         return shown(os.pread(file.fileno(), end - start, start))
 
 
 def _since(output: Output, since: float) -> int:
     """Return where the first line begins that was written at a time or later."""
-    stamps = Stamps(output.folder, output.stream)
+    stamps = output.stamps()
     try:
         offset = stamps.offset_at(since)
     finally:
         stamps.close()
     try:
-        with open(output.path, "rb") as file:
+        with output.open() as file:
             if offset is None:
                 return tail_of(output, 0)
             file.seek(max(0, offset - 1))

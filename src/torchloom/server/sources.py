@@ -3,7 +3,6 @@
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torchloom.server.drafts import (
     Draft,
@@ -13,7 +12,7 @@ from torchloom.server.drafts import (
     of_segments,
     of_told,
 )
-from torchloom.server.joblogs import Output, ends_of, merged, outputs_of, record_of
+from torchloom.server.joblogs import Files, Output, ends_of, merged, outputs_of, record_of
 from torchloom.weaver.store import curves
 from torchloom.weaver.store.reading import Reading
 
@@ -90,8 +89,8 @@ class Sources:
 class LogSource:
     """The logs of one job: of its first ranks, and of those that somebody has named."""
 
-    def __init__(self, home: Path, job: str) -> None:
-        self._home = home
+    def __init__(self, files: Files, job: str) -> None:
+        self._files = files
         self._job = job
         self._ranks: set[int] = set(range(RANKS))
         self.outputs: list[Output] = []
@@ -100,8 +99,8 @@ class LogSource:
     def look(self, ranks: Collection[int] = ()) -> None:
         """Find out which outputs there are, and whether more will come of them."""
         self._ranks |= set(ranks)
-        record = record_of(self._home, self._job)
-        self.outputs = outputs_of(record, self._ranks)
+        record = record_of(self._files, self._job)
+        self.outputs = outputs_of(record, self._ranks, self._files.account)
         self._is_over = record is not None and record.truth().is_over()
 
     def follows(self, ranks: Collection[int]) -> bool:

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
+from torchloom.unix import open_file
+
 COLUMN = {"stdout": 1, "stderr": 2}  # where the size of each output stands in a note
 _LINE = 128  # bytes; a note is shorter
 _BLOCK = 1 << 16
@@ -24,9 +26,10 @@ class Stamps:
         self._known: tuple[list[int], list[float]] = ([], [])
         self._covers = range(0)  # offsets whose notes are known
         try:
-            self._file = os.open(folder / "times", os.O_RDONLY | os.O_CLOEXEC)
+            with open_file(folder / "times") as file:
+                self._file = os.dup(file.fileno())
             self._size = os.fstat(self._file).st_size
-        except FileNotFoundError:
+        except OSError:
             pass
 
     def close(self) -> None:
@@ -80,4 +83,7 @@ class Stamps:
         fields = line.split()
         if len(fields) != 4:  # torn by a crash
             return None
-        return int(fields[self._column]), float(fields[0])
+        try:
+            return int(fields[self._column]), float(fields[0])
+        except ValueError:
+            return None

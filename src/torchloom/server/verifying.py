@@ -16,7 +16,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from torchloom import settings
+from torchloom import accounts, settings
 from torchloom.checkpoint import MANIFEST, BadManifest, Damaged, NotCommitted, open_storage
 from torchloom.errors import Failure, LoomError, NotFound
 from torchloom.server.desk import Desk
@@ -27,6 +27,7 @@ from torchloom.weaver.store.rows import Checkpoint
 _KEPT = 200  # of what was looked at last
 _WAITING = 50  # that are not over yet
 _UNSEEN = "the plane's machine does not see it; `loom checkpoint verify` reads it where it is"
+_NOT_OURS = "the plane reads no store of an account with keys of its own"
 _FAILED = "the server failed; its log says why"
 
 
@@ -171,8 +172,10 @@ class Checks:
         check.begin()
         step = check.row.step
         try:
-            storage = open_storage(check.row.root, settings.environment())
-            storage.verify(step, lambda got: self._told(check, got))
+            account = self._desk.files(check.row.job).account
+            if account and not check.row.root.startswith("/"):
+                return "failed", None, _NOT_OURS
+            accounts.within(account, self._verify, check, step)
         except Damaged as error:
             return "damaged", error.name, error.why
         except BadManifest as error:
@@ -182,6 +185,10 @@ class Checks:
         except LoomError as error:
             return "failed", None, str(error)
         return "whole", None, ""
+
+    def _verify(self, check: Check, step: int) -> None:
+        storage = open_storage(check.row.root, settings.environment())
+        storage.verify(step, lambda got: self._told(check, got))
 
     def _told(self, check: Check, got: int) -> None:
         check.read += got

@@ -5,7 +5,7 @@ import time
 import uuid
 from typing import Any
 
-from torchloom import settings
+from torchloom import accounts, settings
 from torchloom.errors import Ambiguous, NotFound, shorten
 from torchloom.launch import catalog
 from torchloom.rules.command import Command, Entry, Kind, NotAKnob, Status
@@ -245,7 +245,7 @@ class Acting:
         return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
 
     def _no_boundary(self, job: Job, waited: float) -> NoBoundary:
-        runs = catalog.everything()
+        runs = accounts.within(job.account, catalog.everything)
         inner = [run.id for run in runs if run.parent == job.id and not run.is_over()]
         return NoBoundary(job, waited, inner)
 

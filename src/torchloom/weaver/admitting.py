@@ -23,7 +23,8 @@ class Admitting:
         """Make or change a user; what is not said stays."""
         disabled = asked.flag("disabled") if asked.facts.get("disabled") is not None else None
         name, role = asked.text("user") or asked.needed("name"), asked.text("role") or None
-        return _user(self._people.put(name, role, disabled, _author(asked)))
+        run_as = asked.text("run_as") if asked.facts.get("run_as") is not None else None
+        return _user(self._people.put(name, role, disabled, _author(asked), run_as))
 
     async def tokens(self, asked: Question) -> list[dict[str, Any]]:
         return [_token(token) for token in self._people.tokens(asked.text("user"))]
@@ -73,6 +74,7 @@ def _user(user: User) -> dict[str, Any]:
         "name": user.name,
         "role": user.role,
         "disabled": user.disabled,
+        "run_as": user.run_as or None,
         "created_at": shapes.when(user.created_at),
     }
 

@@ -6,18 +6,23 @@ that whatever happened while no weaver was up is known as soon as one is.
 
 import contextlib
 import json
+import logging
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from torchloom import accounts
 from torchloom.bus.messages import NO_RANK, VERSION, Event, Head
+from torchloom.errors import UserError
 from torchloom.launch import catalog
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.record import Record
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.job import JobState
+from torchloom.unix import open_file
 from torchloom.weaver.jobs import (
     DEADLINE,
     LEFT,
@@ -36,7 +41,10 @@ from torchloom.weaver.roster import Roster
 from torchloom.weaver.store.rows import Job, Rank
 
 ENGINE = "local"
+_MOST_READ, _LONGEST_LINE = 1 << 26, 1 << 22  # bytes of events at a time, and of one
+_NONSENSE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError, UserError)
 _READ = "events_read"  # among a job's facts: how many bytes of its events are known
+_log = logging.getLogger(__name__)
 _ENDS = {
     AppState.SUCCEEDED: JobState.COMPLETED,
     AppState.FAILED: JobState.FAILED,
@@ -51,7 +59,15 @@ _NOTED = (
 class Adoption:
     """The run folders of this home as news for the plane."""
 
-    def __init__(self, jobs: Jobs, roster: Roster, reports: Reports, journal: Journal) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        roster: Roster,
+        reports: Reports,
+        journal: Journal,
+        dropped: Counter[str] | None = None,
+    ) -> None:
+        self._dropped = Counter[str]() if dropped is None else dropped
         self._jobs = jobs
         self._roster = roster
         self._reports = reports
@@ -60,10 +76,15 @@ class Adoption:
     def look_at_all(self) -> None:
         """Adopt every run that goes on, and learn the end of those that did."""
         for record in catalog.records():
+            if self._jobs.account(record.id):
+                continue  # a folder of ours that has the name of another's job
             known = self._jobs.get(record.id)
             is_news = known is not None and (not is_over(known) or _is_later(record, known))
             if not record.is_over() or is_news:
                 self.look_at(record.id)
+        for job in self._jobs.active():
+            if job.account and job.state != JobState.QUEUED:
+                self.look_at(job.id)
 
     def look_again(self) -> None:
         """Find out the jobs whose launch process is gone without a word, or speaks elsewhere.
@@ -75,8 +96,24 @@ class Adoption:
                 self.look_at(job.id)
 
     def look_at(self, app_id: str) -> None:
-        """Take in what is new in a run's folder; one that is not there is no news."""
-        record = catalog.record(app_id)
+        """Take in what is new in a run's folder; one that is not there is no news.
+
+        What is in the folder of an account's job is that account's word, which may be anything.
+        """
+        if not self._jobs.account(app_id):
+            self._look_at(app_id)
+            return
+        try:
+            self._look_at(app_id)
+        except _NONSENSE as error:
+            self._dropped["bad_run_folder"] += 1
+            _log.debug("the folder of %s cannot be understood: %r", app_id, error)
+
+    def _look_at(self, app_id: str) -> None:
+        account = self._jobs.account(app_id)
+        record = accounts.within(account, catalog.record, app_id)
+        if record is not None and account and record.id != app_id:
+            raise ValueError("it is the record of another job")
         if record is None or record.parent:
             return
         if self._jobs.get(app_id) is None and record.is_over():
@@ -90,7 +127,7 @@ class Adoption:
             self._jobs.goes_on(app_id, "resumed")
         job = self._jobs.told(_told(record))
         read = int(job.facts.get(_READ, 0))
-        for line, end in _lines(app_id, read):
+        for line, end in accounts.within(account, _lines, app_id, read):
             self._take(record, line)
             read = end
         if read != job.facts.get(_READ, 0):
@@ -110,9 +147,7 @@ class Adoption:
             self._reports.job_ended(record.id, _ENDS[record.state], reason, record.step)
             if reason != record.why():  # a reader of the folder alone is to know it, too
                 amended = replace(record, reason=reason)
-                with contextlib.suppress(OSError):
-                    RunFolder.named(record.id).write_record(amended)
-                catalog.add_ended(amended)
+                accounts.within(self._jobs.account(record.id), _amend, amended)
 
     def _take(self, record: Record, line: Mapping[str, Any]) -> None:
         kind = line.get("event")
@@ -171,18 +206,20 @@ def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
 def _lines(app_id: str, begin: int) -> list[tuple[dict[str, Any], int]]:
     """Return the whole lines of a run's events from a byte on, each with where it ends."""
     found: list[tuple[dict[str, Any], int]] = []
-    with (
-        contextlib.suppress(OSError),
-        open(RunFolder.named(app_id).path / "events.jsonl", "rb") as file,
-    ):
+    path, upto = RunFolder.named(app_id).path / "events.jsonl", begin + _MOST_READ
+    with contextlib.suppress(OSError), open_file(path) as file:
         file.seek(begin)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break  # being written
-            begin += len(line)
+        while begin < upto and (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+            begin += len(line)  # one without an end is being written
             with contextlib.suppress(ValueError):
                 found.append((json.loads(line), begin))
     return found
+
+
+def _amend(record: Record) -> None:
+    with contextlib.suppress(OSError):
+        RunFolder.named(record.id).write_record(record)
+    catalog.add_ended(record)
 
 
 def _rank(record: Record, facts: Mapping[str, Any]) -> int:

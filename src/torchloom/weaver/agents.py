@@ -144,8 +144,10 @@ class Agents:
         said = self._hellos.read(data)
         if said is None or not self._is_own(subject, said.agent):
             return
-        if not all(self._may_speak(said.agent, each) for each in said.ranks):
+        heard = tuple(each for each in said.ranks if self._may_speak(said.agent, each))
+        if len(heard) < len(said.ranks) and not subjects.account_mark(said.agent):
             return
+        said = msgspec.structs.replace(said, ranks=heard)  # an account may launch more by itself
         words = hash(encode(msgspec.structs.replace(said, epoch=0)))
         if not self._greet_again(said, reply, words):
             self._later(said.agent, said, reply, words)
@@ -267,8 +269,9 @@ class Agents:
         there.hello = came.words
         self._speaking[subjects.beat(agent.id)] = there
         self._watching.heard(agent.id)
-        self._devices.seen(agent.host, said.devices)
-        self.on_node(said)
+        if not subjects.account_mark(agent.id):  # the host is for all, and not its to describe
+            self._devices.seen(agent.host, said.devices)
+            self.on_node(said)
         for reply in came.replies:
             self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
         return said.ranks
@@ -304,7 +307,7 @@ class Agents:
     def _may_speak(self, agent: str, said: messages.Message) -> bool:
         """Tell whether an agent may say this: of its own job, or of itself."""
         is_its_own = isinstance(said, Goodbye) and said.head.rank == NO_RANK
-        if is_its_own or subjects.may_speak_for(agent, said.head.job):
+        if is_its_own or self._roster.may_speak(agent, said.head.job):
             return True
         self._dropped["foreign_job"] += 1
         return False

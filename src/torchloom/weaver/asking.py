@@ -58,7 +58,7 @@ class Asking:
         if wanted is not None:
             jobs = [job for job in jobs if job.id in wanted]
         if asked.flag("strangers"):  # those of which there is no run of ours
-            jobs = [job for job in jobs if not is_launched(job) or not has_run(job)]
+            jobs = [job for job in jobs if job.account or not is_launched(job) or not has_run(job)]
         return [self._job(job) for job in jobs[:limit]]
 
     async def job(self, asked: Question) -> dict[str, Any]:
@@ -67,7 +67,8 @@ class Asking:
         run = self._weaver.store.state.one(Run, id=job.run_id)
         config = run.config if run else {}
         labels = {"tags": list(config.get("tags") or ()), "notes": config.get("notes") or ""}
-        shape = {**self._job(job), **labels, "facts": job.facts, "ranks": self._ranks(job)}
+        facts = {**job.facts, **({"account": job.account} if job.account else {})}
+        shape = {**self._job(job), **labels, "facts": facts, "ranks": self._ranks(job)}
         row = self._weaver.coordinator.submission(job.id)
         return {**shape, "spec": hide_in_spec(row.spec) if row else None}
 

@@ -111,7 +111,11 @@ class Errands:
 
     def _able(self, job: str) -> list[str]:
         """Return the agents that may see a job's store, the likeliest first."""
-        there = {agent.id: agent for agent in self._roster.agents() if agent.state == "up"}
+        there = {
+            agent.id: agent
+            for agent in self._roster.agents()
+            if agent.state == "up" and self._roster.may_speak(agent.id, job)
+        }
         ranks = sorted(self._roster.ranks(job), key=lambda rank: rank.rank)
         theirs = [rank.agent for rank in ranks if rank.agent in there]
         if theirs:

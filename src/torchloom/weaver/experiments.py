@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from torchloom import settings
+from torchloom import accounts, settings
 from torchloom.bus.messages import Event
 from torchloom.specs.job import JobState
 from torchloom.weaver import recording
@@ -152,7 +152,7 @@ class Experiments:
         job = self._jobs.get(name)
         if job is None or self._store.state.one(Fact, name=recording.FACT + job.run_id):
             return
-        record = await self._aside(recording.recorded, self._wanted(job))
+        record = await self._aside(_recorded, job.account, self._wanted(job))
         if record is not None and self._jobs.get(name) is not None:
             self._keep(job, record)
 
@@ -184,7 +184,8 @@ class Experiments:
         """Add to a record what was known only when all ranks had come."""
         fact = self._store.state.one(Fact, name=recording.FACT + job.run_id)
         if fact is not None:
-            record = await self._aside(recording.completed, fact.value, self._wanted(job))
+            asked = (fact.value, self._wanted(job))
+            record = await self._aside(accounts.within, job.account, recording.completed, *asked)
             if self._jobs.get(job.id) is None:
                 return  # it has been removed meanwhile
             if record is not None and record != fact.value:
@@ -240,3 +241,11 @@ def _attempt(act: Callable[..., Any], args: Iterable[Any]) -> Any:
 def _said(found: dict[str, Any]) -> dict[str, Any]:
     """Return what says something: a spec without a project leaves it to the program to name one."""
     return {name: value for name, value in found.items() if value not in ("", [], None)}
+
+
+def _recorded(account: str, wanted: Wanted) -> dict[str, Any]:
+    if not account:
+        return recording.recorded(wanted)
+    from torchloom.weaver import account_runs  # most planes have none
+
+    return account_runs.recorded(account, wanted)

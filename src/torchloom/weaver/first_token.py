@@ -7,9 +7,8 @@ from pathlib import Path
 
 from torchloom.errors import Failure
 from torchloom.unix import make_private
-from torchloom.weaver.people import PREFIX, People
+from torchloom.weaver.people import ADMIN, PREFIX, People
 
-ADMIN = "admin"
 _ID = "first"
 _AUTHOR = "loom up"
 _LONGEST = 4096  # bytes of a file that holds a token

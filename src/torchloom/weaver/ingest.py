@@ -53,7 +53,7 @@ class Ingest:
         if subjects.agent_of(subject) != said.agent:
             self._dropped["foreign_agent"] += 1
             return
-        if not subjects.may_speak_for(said.agent, said.head.job):
+        if not self._reports.may_speak(said.agent, said.head.job):
             self._dropped["foreign_job"] += 1
             return
         if not 0 < said.first <= _MOST or not -_MOST < said.head.rank < _MOST:

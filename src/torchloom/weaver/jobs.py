@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from torchloom.bus import subjects
 from torchloom.bus.messages import NO_RANK, Event
 from torchloom.rules import lifecycle
 from torchloom.rules.lifecycle import IllegalTransition, Move, Resume
@@ -58,6 +59,20 @@ class Jobs:
 
     def get(self, job: str) -> Job | None:
         return self._jobs.get(job)
+
+    def account(self, job: str) -> str:
+        """Return the unix account that a job runs as; none is the plane's own user."""
+        known = self._jobs.get(job)
+        return known.account if known else ""
+
+    def may_speak(self, agent: str, job: str) -> bool:
+        """Tell whether an agent may say something of a job: of its own one, or of its account's.
+
+        Of a job that is not known only agents that are no account's speak.
+        """
+        return subjects.may_speak_for(agent, job) and subjects.may_speak_as(
+            agent, self.account(job)
+        )
 
     def all(self) -> list[Job]:
         """Return every job, newest first."""
@@ -113,7 +128,8 @@ class Jobs:
         elif POLICY in facts:
             facts = {**facts, _GIVEN: True}
         if known is not None and known.facts.get(SUBMITTED):
-            facts = {name: value for name, value in facts.items() if name != "owner"}
+            fixed = _WORDS if known.account else ("owner",)
+            facts = {name: value for name, value in facts.items() if name not in fixed}
         base = known or Job(job, name=job, run_id=job, generation=event.head.generation)
         words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
         if type(attempt := facts.get("attempt")) is int:

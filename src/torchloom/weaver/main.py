@@ -24,6 +24,7 @@ from torchloom.bus.address import (
 from torchloom.bus.nats import NatsBus
 from torchloom.client import places
 from torchloom.errors import LoomError, UserError, shorten
+from torchloom.weaver.account_runs import have_agent
 from torchloom.weaver.adoption import Adoption
 from torchloom.weaver.answering import Answering
 from torchloom.weaver.busdoor import BusDoor
@@ -114,6 +115,15 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
     return Path(env[name]) if env.get(name) else None
 
 
+async def _have_agents(weaver: Weaver) -> None:
+    """Have the plane start the agents of accounts whose jobs run."""
+    for account in {job.account for job in weaver.jobs.active() if job.account}:
+        try:
+            await asyncio.to_thread(have_agent, account)
+        except LoomError as error:
+            _log.warning("the jobs of %s are not watched: %s", account, error)
+
+
 async def _run(options: Options) -> int:
     if options.place.note:
         _log.warning(options.place.note)
@@ -128,7 +138,7 @@ async def _run(options: Options) -> int:
     weaver = Weaver(store, bus)
     weaver.prompting.margin = options.margin
     introduce(weaver.people, options.home)
-    adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal)
+    adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal, weaver.dropped)
     weaver.jobs.on_unknown = adoption.look_at
     weaver.every(_LOOK_AGAIN, adoption.look_again)
     copies = daily.DailyCopy(options.place, options.home)
@@ -141,6 +151,7 @@ async def _run(options: Options) -> int:
     pokes.open()
     adoption.look_at_all()
     weaver.coordinator.starting.on_started = adoption.look_at
+    await _have_agents(weaver)
     weaver.coordinator.start()
     await bus_door.open()
     await door.open()

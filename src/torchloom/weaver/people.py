@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from torchloom import accounts
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Link, Token, User
 
 ROLES = ("viewer", "operator", "admin")  # each may do what those before it may
+ADMIN = "admin"  # the user of the token in the plane's own folder
 TOKEN, COOKIE = "token", "cookie"
 PREFIX = "loom_"  # of every token, so that people and scanners know one when they see it
 LINK_LIFE, COOKIE_LIFE = 86_400.0, 30 * 86_400.0
@@ -100,6 +102,19 @@ class KeyUsed(UserError):
         )
 
 
+class NoAccount(UserError):
+    """A plane that runs as root starts no job of a person who has no account."""
+
+    code = "no_account"
+
+    def __init__(self, user: str) -> None:
+        self.field = "run_as"
+        self.remedy = f"`loom tokens user {user} --run-as ACCOUNT`, by an admin on the plane's host"
+        super().__init__(
+            f"this plane runs as root, and {user} has no unix account of their own to run jobs as"
+        )
+
+
 def hash_of(secret: str) -> str:
     """Return what of a secret is stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
@@ -130,8 +145,18 @@ class People:
         """Tell whether there is a user of this name."""
         return self._state.one(User, name=name) is not None
 
-    def put(self, name: str, role: str | None, disabled: bool | None, author: str) -> User:
-        """Make a user, or change one; what is not said stays as it is."""
+    def put(
+        self,
+        name: str,
+        role: str | None,
+        disabled: bool | None,
+        author: str,
+        run_as: str | None = None,
+    ) -> User:
+        """Make a user, or change one; what is not said stays as it is.
+
+        An empty `run_as` takes the account away.
+        """
         if not _NAME.fullmatch(name):
             raise BadName(name)
         known = self._state.one(User, name=name)
@@ -140,13 +165,17 @@ class People:
             before,
             role=before.role if role is None else role,
             disabled=before.disabled if disabled is None else disabled,
+            run_as=before.run_as if run_as is None else run_as,
         )
         if after.role not in ROLES:
             raise BadRole(after.role)
         if after == known:
             return known
         self._keep_an_admin(before, after)
+        if after.run_as and (run_as or role):
+            accounts.check(after.run_as, may_be_root=after.role == ROLES[-1])
         facts = {"user": name, "role": after.role, "disabled": after.disabled}
+        facts |= {"run_as": after.run_as} if after.run_as or before.run_as else {}
         with self._state.together():
             self._state.put(after)
             self._journal.note("user_put", author=author, facts=facts)
@@ -233,6 +262,20 @@ class People:
                 self.put(user, ROLES[-1], False, author)
             self._state.put(token)
             self._journal.note("token_added", author=author, facts=_about(token))
+
+    def account(self, user: str) -> str:
+        """Return the unix account that a job of a person runs as; none is the plane's own user.
+
+        A plane that runs as root runs nothing as root but for its own admin, and for an admin who
+        was bound to root.
+        """
+        known = self._user(user)
+        if known.run_as:
+            found = accounts.check(known.run_as, may_be_root=known.role == ROLES[-1])
+            return found.name if found.uid else ""
+        if accounts.is_root() and user != ADMIN:
+            raise NoAccount(user)
+        return ""
 
     def role(self, user: str) -> str:
         """Return what a user is."""

@@ -23,6 +23,7 @@ FILE = "experiment.json"
 PATCH = submitted.PATCH
 _BRIEF = ("commit", "branch", "dirty")
 _PRIVATE = 0o600
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def _write(folder: Path, name: str, data: bytes) -> None:
     """Replace a file in one step; a folder that is gone is not made again."""
     partial = folder / f"{name}.{os.getpid()}.partial"
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
+        with open(os.open(partial, _FLAGS, _PRIVATE), "wb") as file:
             file.write(data)
         partial.replace(folder / name)
     except OSError:

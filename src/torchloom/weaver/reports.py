@@ -67,6 +67,10 @@ class Reports:
         """Have somebody told of the end of every rank's life."""
         self._ended.append(ended)
 
+    def may_speak(self, agent: str, job: str) -> bool:
+        """Tell whether an agent may report of a job."""
+        return self._jobs.may_speak(agent, job)
+
     def take(self, agent: str, said: Message) -> None:
         """Take in a report, be it at once or with a batch of records."""
         match said:

@@ -9,9 +9,11 @@ import functools
 import time
 from typing import Any
 
+from torchloom import accounts
 from torchloom.errors import Failure, LoomError
 from torchloom.launch.folder import RunFolder
 from torchloom.launch.lifetimes import Continuation, resized
+from torchloom.launch.request import LaunchRequest
 from torchloom.rules import placement
 from torchloom.rules.command import Kind, Status
 from torchloom.specs.jobspec_shape import job_from_dict
@@ -134,7 +136,8 @@ class Resizing:
         check_ranks(job, self._ranks(job), ranks)
         submission = self._weaver.coordinator.submission(job.id)
         if submission is None:
-            resized(await self._weaver.aside(RunFolder.named(job.id).request), ranks)
+            request = await self._weaver.aside(_request, job)
+            resized(request, ranks)
             return
         spec = job_from_dict(with_workers(submission.spec, ranks))
         need = queueing.need_of(spec.resources)
@@ -155,3 +158,8 @@ class Resizing:
 
     def _ranks(self, job: Job) -> int | None:
         return len(self._weaver.roster.ranks(job.id)) or job.facts.get(WORLD_SIZE)
+
+
+def _request(job: Job) -> LaunchRequest:
+    """Return how a job's run was launched, read with the rights of its account."""
+    return accounts.within(job.account, lambda: RunFolder.named(job.id).request())

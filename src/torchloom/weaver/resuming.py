@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from torchloom import accounts
 from torchloom.launch import catalog
 from torchloom.launch.lifetimes import (
     AS_IT_WAS,
@@ -28,7 +29,7 @@ from torchloom.weaver.jobs import RELEASING, RESIZING, RESUMED, is_over, is_rele
 from torchloom.weaver.naming import job_named
 from torchloom.weaver.question import BadQuestion, Question
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.rows import Checkpoint, Job
 from torchloom.weaver.submitting import BadSpec
 
 _PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
@@ -108,10 +109,14 @@ class Resuming:
 
         A job that was never started has nothing to lose.
         """
-        record = await self._weaver.aside(catalog.record, job.id)
+        record = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         if record is None or record.started_at is None:
             return
-        newest = await self._weaver.aside(newest_checkpoint, record)
+        if job.account:  # where its store is said to be is that account's word
+            rows = self._weaver.store.state.find(Checkpoint, job=job.id, state="committed")
+            newest = max((row.step for row in rows), default=None)
+        else:
+            newest = await self._weaver.aside(newest_checkpoint, record)
         wanted.check(job.id, job.state == JobState.COMPLETED, newest)
 
     async def go_on(
@@ -129,7 +134,7 @@ class Resuming:
         coordinator = self._weaver.coordinator
         await self._commits(job.id)
         await coordinator.nodes_for(self._need(job.id, wanted.ranks))
-        before = await self._weaver.aside(catalog.record, job.id)
+        before = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
         job = self._weaver.jobs.get(job.id) or job
         if not is_over(job) and not is_released(job):
             raise NotResumable(_not_now(job))  # somebody was faster

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torchloom import settings
+from torchloom import accounts, settings
 from torchloom.errors import LoomError, UserError
 from torchloom.launch import clearing
 from torchloom.rules.retention import AGES, Due, Known, Limits, due
@@ -158,10 +158,15 @@ class Retaining:
             case "metrics":
                 return records.has_points(one.job)
             case "dumps":
-                return clearing.is_there(one) or bool(self._verdicts(one.job))
+                return self._within(clearing.is_there, one) or bool(self._verdicts(one.job))
             case "run":
-                return clearing.is_there(one) or self._jobs.get(one.job) is not None
-        return clearing.is_there(one)
+                return self._within(clearing.is_there, one) or self._jobs.get(one.job) is not None
+        return self._within(clearing.is_there, one)
+
+    def _within(self, act: Callable[[Any], bool], one: Any) -> bool:
+        """Look at, or remove, files of a run with the rights of the account that it ran as."""
+        job = one.job if isinstance(one, Due) else one
+        return accounts.within(self._jobs.account(job), act, one)
 
     def _verdicts(self, job: str) -> list[rows.Happening]:
         """Return what happened to a job that stacks were kept of."""
@@ -192,14 +197,14 @@ class Retaining:
             case "metrics":
                 await asyncio.to_thread(self._forget, one.job, whole=False)
             case "logs":
-                await asyncio.to_thread(clearing.remove_logs, one.job)
+                await asyncio.to_thread(self._within, clearing.remove_logs, one.job)
             case "dumps":
-                await asyncio.to_thread(clearing.remove_dumps, one.job)
+                await asyncio.to_thread(self._within, clearing.remove_dumps, one.job)
                 for event in self._verdicts(one.job):  # the sentence stays
                     self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
 
     async def _remove_run(self, job: str, author: str = _OURS) -> None:
-        await asyncio.to_thread(clearing.remove_run, job)
+        await asyncio.to_thread(self._within, clearing.remove_run, job)
         known = self._jobs.get(job)
         if known is not None and not is_over(known):
             return  # somebody has it go on; its folder was left alone for the same reason

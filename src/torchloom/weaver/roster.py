@@ -52,6 +52,10 @@ class Roster:
     def agent(self, agent: str) -> Agent | None:
         return self._agents.get(agent)
 
+    def may_speak(self, agent: str, job: str) -> bool:
+        """Tell whether an agent may say something of a job."""
+        return self._jobs.may_speak(agent, job)
+
     def ranks(self, job: str) -> list[Rank]:
         """Return the present life of every rank of a job."""
         found = list(self._of_job.get(job, {}).values())

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from torchloom import accounts
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.launch.folder import RunFolder
 from torchloom.specs.job import JobState
+from torchloom.unix import open_file
 from torchloom.weaver import recording
 from torchloom.weaver.conditions import Condition, condition
 from torchloom.weaver.jobs import WORLD_SIZE
@@ -24,6 +26,7 @@ Place = tuple[float, str]  # when a job was made, and its id
 R = TypeVar("R", Rank, Command)
 _AT_ONCE = 1000  # jobs that a database is asked for in one question
 _LABELS = ("project", "group")
+_LONGEST_PATCH = 1 << 26  # bytes of how a source differed
 _FILES = {recording.FILE: "record", recording.PATCH: "diff"}
 
 
@@ -155,7 +158,7 @@ def shown(store: Reads, run_id: str) -> dict[str, Any]:
         "timeline": timeline_of(config, commands, job.started_at),
         "spec": spec,
         "recorded": record,
-        "artifacts": _artifacts(job),
+        "artifacts": accounts.within(job.account, _artifacts, job),
         "checkpoints": [],
     }
 
@@ -164,9 +167,9 @@ def diff(run_id: str) -> str | None:
     """Return how a run's source differed from its commit, as it was recorded."""
     if not recording.is_name(run_id):
         return None
-    with contextlib.suppress(OSError):
-        path = RunFolder.named(run_id).path / recording.PATCH
-        return path.read_bytes().decode(errors="replace")
+    path = RunFolder.named(run_id).path / recording.PATCH
+    with contextlib.suppress(OSError), open_file(path) as file:
+        return file.read(_LONGEST_PATCH).decode(errors="replace")
     return None
 
 
@@ -266,6 +269,6 @@ def _artifacts(job: Job) -> list[dict[str, Any]]:
     found = []
     for name, kind in _FILES.items():
         with contextlib.suppress(OSError, ValueError):
-            size = (RunFolder.named(job.id).path / name).stat().st_size
+            size = (RunFolder.named(job.id).path / name).lstat().st_size
             found.append({"kind": kind, "name": name, "bytes": size})
     return found

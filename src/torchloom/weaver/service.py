@@ -16,6 +16,7 @@ from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
 from torchloom.bus.codec import Reader
 from torchloom.bus.messages import DeviceEvent, Metrics
 from torchloom.rules.drmap import DeviceState
+from torchloom.weaver.account_runs import AccountLauncher
 from torchloom.weaver.agents import Agents
 from torchloom.weaver.alerts import NoAlerts, read_alerts
 from torchloom.weaver.checkpoints import Checkpoints
@@ -109,7 +110,7 @@ class Weaver:
             self.roster,
             self.devices,
             self.journal,
-            launcher or RunnerLauncher(),
+            launcher or AccountLauncher(RunnerLauncher(), self.jobs.account),
         )
         self._keep_checkpoints()
         self.regrouping = Regrouping(
@@ -266,7 +267,8 @@ class Weaver:
             return
         agent = self.roster.agent(subjects.agent_of(subject) or "")
         device = self.devices.get(said.device)
-        if agent is None or device is None or device.node != agent.host:
+        is_foreign = agent is None or bool(subjects.account_mark(agent.id))
+        if agent is None or is_foreign or device is None or device.node != agent.host:
             self.dropped["foreign_device"] += 1
             return
         self.responses.device(said.device, DeviceState(said.state), said.source, said.reason)

@@ -51,6 +51,7 @@ class Wanted:
     cwd: str = ""
     python: str = ""
     shell: Any = None  # the leader of the session that wants it, a process
+    account: str = ""  # the unix account that it is to run as; none: the plane's own user
 
     @property
     def need(self) -> Need:
@@ -193,6 +194,7 @@ def _job(name: str, wanted: Wanted) -> Job:
         reason="submitted",
         run_id=name,
         facts={SUBMITTED: True, WORLD_SIZE: spec.resources.workers, **shell},
+        account=wanted.account,
     )
 
 

@@ -53,10 +53,11 @@ class Submitting:
         self._coordinator = weaver.coordinator
         self._turns = weaver.coordinator.turns
         self._looking = looking
+        self._people = weaver.people
 
     async def submit(self, asked: Question) -> dict[str, Any]:
         """Store a job that is to run when it is its turn."""
-        wanted = _wanted(asked)
+        wanted = self._wanted(asked)
         return _submitted(wanted, *await self._coordinator.submit(wanted))
 
     async def submit_many(self, asked: Question) -> list[dict[str, Any]]:
@@ -64,10 +65,25 @@ class Submitting:
 
         An item has what `submit` takes; what it leaves out is taken from the question.
         """
-        batch = [_item(asked, item) for item in _items(asked)]
+        batch = [self._item(asked, item) for item in _items(asked)]
         good = [wanted for wanted in batch if isinstance(wanted, Wanted)]
         outcomes = iter(await self._coordinator.submit_all(good))
         return [_result(one, next(outcomes) if isinstance(one, Wanted) else one) for one in batch]
+
+    def _wanted(self, asked: Question) -> Wanted:
+        """Return the job that is asked for: of a person, as the account that person has."""
+        user = asked.text("user")
+        return replace(_wanted(asked), account=self._people.account(user) if user else "")
+
+    def _item(self, asked: Question, item: object) -> Wanted | UserError:
+        """Return one job of a batch, or why it is none."""
+        if not isinstance(item, dict):
+            return BadSpec("", "an item must be an object with a `spec`")
+        try:
+            common = {name: asked.facts.get(name) for name in _COMMON}
+            return self._wanted(Question({**common, **item, "user": asked.facts.get("user")}))
+        except UserError as error:
+            return error
 
     async def cancel(self, asked: Question) -> dict[str, Any]:
         """End a job: one that waits leaves the queue, one that runs is ended at once."""
@@ -252,17 +268,6 @@ def _items(asked: Question) -> list[Any]:
     if not isinstance(items, list) or not 0 < len(items) <= TOGETHER:
         raise BadQuestion(f"items must be a list of 1 to {TOGETHER} jobs")
     return items
-
-
-def _item(asked: Question, item: object) -> Wanted | UserError:
-    """Return one job of a batch, or why it is none."""
-    if not isinstance(item, dict):
-        return BadSpec("", "an item must be an object with a `spec`")
-    try:
-        common = {name: asked.facts.get(name) for name in _COMMON}
-        return _wanted(Question({**common, **item}))
-    except UserError as error:
-        return error
 
 
 def _result(wanted: Wanted | UserError, outcome: Outcome) -> dict[str, Any]:

@@ -42,9 +42,11 @@ def kept(job: str, verb: str) -> Kept:
 
     if chosen.is_elsewhere():
         raise chosen.NotElsewhere(f"`checkpoint {verb}`, which reads the store itself,")
+    from torchloom.cli.account_runs import find_job_with_rights
     from torchloom.runner.naming import find_job
 
-    return of_record(find_job(job or None))
+    find = find_job if verb == "rm" else find_job_with_rights  # rm asks the plane
+    return of_record(find(job or None))
 
 
 def of_record(record: "Record") -> Kept:

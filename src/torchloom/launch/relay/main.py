@@ -1,6 +1,7 @@
 """`python -m torchloom.launch.relay`: be the agent of this node until a signal says to leave.
 
-With `--through` it is that of one job on a node which is not the plane's: it reaches the plane
+With `--line` it is that of an account's jobs, and the plane that started it vouches for it. With
+`--through` it is that of one job on a node which is not the plane's: it reaches the plane
 through the job's launch process, and brings away what it holds before it leaves.
 """
 
@@ -34,10 +35,11 @@ from torchloom.launch import identity, link
 from torchloom.launch.later import LOADED_AFTER, load_needed
 from torchloom.launch.relay import gpus, leftovers, resources
 from torchloom.launch.relay.agent import Relay
-from torchloom.launch.relay.through import Through
+from torchloom.launch.relay.through import Through, Vouched
 from torchloom.launch.relay.uplink import Identity
 from torchloom.launch.sockets import UPLINK
 from torchloom.launch.variables import NODE_VARIABLE, TOKEN_VARIABLE
+from torchloom.unix import make_private
 
 _FAREWELL = 2.0  # seconds to bring away what is on the disk
 
@@ -67,9 +69,10 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Na
     parser.add_argument("--agent", default=env.get(AGENT_ID_VARIABLE, ""), help=AGENT_ID_VARIABLE)
     parser.add_argument("--node", default=env.get(NODE_VARIABLE, ""), help=NODE_VARIABLE)
     parser.add_argument("--through", type=link.Address.parse, help="a launch process: HOST:PORT")
+    parser.add_argument("--line", type=int, help="the descriptor of a line to the plane")
     parser.add_argument("--spool-limit", type=int, default=0, help="bytes")
     options = parser.parse_args(words)
-    if not options.nats and options.through is None:
+    if not options.nats and options.through is None and options.line is None:
         raise UserError(f"no NATS server is named; pass --nats or set {ADDRESS_VARIABLE}")
     options.node = options.node or os.uname().nodename
     options.agent = options.agent or re.sub(r"[^A-Za-z0-9_-]", "-", options.node)[:64] or "node"
@@ -78,6 +81,9 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Na
 
 async def _serve(options: argparse.Namespace) -> None:
     """Relay until SIGTERM or SIGINT."""
+    if options.line is not None:
+        for folder in (options.runtime.parent, options.runtime):
+            make_private(folder)
     bus = _bus(options)
     spool = _spool(options)
     address = options.runtime / UPLINK
@@ -116,6 +122,8 @@ def _bus(options: argparse.Namespace) -> NatsBus:
     if options.through is not None:
         token = settings.environment().get(TOKEN_VARIABLE, "")
         return FoundBus(Through(options.through, token, options.node, name).find, inbox)
+    if options.line is not None:
+        return FoundBus(Vouched(options.line, name).find, inbox)
     return NatsBus(
         options.nats,
         credentials=credentials.read(Path(options.credentials)) if options.credentials else None,
@@ -129,6 +137,6 @@ def _identity(options: argparse.Namespace, known: gpus.Gpus | None) -> Identity:
     choice = settings.environment().get(resources.CHOICE, "")
     found = resources.offered(options.node, choice, known)
     me = Identity(options.agent, identity.host_name(), identity.boot_id(), os.getpid(), found)
-    if options.through is not None:
+    if options.through is not None or options.line is not None:
         return me  # what the node has beside is for others
     return replace(me, cpus=resources.cpus(found, choice), memory_mb=resources.memory_mb())

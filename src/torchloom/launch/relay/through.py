@@ -81,6 +81,30 @@ class Through:
         return Caller(str(answer["nats"]), self._name, known, tls)
 
 
+class Vouched:
+    """Asks the plane that started this agent, over a line that was inherited from it."""
+
+    def __init__(self, line: int, name: str) -> None:
+        self._line = socket.socket(fileno=line)
+        self._line.setblocking(False)
+        self._name = name
+        self._seed, self._key = new_key()
+
+    async def find(self) -> Caller:
+        """Return how the plane's NATS is reached; raises NoWay with what is said instead."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await _say(self._line, ask="admit", key=self._key)
+                answer = await _hear(self._line)
+                told = answer["ok"]
+                authority = str(told["authority"])
+                tls = ssl.create_default_context(cadata=authority) if authority else None
+                known = (str(told["token"]), self._seed)
+                return Caller(str(told["nats"]), self._name, known, tls)
+        except (OSError, ValueError, KeyError) as error:  # a timeout is an OSError
+            raise NoWay(f"the plane does not vouch for this agent: {error}") from error
+
+
 async def _hear(channel: socket.socket) -> Mapping[str, Any]:
     """Return one message; what follows it is not touched."""
     length, _ = HEADER.unpack(await _exactly(channel, HEADER.size))

@@ -82,7 +82,7 @@ async def submit(
     """
     kind, body = request.headers.get("content-type", ""), await request.body()
     spec = await desk.read(intake.read_submission, kind, body)
-    facts: dict[str, Any] = {"owner": who.user, "author": who.user}
+    facts: dict[str, Any] = {"owner": who.user, "author": who.user, "user": who.user}
     facts |= {"cwd": cwd or "", "python": python or ""}
     if isinstance(spec, list):
         return JSONResponse(await _submit_batch(desk, spec, key, facts), 207)

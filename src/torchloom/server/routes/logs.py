@@ -84,9 +84,10 @@ async def logs(
 
 
 def _outputs(desk: Desk, job: str, ranks: Sequence[int] | None) -> tuple[list[Output], bool]:
-    record = record_of(desk.home, job)
+    files = desk.files(job)
+    record = record_of(files, job)
     is_over = record is not None and record.truth().is_over()
-    return outputs_of(record, set(ranks) if ranks else None), is_over
+    return outputs_of(record, set(ranks) if ranks else None, files.account), is_over
 
 
 def _size(outputs: Sequence[Output]) -> int:

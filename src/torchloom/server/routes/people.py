@@ -36,6 +36,9 @@ class User(Answer, schema="User"):
     name: str
     role: Role
     disabled: bool
+    run_as: str | None = Field(
+        description="the unix account of their jobs, on a plane that runs as root"
+    )
     created_at: str
 
 
@@ -50,6 +53,9 @@ class UserChange(Request, schema="UserChange"):
 
     role: Role | None = None
     disabled: bool | None = None
+    run_as: Annotated[str | None, Field(max_length=64)] = Field(
+        None, description="a unix account of the plane's host; an empty text takes it away"
+    )
 
 
 class Token(Answer, schema="Token"):

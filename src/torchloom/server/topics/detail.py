@@ -60,7 +60,7 @@ class JobDetail:
 
     def _engine(self) -> str:
         """Return what the engine that started the job says of it; nothing where none is ours."""
-        record = record_of(self._desk.home, self._job)
+        record = record_of(self._desk.files(self._job), self._job)
         return record.truth().state.name if record is not None else ""
 
 

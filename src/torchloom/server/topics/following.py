@@ -84,7 +84,7 @@ class Following:
         await Feed(self._hub, self._voice, shaper, listeners).run(position)
 
     async def _logs(self, sub: Sub, job: str, position: Position | None) -> None:
-        ranks = await self._desk.read(ranks_of, self._desk.home, job, sub)
+        ranks = await self._desk.read(ranks_of, self._desk, job, sub)
         shaper = LogsShaper(self._desk, self._voice, self._hub.patterns, sub, job)
         await Feed(self._hub, self._voice, shaper, [Listener(job, Wish(_LINES, ranks))]).run(
             position

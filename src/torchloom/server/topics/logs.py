@@ -3,8 +3,8 @@
 Places in the files are the cursor, as in the API: whoever comes back reads on from there.
 """
 
+import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,11 +29,11 @@ _KEYS = ("time", "rank", "role", "stream", "level", "message")
 Ends = dict[str, int]
 
 
-def ranks_of(home: Path, job: str, sub: Sub) -> frozenset[int] | None:
+def ranks_of(desk: Desk, job: str, sub: Sub) -> frozenset[int] | None:
     """Return whose lines are wanted; all are named where the stream would follow some of them."""
     if sub.ranks:
         return frozenset(sub.ranks)
-    record = record_of(home, job)
+    record = record_of(desk.files(job), job)
     every = frozenset(rank.rank for rank in record.ranks) if record else frozenset()
     return every if len(every) > RANKS else None
 
@@ -56,7 +56,7 @@ class LogsShaper:
             await self._pool.search(checked(self._sub.regex), [], PATIENCE)  # whether it is one
         if position is None or position.logs is None:
             return None
-        ours, ends = await self._desk.read(_ends, self._desk.home, self._job, self._ranks)
+        ours, ends = await self._desk.read(_ends, self._desk, self._job, self._ranks)
         missed = sum(ends[key] - position.logs.get(key, 0) for key in ours)
         if missed > _MISSED or any(position.logs.get(key, 0) > ends[key] for key in ours):
             return None
@@ -68,7 +68,7 @@ class LogsShaper:
         limit, budget = self._sub.limit, Budget()
         for size in _LOOKS:
             lines, self._ends, is_all = await self._desk.read(
-                _newest, self._desk.home, self._job, self._ranks, size, self._sub.level
+                _newest, self._desk, self._job, self._ranks, size, self._sub.level
             )
             found, is_searched = await self._last(lines, budget)
             if is_all or len(found) > limit or not is_searched:
@@ -123,19 +123,21 @@ class LogsShaper:
         return text if len(sub) <= _ROOM else ""
 
 
-def _ends(home: Path, job: str, ranks: Collection[int] | None) -> tuple[list[str], Ends]:
+def _ends(desk: Desk, job: str, ranks: Collection[int] | None) -> tuple[list[str], Ends]:
     """Return the outputs that are wanted, and where all outputs of a job end."""
-    record = record_of(home, job)
+    files = desk.files(job)
+    record = record_of(files, job)
     wanted = [output.key for output in outputs_of(record, ranks)]
-    return wanted, ends_of(outputs_of(record))
+    return wanted, ends_of(outputs_of(record, account=files.account))
 
 
 def _newest(
-    home: Path, job: str, ranks: Collection[int] | None, size: int, level: str
+    desk: Desk, job: str, ranks: Collection[int] | None, size: int, level: str
 ) -> tuple[list[Line], Ends, bool]:
     """Return lines of the last bytes of all outputs, where they end, and whether these are all."""
-    record = record_of(home, job)
-    outputs = outputs_of(record, ranks)
+    files = desk.files(job)
+    record = record_of(files, job)
+    outputs = outputs_of(record, ranks, files.account)
     share = size // max(1, len(outputs))
     starts = {output.key: _line_within(output, share) for output in outputs}
     is_over = record is not None and record.truth().is_over()
@@ -147,8 +149,8 @@ def _newest(
 def _line_within(output: Output, size: int) -> int:
     """Return where the first line begins that lies within the last bytes of an output."""
     try:
-        with open(output.path, "rb") as file:
-            start = max(0, output.path.stat().st_size - size)
+        with output.open() as file:
+            start = max(0, file.seek(0, os.SEEK_END) - size)
             file.seek(max(0, start - 1))
             return start - 1 + len(file.readline()) if start else 0
     except FileNotFoundError:

@@ -1,24 +1,30 @@
 """What the plane's processes are: the commands, and what each is told by its environment."""
 
+import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchloom import accounts
+from torchloom.accounts import Account
+from torchloom.bus import subjects
 from torchloom.bus.address import (
     ADDRESS_VARIABLE,
     AGENT_ID_VARIABLE,
     AUTHORITY_VARIABLE,
     CREDENTIALS_VARIABLE,
 )
+from torchloom.weaver.launching import job_environment
 from torchloom.weaver.plane import nats_server
 from torchloom.weaver.plane.credentials import WEAVER, Credentials
 from torchloom.weaver.plane.discovery import Address
 from torchloom.weaver.plane.supervise import Part
 
 NATS, AGENT, SERVER = "nats", "agent", "server"
+_ACCOUNT_LOG = "plane/logs/agent.log"  # in the state folder of an account
 NAMES = (NATS, WEAVER, AGENT, SERVER)
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
@@ -56,6 +62,14 @@ class Workshop:
             told[AUTHORITY_VARIABLE] = str(authority)
         return Part(name, self.commands[name], {**self.env, **told}, self._log(name))
 
+    def account(self, account: Account, line: Callable[[socket.socket], None]) -> Part:
+        """Return the agent of an account's jobs: a process of that account, with a log there."""
+        name = account_agent(account.name)
+        words = (*self.commands[AGENT], "--line", "3", "--agent", name)
+        argv = accounts.command(account, words, _ACCOUNT_LOG, os.getpid(), lines=1)
+        env = accounts.environment(account, job_environment(self.env))
+        return Part(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), line)
+
     def server(self, host: str, certificate: nats_server.Certificate | None = None) -> Part:
         """Return the HTTP server at an address; with a certificate it speaks TLS."""
         words = ["--host", host, "--runtime", str(self.folder)]
@@ -72,3 +86,8 @@ class Workshop:
 def agent_id() -> str:
     """Return the name of this node's agent: the host's, as far as a subject can hold it."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64] or "node"
+
+
+def account_agent(account: str) -> str:
+    """Return the name of the agent here of an account's jobs."""
+    return subjects.agent_of_account(socket.gethostname(), account)

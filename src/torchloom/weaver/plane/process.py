@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from torchloom import settings
+from torchloom import accounts, settings
 from torchloom.bus import subjects
 from torchloom.client import calls, places, served
 from torchloom.client import plane as client
 from torchloom.errors import Failure, LoomError, UserError, shorten
-from torchloom.launch.frames import Message
+from torchloom.launch.frames import BadFrame, Connection, Message
 from torchloom.weaver.plane import broker, discovery, idle, parts
 from torchloom.weaver.plane.control import Answer, Control, complaint
 from torchloom.weaver.plane.credentials import WEAVER, Credentials, write_secret
@@ -40,6 +40,7 @@ _UP_LIMIT = 90.0  # seconds for a part to answer
 _WORTH_A_LOOK = 0.02
 _FOLDER_LOOK = 2.0  # seconds between looks whether the folder of the sockets is there
 _VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
+_MOST_UNSENT = 1 << 16  # bytes of a question of an account's agent, and of answers it leaves unread
 _OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 
 
@@ -76,6 +77,7 @@ class Plane:
         self._frontage = Frontage(places.card(), self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
+        self._lines: dict[str, Connection] = {}  # to the agents of accounts
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._begun = time.monotonic()
         self._idleness = idle.Idleness(idle.limit(env), self._begun)
@@ -232,10 +234,13 @@ class Plane:
                 self._answer_all({"ok": "up"})
         elif asked == "admit":
             answer({"ok": self._admit(str(message.get("agent")), str(message.get("key")))})
+        elif asked == "account":
+            self._have_account(str(message.get("account")))
+            answer({"ok": "up"})
         elif asked == "leave":
             self._leaving = True  # its caller hears that we are gone by our hanging up
         else:
-            known = "status, ready, admit or leave"
+            known = "status, ready, admit, account or leave"
             raise UserError(f"the plane is asked {known}, not {shorten(str(asked))}")
 
     def _admit(self, agent: str, key: str) -> dict[str, str]:
@@ -244,6 +249,37 @@ class Plane:
             raise UserError(f"{agent} is the agent of the plane's own node")
         if not subjects.job_mark(agent):
             raise UserError(f"{shorten(agent)} is the name of no job's agent; only such are let in")
+        return self._vouch(agent, key)
+
+    def _have_account(self, name: str) -> None:
+        """See to it that an account has an agent here, a process with its rights alone."""
+        account = accounts.check(name, may_be_root=False)
+        part = self._workshop.account(account, lambda line: self._hear_account(name, line))
+        if part.name not in self._supervisor.children:
+            self._supervisor.start(part)
+
+    def _hear_account(self, name: str, line: socket.socket) -> None:
+        """Vouch for the agent of an account over a line that no other process has."""
+        agent = parts.account_agent(name)
+
+        def hear(message: Message, fds: list[int]) -> None:
+            for fd in fds:
+                os.close(fd)
+            if connection.unsent > _MOST_UNSENT:
+                raise BadFrame("what it asked for is not read")
+            try:
+                connection.send({"ok": self._vouch(agent, str(message.get("key")))})
+            except LoomError as error:
+                connection.send(complaint(error))
+
+        if (before := self._lines.pop(name, None)) is not None:
+            before.close()
+        connection = Connection(line, self._selector, hear, lambda: None)
+        connection.longest = _MOST_UNSENT
+        self._lines[name] = connection
+
+    def _vouch(self, agent: str, key: str) -> dict[str, str]:
+        """Sign a token for the key of an agent; return it with where it counts."""
         try:
             token = self._keys.vouch_for_agent(agent, key, _VOUCHED)
         except ValueError as error:

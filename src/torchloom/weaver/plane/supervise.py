@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class Part:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     log: Path
+    line: Callable[[socket.socket], None] | None = None  # gets our end of a line, at every start
 
     def last_words(self) -> str:
         """Return the last line of its log."""
@@ -139,11 +141,16 @@ def _execute(part: Part) -> int:
     bound_log(part.log)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     log = os.open(part.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    fds = [null, log, log]
+    if part.line is not None:
+        ours, theirs = socket.socketpair()
+        part.line(ours)
+        fds.append(theirs.detach())
     try:
-        return spawn(Order(part.argv, part.env, os.sep, (null, log, log)))
+        return spawn(Order(part.argv, part.env, os.sep, tuple(fds)))
     finally:
-        os.close(null)
-        os.close(log)
+        for fd in {*fds}:
+            os.close(fd)
 
 
 def _end(pid: int, grace: float) -> None:

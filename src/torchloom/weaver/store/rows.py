@@ -43,6 +43,7 @@ class Job(Row):
     ended_at: float | None = None
     facts: Json = field(default_factory=dict)
     step: int | None = None  # how far it came; known when it has ended
+    account: str = ""  # the unix account that it runs as; none: the plane's own user
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,7 @@ class User(Row):
     role: str
     disabled: bool = False
     created_at: float = 0.0
+    run_as: str = ""  # the unix account of their jobs, on a plane that runs as root
 
 
 @dataclass(frozen=True, slots=True)

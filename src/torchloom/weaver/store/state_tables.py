@@ -44,6 +44,7 @@ jobs = sa.Table(
     _time("ended_at", nullable=True),
     _json("facts"),
     _int("step", nullable=True),
+    _text("account"),
     sa.Index("jobs_by_time", "created_at", "id"),
 )
 runs = sa.Table(
@@ -240,6 +241,7 @@ users = sa.Table(
     _text("role"),
     sa.Column("disabled", sa.Boolean, nullable=False),
     _time("created_at"),
+    _text("run_as"),
 )
 tokens = sa.Table(
     "tokens",

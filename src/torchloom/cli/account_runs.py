@@ -1,0 +1,29 @@
+"""Runs of unix accounts, for root's command line: they are read with the rights of their account.
+
+It is a module of its own because the verbs that read files and no others do so: a command that
+asks the plane keeps root's rights.
+"""
+
+import click
+
+from torchloom.errors import NotFound
+from torchloom.launch.record import Record
+from torchloom.runner.naming import find_job
+
+
+def find_job_with_rights(reference: str | None) -> Record:
+    """Return the run that is meant, as `find_job` does; of an account's, take its rights.
+
+    The command keeps them to its end: whatever else it opens, it opens as that account.
+    """
+    try:
+        return find_job(reference)
+    except NotFound:
+        from torchloom import accounts  # most planes have none
+
+        job = (reference or "").rpartition("/")[2]
+        account = accounts.of_run(job)
+        if account is None:
+            raise
+        click.get_current_context().with_resource(accounts.rights(account))
+        return find_job(job)
