@@ -44,7 +44,7 @@ print(time.monotonic_ns(), flush=True)
 FILL = """
 import sys
 from dataclasses import replace
-from torchloom.launch.folder import RunFolder, all_folders
+from torchloom.launch.records.folder import RunFolder, all_folders
 (first,) = all_folders()
 app, request, record = first.app(), first.request(), first.record()
 for number in range(1, int(sys.argv[1])):

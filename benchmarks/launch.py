@@ -26,7 +26,7 @@ LOOKS = 4  # at the memory of one start
 PROGRAM = Path(__file__).with_name("ddp.py")
 LIMIT = 120.0  # seconds; a launch that takes longer hangs
 LOOK = 0.02  # seconds; ranks write down their times, and who looks too often takes theirs
-LEAVE = "from torchloom.launch import warm; warm.leave_all()"
+LEAVE = "from torchloom.launch.keeper import zygote_client as warm; warm.leave_all()"
 NOT_A_USERS = ("LOOM_WARM", "LOOM_WARM_IDLE", "LOOM_JOB", "LOOM_AGENT_OF", "OMP_NUM_THREADS")
 
 

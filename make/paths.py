@@ -41,8 +41,8 @@ LIMIT = 60.0  # seconds for anything that is waited for
 ROLES = {  # of a process, by the first of these that its command line has
     "loom-keeper": "keeper",
     "loom-launch": "launch",  # guard, supervisor and job agent are forks of one
-    "torchloom.launch.process": "launch",
-    "torchloom.launch.relay": "node agent",
+    "torchloom.launch.supervisor.process": "launch",
+    "torchloom.launch.node_agent": "node agent",
     "torchloom.weaver.plane": "plane",
     "torchloom.weaver": "weaver",
     "torchloom.server": "server",

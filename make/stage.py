@@ -90,7 +90,7 @@ class Stage:
         """End what still runs here; return what should not have been left."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self.ask("down")
-        leave = "from torchloom.launch import warm; warm.leave_all()"
+        leave = "from torchloom.launch.keeper import zygote_client as warm; warm.leave_all()"
         subprocess.run([sys.executable, "-c", leave], env=self._env, check=False)
         if left := self._settle(3.0):
             self.ask("stop", "--now", "@")

@@ -13,10 +13,10 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.cli.chaos.guardian": "`loom chaos`, to undo faults when it is killed",
     "torchloom.cli.torchrun": "the shim that stands for torchrun in a rank's PATH",
     "torchloom.components.copy_file": "stored apps of the component `utils.copy`",
-    "torchloom.launch.node": "hosts of a launch, started by ssh or a native launcher",
-    "torchloom.launch.per_rank": "ranks of a launch, started by srun or mpiexec",
-    "torchloom.launch.process": "`loom run`, `loom launch` and the plane: one a run",
-    "torchloom.launch.relay": "the plane and ranks of others: the agent of a node",
+    "torchloom.launch.agent.node": "hosts of a launch, started by ssh or a native launcher",
+    "torchloom.launch.hosts.native_rank": "ranks of a launch, started by srun or mpiexec",
+    "torchloom.launch.supervisor.process": "`loom run`, `loom launch` and the plane: one a run",
+    "torchloom.launch.node_agent": "the plane and ranks of others: the agent of a node",
     "torchloom.monitor_cli": "people: the prompt of `loom monitor`",
     "torchloom.server": "the plane",
     "torchloom.weaver": "the plane",
@@ -30,7 +30,7 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.worker.zygote": "launches on a host, with the interpreter of the job",
 }
 FILES: Mapping[str, str] = {  # run by their path in the package
-    "launch/envs/relocate.py": "packed environments, which hold a copy of it",
+    "envs/relocate.py": "packed environments, which hold a copy of it",
     "server/matcher.py": "the server, for patterns in log searches",
     "worker/start.py": "ranks in a fresh interpreter",
 }

@@ -13,7 +13,7 @@ import pytest
 from torchloom.unix import hear, say
 
 from ..control.steering import LOOM
-from ..launch.test_keeper import Keeper
+from ..launch.keeper.test_keeper import Keeper
 from ..living import home, until
 from ..warmth import hearth
 from . import fuzzing

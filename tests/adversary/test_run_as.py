@@ -373,7 +373,7 @@ def test_all_processes_of_a_job_are_of_its_account_and_have_nothing_of_the_plane
     found = of_account(ALICE)
     ranks = [pid for pid, words in found.items() if "w.py" in words and str(go) in words]
     launch = [pid for pid, words in found.items() if "loom-launch" in words]
-    agents = [pid for pid, words in found.items() if "torchloom.launch.relay" in words]
+    agents = [pid for pid, words in found.items() if "torchloom.launch.node_agent" in words]
 
     assert (len(ranks), len(agents)) == (2, 1)
     assert len(launch) >= 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.launch.parcel import Parcel
+from torchloom.launch.records.parcel import Parcel
 from torchloom.sealed import HIDDEN, SecretUnusable, hide, seal, unseal
 
 from ..cli.conftest import Loom, loom, state, until

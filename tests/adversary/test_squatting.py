@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch import sockets
-from torchloom.launch.envs.remote import RECEIVE
-from torchloom.launch.folder import RunFolder
+from torchloom.envs.remote import RECEIVE
+from torchloom.launch.host import sockets
+from torchloom.launch.records.folder import RunFolder
 from torchloom.weaver.store import place
 
 from ..cli.conftest import Loom, loom, state

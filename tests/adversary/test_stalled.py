@@ -26,7 +26,7 @@ MIB = 1 << 20
 GROWN = 32.0  # MiB of resident memory for all of them, those of the first reads included
 WRITER = """
 import sys, time, pathlib
-from torchloom.launch.logfiles import LogFiles
+from torchloom.launch.logs.files import LogFiles
 files = [LogFiles(pathlib.Path(folder)) for folder in sys.argv[2:]]
 lines, step = int(sys.argv[1]), 0
 while True:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.record import RankRecord, Record
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.specs.api import AppDef, AppState, Role, app_to_dict
 
 LOOM = str(Path(sys.executable).with_name("loom"))
@@ -251,7 +251,7 @@ def on_terminal(loom: Loom) -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
-def ended(state: Path) -> Callable[..., Record]:
+def ended(state: Path) -> Callable[..., RunRecord]:
     """Write a run that is over into the state folder, without starting anything."""
 
     def write(
@@ -263,11 +263,11 @@ def ended(state: Path) -> Callable[..., Record]:
         logs: Sequence[str] = (),
         codes: Sequence[int] = (0, 0, 0, 0),
         created_at: str | None = None,
-    ) -> Record:
+    ) -> RunRecord:
         role = RoleRequest("trainer", (ReplicaRequest(("true",), {}),), ranks, ranks > 1)
         log_dir = state / "runs" / app_id / "logs"
         places = [f"trainer/0/{i}" if ranks > 1 else "trainer/0" for i in range(ranks)]
-        record = Record(
+        record = RunRecord(
             id=app_id,
             name=name,
             session="torchx",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchloom.cli.main import main
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 
 from .shelved import commit, draft, row
 from .test_json import problems

@@ -18,7 +18,12 @@ from torchloom.cli.checkpoints.replay import Stretch, stretch_of
 from torchloom.cli.checkpoints.stores import of_record
 from torchloom.cli.checkpoints.tracks import Difference
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.request import Carrier, LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.records.request import (
+    AgentCarrier,
+    LaunchRequest,
+    ReplicaRequest,
+    RoleRequest,
+)
 
 from ..living import until
 from .shelved import commit
@@ -71,7 +76,7 @@ def test_the_same_program_runs_again_under_another_id_and_saves_nothing(state: P
     ("asked", "complaint"),
     [
         (request(nodes=("a", "b")), "ran on other hosts"),
-        (request(carrier=Carrier("ssh", {})), "ran on other hosts"),
+        (request(carrier=AgentCarrier("ssh", {})), "ran on other hosts"),
         (
             request(roles=(replace(request().roles[0], replicas=request().roles[0].replicas * 2),)),
             "ran on several hosts",

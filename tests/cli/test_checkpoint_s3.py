@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 
 from ..checkpoint.s3 import S3Server, running_s3
 from .shelved import Captured, commit, said

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 
 from .shelved import Captured, said
 from .test_json import problems

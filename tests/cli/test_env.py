@@ -190,7 +190,7 @@ def test_bad_input_is_told_with_its_remedy(
 
 
 def test_the_python_of_the_tests_is_an_environment_that_can_be_packed() -> None:
-    from torchloom.launch.envs.prefix import find_prefix
+    from torchloom.envs.archive import find_prefix
 
     if sys.prefix == sys.base_prefix:
         pytest.skip("the tests do not run in an environment")

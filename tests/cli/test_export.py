@@ -14,7 +14,7 @@ import pytest
 from torchloom.cli.export import thinning
 from torchloom.cli.export.hiding import hidden
 from torchloom.cli.main import main
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 from torchloom.specs.api import AppState
 from torchloom.weaver import recording
 from torchloom.weaver.store import Store

@@ -16,10 +16,10 @@ from torchloom.cli.cmd_launch import command
 from torchloom.cli.main import main
 from torchloom.components.dist import ddp
 from torchloom.errors import UserError
-from torchloom.launch.command import AS_TORCHRUN, LaunchCommand, Rendezvous
-from torchloom.launch.grammar import OURS
+from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand, Rendezvous
+from torchloom.launch.grammar.parser import OURS
+from torchloom.launch.grammar.values import NodeCount, Streams
 from torchloom.launch.shim import CHOICE, shimmed
-from torchloom.launch.values import Nodes, Streams
 from torchloom.settings import environment
 
 WORDS = [
@@ -113,7 +113,7 @@ def test_what_torchxs_component_writes_is_read() -> None:
     assert at_the_door([AS_TORCHRUN, *words]) == LaunchCommand(
         ("train.py", "--lr", "a b"),
         per_node=4,
-        nodes=Nodes(1, 2),
+        nodes=NodeCount(1, 2),
         node_rank=0,
         role="",
         tee=Streams(3),

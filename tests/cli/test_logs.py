@@ -10,7 +10,7 @@ from torchloom.cli.cmd_logs import instant, numbers
 from torchloom.cli.main import main
 from torchloom.cli.relay import label, split_lines
 from torchloom.errors import UserError
-from torchloom.launch.record import RankRecord
+from torchloom.launch.records.record import RankRecord
 
 
 @pytest.fixture(autouse=True)

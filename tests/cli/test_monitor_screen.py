@@ -21,7 +21,7 @@ from torchloom.cli.monitor.sheet import Sheet
 from torchloom.cli.monitor.windows import Devices, Reading
 from torchloom.client import places
 from torchloom.client.plane import ask
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 
 from .monitored import Plane, plane_in
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchloom.cli.shapes import cold_starts, start_of
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.records.record import RankRecord, RunRecord
 
 pytestmark = pytest.mark.process
 
@@ -122,7 +122,9 @@ def test_a_cold_start_that_takes_long_says_why_once_and_show_tells_it_of_each_ra
 def test_of_ranks_that_start_in_different_ways_the_cold_ones_are_counted():
     ways = ("warm", "cold: PYTHONPATH differs", "", "cold: PYTHONPATH differs")
     ranks = tuple(RankRecord("a", 0, i, i, warmth=way) for i, way in enumerate(ways))
-    record = Record("a-1", "a", "s", "ada", "host", "/", "2026-01-01T00:00:00+00:00", ranks=ranks)
+    record = RunRecord(
+        "a-1", "a", "s", "ada", "host", "/", "2026-01-01T00:00:00+00:00", ranks=ranks
+    )
 
     assert cold_starts(record) == "cold start of 2 of 4 ranks: PYTHONPATH differs"
     assert cold_starts(replace(record, ranks=ranks[:1])) == ""

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from torchloom.cli.main import main
-from torchloom.launch.record import Record
+from torchloom.launch.records.record import RunRecord
 from torchloom.specs.api import AppState
 from torchloom.specs.job import JobState, app_word, job_word
 
-Ended = Callable[..., Record]
+Ended = Callable[..., RunRecord]
 STATES = ("state", "status", "job_state", "app_state")
 
 

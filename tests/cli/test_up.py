@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchloom.cli.main import main
-from torchloom.launch.warm import leave_all
+from torchloom.launch.keeper.zygote_client import leave_all
 
 from .test_json import problems
 
@@ -257,7 +257,7 @@ def test_up_waits_until_its_own_node_can_have_jobs_and_says_when_that_takes_long
 ) -> None:
     queue = {"LOOM_PLANE": "1", "LOOM_DEVICES": "cpu:1"}
     started = plane.start("up", env={**os.environ, **queue})
-    agent = until(lambda: of_part(plane, "torchloom.launch.relay"), "the node agent")
+    agent = until(lambda: of_part(plane, "torchloom.launch.node_agent"), "the node agent")
     os.kill(agent, signal.SIGSTOP)  # before it has said what the node has
     try:
         late = started.communicate()[1].decode()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchloom.client import places
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 from torchloom.unix import hear, say
 
 from ..living import home

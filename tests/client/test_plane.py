@@ -14,7 +14,7 @@ from torchloom.client import calls, places
 from torchloom.client import plane as client
 from torchloom.client.errors import NoPlane, PlaneLost
 from torchloom.errors import Failure, UserError
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 
 from ..living import python
 from .conftest import Script

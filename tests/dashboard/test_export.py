@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from torchloom.cli.main import main
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.record import RankRecord, Record
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.specs.api import AppState
 from torchloom.weaver.store.rows import Checkpoint, Happening, Rank
 
@@ -66,7 +66,7 @@ def put_folder(home: Path) -> None:
     """Write the folder of a run that failed; its rank has printed hostile things."""
     logs = home / "runs" / JOB / "logs"
     rank = RankRecord("trainer", 0, 0, 0, AppState.FAILED, exit_code=1, logs="trainer/0")
-    record = Record(
+    record = RunRecord(
         JOB, "shown", "torchx", "ada", "host", str(logs), now(),
         AppState.FAILED, "rank_failed", started_at=now(), ended_at=now(), ranks=(rank,),
         first_error={"rank": 0, "message": HOSTILE, "traceback": HOSTILE},

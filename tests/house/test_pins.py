@@ -23,13 +23,17 @@ from torchloom.cli.chaos import plan
 from torchloom.cli.chaos import record as chaos_record
 from torchloom.cli.checkpoints import tracks
 from torchloom.client import login
-from torchloom.launch import identity, orders, parcel, probe, request, showing
-from torchloom.launch import record as launch_record
+from torchloom.doctor import findings
+from torchloom.envs import archive, push, saved
+from torchloom.launch import protocol
 from torchloom.launch.assembly import LAUNCHERS
-from torchloom.launch.checks import finding
 from torchloom.launch.environments import world
-from torchloom.launch.envs import archive, push, saved, tree
-from torchloom.launch.relay import gpus
+from torchloom.launch.host import identity
+from torchloom.launch.keeper import fingerprint
+from torchloom.launch.logs import display
+from torchloom.launch.node_agent import gpus
+from torchloom.launch.records import parcel, request
+from torchloom.launch.records import record as launch_record
 from torchloom.rules import command, committing, election, generation, membership, placement
 from torchloom.schedulers.batch import index
 from torchloom.server.app import Front, build
@@ -120,9 +124,9 @@ PARTS = (  # arrays inside messages and spools, which have no tag
     (life.Who, "job rank incarnation pid started"),
 )
 SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or between processes
-    (identity.ProcessId, "host boot pid started"),
+    (identity.ProcessIdentity, "host boot pid started"),
     (
-        launch_record.Record,
+        launch_record.RunRecord,
         "id name session owner host log_dir created_at state reason error restarts generation "
         "started_at ended_at guard launcher lost_log_bytes parent ranks policy checkpoints "
         "saves deadline first_error shell step",
@@ -145,7 +149,7 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
         "min_group uneven",
     ),
     (request.ReplicaRequest, "argv env ports"),
-    (request.Carrier, "launcher world flags cpu_bind env"),
+    (request.AgentCarrier, "launcher world flags cpu_bind env"),
     (
         world.World,
         "flavour hosts slots job_id rank local_rank node_rank world_size local_size "
@@ -153,13 +157,13 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
         "elsewhere notes",
     ),
     (
-        orders.ReplicaOrder,
+        protocol.ReplicaOrder,
         "role index attempt argv cwd ranks env ports grouped file_store copies generation life",
     ),
-    (orders.RankOrder, "local_rank logs variables copied"),
+    (protocol.RankOrder, "local_rank logs variables copied"),
     (parcel.Parcel, "run_id session engine app cfg env cwd job_variable task_variable requeue"),
-    (showing.Showing, "plain teed tee redirects only noise site"),
-    (probe.Probe, "folders fingerprint missing"),
+    (display.Display, "plain teed tee redirects only noise site"),
+    (fingerprint.InterpreterProbe, "folders fingerprint missing"),
     (saved.SavedEnv, "variables flavour job_id hosts saved_at saved_on"),
     (index.Entry, "job engine run_id name session folder created_at replicas submitted_at"),
     (login.Login, "url token fingerprint authority"),
@@ -179,12 +183,12 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     (backup.Entry, "name size sha256"),
     (placement.Need, "workers cpus gpus memory_mb"),
     (curves.Curve, "name rank role step_first step_last min max last time count nans"),
-    (finding.Finding, "name state text remedy"),
-    (gpus.Health, "temperature uncorrected remap_pending remap_failed slowed_by is_lost"),
+    (findings.CheckFinding, "name state text remedy"),
+    (gpus.GpuHealth, "temperature uncorrected remap_pending remap_failed slowed_by is_lost"),
     (status.ReplicaStatus, "id state role hostname structured_error_msg hostaddr"),
-    (archive.Packed, "path sha256 size files notes"),
+    (archive.PackedEnv, "path sha256 size files notes"),
     (push.Delivery, "host state source seconds error"),
-    (tree.Copy, "source target"),
+    (push.Copy, "source target"),
     (restoration.Salvaged, "name why rows replaced by"),
     (tracks.Difference, "step rank tensor"),
     (chaos_record.Target, "what rank pid started node name"),

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 CPUS = {"ctl": 1, "n1": 2, "n2": 2, "n3": 2}
 JOBS = [(1 + number % 4, number % 3) for number in range(12)]  # workers and priority
 LONG = 240.0
-RELAY = (sys.executable, "-P", "-m", "torchloom.launch.relay")
+RELAY = (sys.executable, "-P", "-m", "torchloom.launch.node_agent")
 PLANE = (sys.executable, "-m", "torchloom", "up", "--trust-operators", "--host")
 
 

@@ -15,8 +15,8 @@ import pytest
 from torchloom import settings
 from torchloom.client import plane as door
 from torchloom.errors import LoomError
-from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder
 
 from ..control.steering import LOOM, Plane, loom
 from ..living import processes_of, until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from torchloom.client import plane as door
-from torchloom.launch import catalog
+from torchloom.launch.records import catalog
 
 from ..control.steering import LOOM, Plane, loom
 from ..living import until

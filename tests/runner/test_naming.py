@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.errors import Ambiguous, NotFound, UserError
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 from torchloom.runner.naming import find_job
 from torchloom.specs.api import (
     AppState,
@@ -12,8 +12,8 @@ from torchloom.specs.api import (
     UnknownSchedulerException,
 )
 
-from ..launch.test_record import RUNNING
-from ..launch.test_request import REQUEST
+from ..launch.records.test_record import RUNNING
+from ..launch.records.test_request import REQUEST
 
 
 def job(app_id: str, name: str, day: int, state: AppState = AppState.SUCCEEDED) -> None:

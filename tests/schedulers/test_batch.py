@@ -7,7 +7,7 @@ import pytest
 
 from torchloom import settings
 from torchloom.errors import LoomError
-from torchloom.launch.parcel import travelling
+from torchloom.launch.records.parcel import travelling
 from torchloom.schedulers.batch.commands import Commands, EngineRefused
 from torchloom.schedulers.batch.index import Entry, Index, find
 from torchloom.schedulers.batch.query import EngineJob, Query

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from torchloom.cli.elsewhere import EngineSubmission
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.logfiles import LogFiles
-from torchloom.launch.record import RankRecord, Record
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.logs.files import LogFiles
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.schedulers.batch import logs
 from torchloom.schedulers.batch.index import Entry, Index
 from torchloom.schedulers.batch.query import Answer, EngineJob
@@ -34,8 +34,8 @@ class Known(SlurmScheduler):
         return self.answer
 
 
-def record(state: AppState, reason: str = "", ranks: int = 2) -> Record:
-    return Record(
+def record(state: AppState, reason: str = "", ranks: int = 2) -> RunRecord:
+    return RunRecord(
         id="app-x",
         name="app",
         session="torchx",
@@ -49,7 +49,7 @@ def record(state: AppState, reason: str = "", ranks: int = 2) -> Record:
             RankRecord(
                 *("a", rank, rank, 0),
                 state=state,
-                process=ProcessId(f"n{rank + 1}", "boot", 1, "x"),
+                process=ProcessIdentity(f"n{rank + 1}", "boot", 1, "x"),
                 logs=f"a/{rank}/0",
             )
             for rank in range(ranks)
@@ -68,7 +68,7 @@ def scheduler(home: Path, tmp_path: Path, *jobs: EngineJob, replicas: int = 2) -
     return found
 
 
-def keep(kept: Record, home: Path) -> None:
+def keep(kept: RunRecord, home: Path) -> None:
     """Write down a run; its logs are in a folder of the home, beside those of an array's tasks."""
     place = str(home / kept.id.replace("app-x", "logs"))
     request = LaunchRequest(kept.id, "app", "torchx", "/", place, ())
@@ -111,7 +111,7 @@ def keep(kept: Record, home: Path) -> None:
 )
 def test_the_engines_word_counts_and_the_runs_says_why(
     job: EngineJob | None,
-    kept: Record | None,
+    kept: RunRecord | None,
     end: dict[str, str],
     expected: tuple[AppState, str],
 ) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from torchloom.errors import UserError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import Record
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RunRecord
 from torchloom.schedulers.local_scheduler import create_scheduler
 from torchloom.specs.api import AppState
 
-from ..launch.test_record import ME, RANKS, RUNNING
-from ..launch.test_request import REQUEST
+from ..launch.records.test_record import ME, RANKS, RUNNING
+from ..launch.records.test_request import REQUEST
 from ..living import TIMEOUT, until
 
 APP = {"name": "app", "roles": [{"name": "trainer", "image": "", "entrypoint": "x"}]}
 
 
 @pytest.fixture
-def elsewhere(home: Path) -> Record:
+def elsewhere(home: Path) -> RunRecord:
     owner = replace(ME, host="elsewhere", boot="theirs")
     logs = str(home / "runs/app-1/logs")
     record = replace(
@@ -31,12 +31,12 @@ def elsewhere(home: Path) -> Record:
     return record
 
 
-def say(record: Record, line: str) -> None:
+def say(record: RunRecord, line: str) -> None:
     with open(record.log_path(record.ranks[0]) / "combined.log", "a") as file:
         file.write(f"{line}\n")
 
 
-def test_an_app_of_another_host_is_believed(elsewhere: Record) -> None:
+def test_an_app_of_another_host_is_believed(elsewhere: RunRecord) -> None:
     found = create_scheduler("torchx").describe("app-1")
 
     assert found is not None
@@ -46,13 +46,13 @@ def test_an_app_of_another_host_is_believed(elsewhere: Record) -> None:
     )
 
 
-def test_an_app_of_another_host_is_not_stopped_from_here(elsewhere: Record) -> None:
+def test_an_app_of_another_host_is_not_stopped_from_here(elsewhere: RunRecord) -> None:
     with pytest.raises(UserError, match="app-1 runs on host elsewhere; stop it there"):
         create_scheduler("torchx").cancel("app-1")
 
 
 def test_an_app_of_another_host_is_followed_until_its_record_says_it_is_over(
-    elsewhere: Record,
+    elsewhere: RunRecord,
 ) -> None:
     seen: list[str] = []
     lines = create_scheduler("torchx").log_iter("app-1", "trainer", 1, should_tail=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from torchloom.errors import UserError
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.runner.api import get_runner
 from torchloom.specs.api import AppDef, Role
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.launch.shim import FOLDER
 from torchloom.schedulers import local_request
 from torchloom.specs.api import AppDef, BindMount, Resource, RetryPolicy, Role, Workspace

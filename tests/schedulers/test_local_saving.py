@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.schedulers.local_saving import saving
 
 REQUEST = LaunchRequest("job-1", "job", "s", "/", "/logs", ())

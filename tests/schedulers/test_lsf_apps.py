@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.errors import LoomError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.schedulers.batch.commands import Commands, EngineRefused
 from torchloom.schedulers.batch.index import Entry, Index
 from torchloom.schedulers.lsf_scheduler import LsfScheduler

@@ -12,9 +12,9 @@ from typing import Any
 from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.messages import Event, Message, Metrics, Stored
 from torchloom.bus.nats import NatsBus
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.logfiles import LogFiles
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.logs.files import LogFiles
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState
 
 from ..living import until
@@ -130,8 +130,16 @@ class Launched:
         (self.folder / "logs").mkdir(parents=True)
         its = tuple(RankRecord("trainer", 0, n, n, logs=f"trainer/0/{n}") for n in range(ranks))
         logs = str(self.folder / "logs")
-        self._record = Record(
-            job, job, "", "ada", "here", logs, "2026-01-01", launcher=ProcessId.mine(), ranks=its
+        self._record = RunRecord(
+            job,
+            job,
+            "",
+            "ada",
+            "here",
+            logs,
+            "2026-01-01",
+            launcher=ProcessIdentity.mine(),
+            ranks=its,
         )
         self._files = [LogFiles(self.folder / "logs" / rank.logs) for rank in its]
         self.write(AppState.RUNNING)

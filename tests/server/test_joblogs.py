@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.logfiles import LogFiles
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.logs.files import LogFiles
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.server.joblogs import (
     LONGEST,
     Line,
@@ -40,9 +40,9 @@ LEVELS = [
 ]
 
 
-def record(folder: Path, ranks: int = 1) -> Record:
+def record(folder: Path, ranks: int = 1) -> RunRecord:
     its = tuple(RankRecord("trainer", 0, n, n, logs=f"trainer/0/{n}") for n in range(ranks))
-    return Record("job", "job", "", "ann", "here", str(folder), "2026-01-01", ranks=its)
+    return RunRecord("job", "job", "", "ann", "here", str(folder), "2026-01-01", ranks=its)
 
 
 def written(folder: Path, rank: int, *said: tuple[str, bytes]) -> None:

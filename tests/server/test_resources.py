@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.resources import Meters
 from torchloom.weaver.store.rows import Rank
 
@@ -29,7 +29,7 @@ def busy() -> Iterator[int]:
 
 
 def rank_of(pid: int, started: str | None = None) -> Rank:
-    here = ProcessId.of(pid)
+    here = ProcessIdentity.of(pid)
     assert here is not None
     return Rank(
         "j", "trainer", 3, 0, "life", node="n1", pid=pid, started=int(started or here.started)

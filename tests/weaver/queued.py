@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.errors import Failure
-from torchloom.launch.lifetimes import Continuation
+from torchloom.launch.records.resumption import Continuation
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver.coordinator import Again, Coordinator

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from torchloom.bus.messages import Event
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.ledger import Ledger, Started, rank_records
-from torchloom.launch.poke import poke
-from torchloom.launch.record import Record
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.record_writer import (
+    RankStarted,
+    RunRecordWriter,
+    notify_weaver,
+    rank_records,
+)
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.rules.command import Command, Kind
 from torchloom.rules.happening import Verdict
 from torchloom.rules.response import Policy, Recovery
@@ -38,11 +42,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plane_dir().mkdir(parents=True)
 
 
-def launched(app_id: str = "job-1", **changed: Any) -> Ledger:
+def launched(app_id: str = "job-1", **changed: Any) -> RunRecordWriter:
     """Return the ledger of a run of two ranks whose launch process is this very one."""
     role = RoleRequest("trainer", (ReplicaRequest(("true",), {}),), ranks=2, distributed=True)
     request = LaunchRequest(app_id, "train", "torchx", "/", "/logs", (role,))
-    record = Record(
+    record = RunRecord(
         id=app_id,
         name="train",
         session="torchx",
@@ -50,16 +54,17 @@ def launched(app_id: str = "job-1", **changed: Any) -> Ledger:
         host=host_name(),
         log_dir="/logs",
         created_at=now(),
-        launcher=ProcessId.mine(),
+        launcher=ProcessIdentity.mine(),
         ranks=rank_records(request),
     )
     record = replace(record, **changed)
-    return Ledger(RunFolder.create(request, {}, record).publish(), record)
+    return RunRecordWriter(RunFolder.create(request, {}, record).publish(), record)
 
 
-def start(ledger: Ledger, attempt: int = 0) -> None:
+def start(ledger: RunRecordWriter, attempt: int = 0) -> None:
     ledger.ranks_started(
-        Started(("trainer", 0, rank), rank, ProcessId.mine(), attempt) for rank in range(2)
+        RankStarted(("trainer", 0, rank), rank, ProcessIdentity.mine(), attempt)
+        for rank in range(2)
     )
 
 
@@ -186,7 +191,7 @@ def test_a_job_whose_launch_process_is_gone_has_failed(tmp_path: Path) -> None:
         async with weaver_at(tmp_path, Exchange()) as weaver:
             adopting, ledger = adoption(weaver), launched()
             adopting.look_at("job-1")
-            gone = replace(ProcessId.mine(), started="1")
+            gone = replace(ProcessIdentity.mine(), started="1")
             ledger.folder.write_record(replace(ledger.record, launcher=gone))
 
             adopting.look_again()
@@ -219,13 +224,13 @@ def test_a_poke_is_enough_and_a_line_being_written_waits(tmp_path: Path) -> None
             with open(ledger.folder.path / "events.jsonl", "a") as events:  # noqa: ASYNC230
                 events.write('{"event": "node_lost", "node":')
                 events.flush()
-                poke("job-1")
+                notify_weaver("job-1")
                 await until(lambda: weaver.jobs.get("job-1") is not None)
                 assert _noted(tmp_path) == []
 
                 events.write(' "n2"}\nno json\n')
                 events.flush()
-                poke("job-1")
+                notify_weaver("job-1")
                 await until(lambda: _noted(tmp_path) == [("node_lost",)])
             pokes.close()
 
@@ -236,12 +241,12 @@ def _noted(folder: Path) -> list[tuple[Any, ...]]:
     return rows(folder, "SELECT kind FROM events WHERE kind = 'node_lost'")
 
 
-def goes_on(ledger: Ledger) -> Ledger:
+def goes_on(ledger: RunRecordWriter) -> RunRecordWriter:
     """Return the ledger of the next life of a run."""
     before = ledger.record
     record = replace(before, state=AppState.SUBMITTED, restarts=before.restarts + 1, reason="")
     ledger.folder.write_record(record)
-    after = Ledger(ledger.folder, record)
+    after = RunRecordWriter(ledger.folder, record)
     after.resumed(ranks=2)
     start(after, record.restarts)
     return after

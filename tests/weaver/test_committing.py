@@ -20,7 +20,7 @@ from torchloom.bus.nats import NatsBus
 
 from ..bus.server import NatsServer
 from ..bus.waiting import come_true
-from ..launch.relay.node import Node
+from ..launch.node_agent.node import Node
 from .fakes import FakeAgent, job_event, rows
 from .test_door import Caller
 from .test_main import WeaverProcess

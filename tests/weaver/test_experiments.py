@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from torchloom.bus.messages import Event, Goodbye, Head, Metrics
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.ledger import rank_records
-from torchloom.launch.record import Record
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.record_writer import rank_records
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Fact, Run
 
@@ -36,7 +36,7 @@ def folder_of(cwd: Path, **env: str) -> RunFolder:
     replica = ReplicaRequest(argv, {"LOOM_PYTHON": sys.executable, **env})
     role = RoleRequest("trainer", (replica,), ranks=2, distributed=True)
     request = LaunchRequest("job-1", "train", "torchx", str(cwd), "/logs", (role,))
-    record = Record(
+    record = RunRecord(
         id="job-1",
         name="train",
         session="torchx",
@@ -44,7 +44,7 @@ def folder_of(cwd: Path, **env: str) -> RunFolder:
         host=host_name(),
         log_dir="/logs",
         created_at=now(),
-        launcher=ProcessId.mine(),
+        launcher=ProcessIdentity.mine(),
         ranks=rank_records(request),
     )
     return RunFolder.create(request, {}, record).publish()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.starter import _first_record
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.supervisor.starter import _first_record
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver.launching import Order, RunnerLauncher, Seen, Spot, options
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 from torchloom.weaver.recording import Wanted, brief, completed, is_name, recorded
 from torchloom.weaver.store.rows import Device, Rank
 from torchloom.workspace import submitted

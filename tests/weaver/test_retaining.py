@@ -11,8 +11,8 @@ import pytest
 from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Metrics
 from torchloom.client.calls import question
-from torchloom.launch import clearing
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.records import removal
 from torchloom.rules.retention import Due, Limits
 from torchloom.specs.api import AppState
 from torchloom.specs.job import JobState
@@ -20,7 +20,7 @@ from torchloom.weaver.answering import Answering
 from torchloom.weaver.retaining import Retaining
 from torchloom.weaver.service import Weaver
 
-from ..launch.ended import ended_run
+from ..launch.records.ended import ended_run
 from .fakes import FakeAgent, crowd, job_event, rows, until, weaver_at
 
 DAY = 86400.0
@@ -147,7 +147,7 @@ def test_the_last_ones_and_the_pinned_stay(tmp_path: Path) -> None:
 def test_both_the_weaver_and_the_runs_own_record_must_say_that_it_is_over(tmp_path: Path) -> None:
     async def act(weaver: Weaver) -> None:
         ended_run(LIVE)  # its ranks live on
-        running = ended_run("gpt-1", state=AppState.RUNNING, launcher=ProcessId.mine())
+        running = ended_run("gpt-1", state=AppState.RUNNING, launcher=ProcessIdentity.mine())
         weaver.jobs.told(job_event("job", "gpt-1", scheduler="local"))
         weaver.jobs.end("gpt-1", JobState.FAILED, "lost")
 
@@ -185,7 +185,7 @@ def test_parts_go_alone_and_once(tmp_path: Path) -> None:
 
 def test_a_removal_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     async def act(weaver: Weaver) -> None:
-        clearing.remove_run(OLD)  # and then the weaver was killed
+        removal.remove_run(OLD)  # and then the weaver was killed
 
         done = await retaining(weaver, 100, runs=DAY).carry_out()
 

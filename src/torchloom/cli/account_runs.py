@@ -7,11 +7,11 @@ asks the plane keeps root's rights.
 import click
 
 from torchloom.errors import NotFound
-from torchloom.launch.record import Record
+from torchloom.launch.records.record import RunRecord
 from torchloom.runner.naming import find_job
 
 
-def find_job_with_rights(reference: str | None) -> Record:
+def find_job_with_rights(reference: str | None) -> RunRecord:
     """Return the run that is meant, as `find_job` does; of an account's, take its rights.
 
     The command keeps them to its end: whatever else it opens, it opens as that account.

@@ -21,15 +21,15 @@ from torchloom.cli.deadline import TimedLaunch
 from torchloom.cli.output import say
 from torchloom.cli.target import Kind, Request
 from torchloom.errors import LoomError, UserError
-from torchloom.launch import catalog
 from torchloom.launch.assembly import choose_launcher
 from torchloom.launch.environments import World, find_world
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.identity import host_name
-from torchloom.launch.parcel import END, STOP, Parcel, write_private
-from torchloom.launch.record import Record
-from torchloom.launch.request import Carrier, LaunchRequest, RoleRequest
-from torchloom.launch.showing import Showing
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.logs.display import Display
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.parcel import END, STOP, Parcel, write_private
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.request import AgentCarrier, LaunchRequest, RoleRequest
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.batch.folder import entry_of
 from torchloom.schedulers.batch.index import Index
@@ -71,7 +71,7 @@ def _run(parcel: Parcel, folder: Path) -> int:
         say(note)
     for name in (END, STOP):
         (folder / name).unlink(missing_ok=True)
-    show = Showing("[rank{rank}]: ", "[rank{rank}]: ")
+    show = Display("[rank{rank}]: ", "[rank{rank}]: ")
     ranks = sum(role.total for role in info.request.launch.roles)
     request = Request(words=(parcel.run_id,), kind=Kind.COMMAND, processes=ranks)
     requeue = (*parcel.requeue, job) if parcel.requeue and job else ()
@@ -126,7 +126,7 @@ def _keep_watched(over: threading.Event) -> None:
                 pause = min(2 * pause, _LONGEST_PAUSE)  # where none can live, seldom
 
 
-def _here() -> list[Record]:
+def _here() -> list[RunRecord]:
     return [record for record in catalog.records() if record.host == host_name()]
 
 
@@ -194,7 +194,7 @@ def spread(request: LaunchRequest, world: World, app: AppDef) -> LaunchRequest:
     if len(hosts) == 1:
         return replace(request, roles=roles)
     here = site.here()
-    carrier = Carrier(
+    carrier = AgentCarrier(
         launcher=_launcher(world, len(hosts)),
         world=asdict(world),
         flags=here.flags,

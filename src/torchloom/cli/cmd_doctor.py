@@ -14,7 +14,7 @@ from torchloom.cli.output import clip, echo_json, paint, printable, rewrite_line
 from torchloom.errors import UserError
 
 if TYPE_CHECKING:
-    from torchloom.launch.checks import Finding, Place
+    from torchloom.doctor.checks import CheckFinding, HostPlace
     from torchloom.rules.retention import Limits
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
@@ -45,13 +45,13 @@ def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json:
     return 0 if all(each.ok for each in findings) else 1
 
 
-def _place(hostfile: Path | None) -> "Place":
-    from torchloom.launch.checks import Place
-    from torchloom.launch.identity import host_name
+def _place(hostfile: Path | None) -> "HostPlace":
+    from torchloom.doctor.checks import HostPlace
+    from torchloom.launch.host.identity import host_name
     from torchloom.runner import config
 
     logs = next((v for section, key, v, _ in config.origins() if (section, key) == _LOGS), None)
-    return Place(
+    return HostPlace(
         env=settings.environment(),
         own_host=host_name(),
         home=settings.loom_home(),
@@ -72,13 +72,13 @@ def _databases(home: Path) -> Path | None:
     return place_of(home, settings.environment()).folder
 
 
-def _retention() -> "list[Finding]":
+def _retention() -> "list[CheckFinding]":
     from torchloom.runner import retention
 
     return retention.findings()
 
 
-def _kept(home: Path) -> "list[Finding]":
+def _kept(home: Path) -> "list[CheckFinding]":
     """Look at the databases and their copies."""
     from torchloom.client import plane
     from torchloom.errors import LoomError
@@ -93,9 +93,9 @@ def _kept(home: Path) -> "list[Finding]":
     return health.findings(place, reported) + daily.findings(home, place)
 
 
-def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
+def _look(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
     """Take the looks; a terminal is told which is being taken."""
-    from torchloom.launch.checks import CHECKS, SLOW, look
+    from torchloom.doctor.checks import CHECKS, SLOW, look
 
     live = show and sys.stderr.isatty()
 
@@ -109,7 +109,7 @@ def _look(place: "Place", quick: bool, show: bool) -> "list[Finding]":
     return found
 
 
-def _print(findings: "Sequence[Finding]") -> None:
+def _print(findings: "Sequence[CheckFinding]") -> None:
     """Print problems first; what is well shrinks to one line where the screen has no room."""
     lines = [line for each in sorted(findings, key=_urgency) for line in _lines(each)]
     if len(lines) > _screen_rows():
@@ -121,11 +121,11 @@ def _print(findings: "Sequence[Finding]") -> None:
         click.echo(paint(line[:_WIDTH], _COLOURS[state]) + line[_WIDTH:] if state else line)
 
 
-def _urgency(finding: "Finding") -> int:
+def _urgency(finding: "CheckFinding") -> int:
     return _ORDER.index(finding.state)
 
 
-def _lines(finding: "Finding") -> list[str]:
+def _lines(finding: "CheckFinding") -> list[str]:
     """Return a finding in one line, and its remedy below it: cut is only what was seen."""
     import shutil
     import textwrap
@@ -150,9 +150,8 @@ def _screen_rows() -> int:
     return shutil.get_terminal_size((80, 24)).lines - 1 if sys.stdout.isatty() else 10_000
 
 
-def _clean(place: "Place", dry: bool, as_json: bool) -> int:
-    from torchloom.launch.checks.clean import Cleaned, clean
-    from torchloom.launch.checks.leftovers import find
+def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
+    from torchloom.doctor.leftovers import Cleaned, clean, find
     from torchloom.runner import retention
 
     limits = retention.limits()  # a mistake there is refused before anything goes
@@ -192,7 +191,7 @@ def _old(limits: "Limits", dry: bool) -> "list[dict[str, Any]]":
     try:
         found: list[dict[str, Any]] = plane.ask("retain", None, dry=dry)
     except NoPlane:
-        from torchloom.launch import clearing
+        from torchloom.launch.records import removal
 
-        return clearing.carry_out(limits, dry)
+        return removal.carry_out(limits, dry)
     return found

@@ -8,7 +8,7 @@ from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
-    from torchloom.launch.warm import InUse
+    from torchloom.launch.keeper.zygote_client import InUse
 
 
 @click.command("down", cls=LoomCommand)
@@ -20,7 +20,7 @@ def command(as_json: bool) -> None:
     ranks were forked from stays.
     """
     from torchloom.client.plane import find, leave
-    from torchloom.launch.warm import leave_idle
+    from torchloom.launch.keeper.zygote_client import leave_idle
 
     found = find()
     was_up = leave()

@@ -13,10 +13,10 @@ from torchloom.cli import shipping
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo_json, say
 from torchloom.errors import Failure, NotFound
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 
 if TYPE_CHECKING:
-    from torchloom.launch.envs.saved import SavedEnv
+    from torchloom.envs.saved import SavedEnv
 
 _PATH = click.Path(path_type=Path)
 
@@ -52,8 +52,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def save(file: Path | None, everything: bool, as_json: bool) -> None:
     """Write this job's variables into FILE (0600), for `loom env load` in a second shell."""
-    from torchloom.launch.envs import saved
-    from torchloom.launch.envs.variables import choose
+    from torchloom.envs import saved
+    from torchloom.envs.saved import choose
 
     env, own_host = settings.environment(), host_name()
     variables, secrets = choose(env, everything)
@@ -75,14 +75,14 @@ def save(file: Path | None, everything: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what was saved, as an object.")
 def load(file: Path | None, shell: str, as_json: bool) -> None:
     """Print FILE, or what was saved last, as lines for `eval "$(loom env load)"`."""
-    from torchloom.launch.envs import shells
+    from torchloom.envs import saved
 
     kept = _saved(file)
     if as_json:
         echo_json(kept.to_dict())
         return
-    click.echo(os.fsencode(shells.render(kept.variables, shell)), nl=False)
-    if odd := shells.unsettable(kept.variables):
+    click.echo(os.fsencode(saved.render(kept.variables, shell)), nl=False)
+    if odd := saved.unsettable(kept.variables):
         say(f"no shell can set: {', '.join(odd)}; `loom env shell` can")
     if sys.stdout.isatty():
         how = (
@@ -141,8 +141,8 @@ def push(
     what: Path, hosts: str | None, hostfile: Path | None, dest: str | None, **options: Any
 ) -> int:
     """Copy an environment to every host; hosts that have it serve the next."""
-    from torchloom.launch.envs import tree
-    from torchloom.launch.envs.remote import check_destination
+    from torchloom.envs import push as tree
+    from torchloom.envs.remote import check_destination
 
     names = shipping.chosen_hosts(hosts, hostfile)
     folder = check_destination(dest or f"/tmp/{settings.user_name()}/{shipping.stem(what)}")
@@ -162,6 +162,6 @@ def push(
 
 
 def _saved(file: Path | None) -> "SavedEnv":
-    from torchloom.launch.envs import saved
+    from torchloom.envs import saved
 
     return saved.read(file or saved.newest(settings.loom_home()))

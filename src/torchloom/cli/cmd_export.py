@@ -81,7 +81,7 @@ def _report(found: "list[Found]", last: int) -> dict[str, Any]:
 
     from torchloom.cli.export.gathering import differences, gathered
     from torchloom.cli.export.thinning import TOTAL
-    from torchloom.launch.folder import now
+    from torchloom.launch.records.folder import now
 
     runs = [gathered(run, last, TOTAL // len(found)) for run in found]
     return {

@@ -3,9 +3,8 @@
 import click
 
 from torchloom.cli.command import LoomCommand
-from torchloom.launch.command import AS_TORCHRUN, LaunchCommand
-from torchloom.launch.grammar import OURS, TORCHRUN, HelpAsked
-from torchloom.launch.options import Option
+from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand
+from torchloom.launch.grammar.parser import OURS, TORCHRUN, HelpAsked, Option
 from torchloom.settings import environment
 
 

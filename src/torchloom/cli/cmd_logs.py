@@ -14,9 +14,9 @@ from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.logprint import JsonLines, LastLines, NamedLines
 from torchloom.cli.relay import label
 from torchloom.errors import Failure, NotFound, UserError, shorten
-from torchloom.launch import catalog
-from torchloom.launch.logreader import STATES, Span, Tail, Wait, ending, lines
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.logs.reader import STATES, Span, Tail, Wait, ending, lines
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.schedulers.local_scheduler import create_scheduler
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -102,7 +102,7 @@ class NoLogs(Failure):
 
 
 def _choose(
-    record: Record, parts: Sequence[str], role: str | None, ranks: str | None
+    record: RunRecord, parts: Sequence[str], role: str | None, ranks: str | None
 ) -> list[RankRecord]:
     """Return the ranks that are meant; TorchX writes them into the handle."""
     role = parts[0] if parts else role
@@ -133,7 +133,7 @@ def _split(job: str | None) -> tuple[str | None, list[str]]:
     return job and f"{backend}{scheme}{session}{slash}{name}", parts
 
 
-def _find(meant: str | None) -> Record:
+def _find(meant: str | None) -> RunRecord:
     """Return the run that is meant."""
     try:
         return find_job_with_rights(meant)
@@ -180,7 +180,7 @@ def instant(text: str | None) -> datetime | None:
         raise UserError(f"no time {shorten(text)!r}; {form}") from error
 
 
-def _wait(record: Record, span: Span) -> Wait:
+def _wait(record: RunRecord, span: Span) -> Wait:
     """Return what `lines` sleeps with: over when the job is, or when `--until` has passed."""
     scheduler = create_scheduler(record.session)
 

@@ -16,7 +16,7 @@ from torchloom.cli.shapes import (
     lasted,
     paint_state,
 )
-from torchloom.launch import catalog
+from torchloom.launch.records import catalog
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
 

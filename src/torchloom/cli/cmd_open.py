@@ -117,7 +117,7 @@ def _known_user() -> str:
 def _job_id(job: str) -> str:
     """Return the id of a job; one that has just started may be known to its folder alone."""
     from torchloom.client import plane
-    from torchloom.launch import catalog
+    from torchloom.launch.records import catalog
 
     try:
         return str(plane.ask("job", job=job)["id"])

@@ -11,7 +11,7 @@ from torchloom.cli.steering import settle, tell
 if TYPE_CHECKING:
     from torchloom.cli.going_on import Resumption
     from torchloom.errors import LoomError
-    from torchloom.launch.record import Record
+    from torchloom.launch.records.record import RunRecord
 
 
 @click.command("resume", cls=LoomCommand)
@@ -55,7 +55,7 @@ def command(
 
 def _may_start_over(refusal: "LoomError") -> bool:
     """Ask on a terminal whether a job without a checkpoint is to start over."""
-    from torchloom.launch.lifetimes import NoCheckpoint
+    from torchloom.launch.records.resumption import NoCheckpoint
 
     if refusal.code != NoCheckpoint.code or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
@@ -77,7 +77,7 @@ def _resume(asked: dict[str, Any], detach: bool, as_json: bool) -> int:
     return 0
 
 
-def _run_of(job: str) -> "Record | None":
+def _run_of(job: str) -> "RunRecord | None":
     """Return the run that is meant, if there is one; the plane knows about all others."""
     from torchloom.errors import Ambiguous, UserError
     from torchloom.runner.naming import find_job
@@ -90,7 +90,7 @@ def _run_of(job: str) -> "Record | None":
         return None
 
 
-def _is_active(job: str, record: "Record | None") -> bool:
+def _is_active(job: str, record: "RunRecord | None") -> bool:
     """Tell whether a job has not ended: then all that is wanted is that its pause is lifted."""
     from torchloom.client import chosen
     from torchloom.client.http import OVER
@@ -100,9 +100,9 @@ def _is_active(job: str, record: "Record | None") -> bool:
     return chosen.is_elsewhere() and chosen.ask("job", job=job)["state"] not in OVER
 
 
-def _resumption(record: "Record", asked: dict[str, Any]) -> "Resumption":
+def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
     from torchloom.cli import going_on, live, shapes
-    from torchloom.launch.lifetimes import Continuation, newest_checkpoint
+    from torchloom.launch.records.resumption import Continuation, newest_checkpoint
     from torchloom.runner.api import get_runner
     from torchloom.schedulers.local_scheduler import create_scheduler
     from torchloom.specs.api import AppState

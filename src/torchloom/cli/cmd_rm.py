@@ -10,8 +10,8 @@ from torchloom.cli.command import LoomCommand
 from torchloom.cli.output import agree, echo_json, is_attended
 from torchloom.cli.shapes import state_of
 from torchloom.errors import Ambiguous, UserError
-from torchloom.launch import catalog
-from torchloom.launch.record import Record
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
 
@@ -66,7 +66,7 @@ def _named(job: str) -> str:
 
 
 def _state(job: str, known: dict[str, live.Live]) -> str:
-    record: Record | None = catalog.record(job)
+    record: RunRecord | None = catalog.record(job)
     if record is not None:
         return state_of(record, known.get(job))
     return str(known[job]["state"])

@@ -21,8 +21,8 @@ from torchloom.cli.shapes import (
     took,
 )
 from torchloom.errors import Ambiguous, NotFound, UserError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.runner.api import get_runner
 from torchloom.runner.naming import find_job
 from torchloom.sealed import hide_in_spec
@@ -113,7 +113,7 @@ def _show_stranger(job: live.Live, as_json: bool) -> None:
     click.echo("\n" + ranks_text(job["ranks"]))
 
 
-def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
+def _ranks(record: RunRecord, roles: str | None) -> list[RankRecord]:
     known = list(dict.fromkeys(rank.role for rank in record.ranks))
     wanted = known if roles is None else roles.split(",")
     for role in wanted:
@@ -122,7 +122,7 @@ def _ranks(record: Record, roles: str | None) -> list[RankRecord]:
     return [rank for rank in record.ranks if rank.role in wanted]
 
 
-def _show(record: Record, ranks: list[RankRecord], as_json: bool, in_words: Words) -> None:
+def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: Words) -> None:
     error = first_error(record)
     known = live.job(record.id)
     job = in_words(job_shape(record, live=known))
@@ -161,7 +161,7 @@ def _row(rank: RankRecord, known: live.Live) -> tuple[str, ...]:
     )
 
 
-def _facts(record: Record, job: live.Live) -> list[tuple[str, str]]:
+def _facts(record: RunRecord, job: live.Live) -> list[tuple[str, str]]:
     why = f"  {printable(job['reason'])}" if job["reason"] else ""
     facts = [
         ("id", record.id),
@@ -183,7 +183,7 @@ def _facts(record: Record, job: live.Live) -> list[tuple[str, str]]:
     return facts
 
 
-def first_error(record: Record) -> str:
+def first_error(record: RunRecord) -> str:
     """Return the first error by time: what a rank reported, else the end of its stderr."""
     if record.state is not AppState.FAILED:
         return ""
@@ -221,7 +221,7 @@ def _readable(error: str) -> str:
     return report.message if report else error
 
 
-def _show_spec(record: Record, as_json: bool) -> None:
+def _show_spec(record: RunRecord, as_json: bool) -> None:
     spec: dict[str, Any] = hide_in_spec(RunFolder.named(record.id).app())
     if as_json:
         echo_json(spec)
@@ -231,7 +231,7 @@ def _show_spec(record: Record, as_json: bool) -> None:
     click.echo(yaml.safe_dump(spec, sort_keys=False).rstrip())
 
 
-def _show_events(record: Record, as_json: bool) -> None:
+def _show_events(record: RunRecord, as_json: bool) -> None:
     events = RunFolder.named(record.id).events()
     if as_json:
         echo_json(events)

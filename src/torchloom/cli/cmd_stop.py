@@ -17,9 +17,9 @@ from torchloom.cli.shapes import (
     with_both_states,
 )
 from torchloom.errors import Ambiguous, UserError
-from torchloom.launch import catalog
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.record import Record
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
 from torchloom.runner.api import Runner, get_runner
 from torchloom.runner.naming import find_job
 from torchloom.schedulers.local_scheduler import create_scheduler
@@ -135,7 +135,7 @@ def _waiting(jobs: Sequence[str]) -> dict[str, None]:
     return dict.fromkeys(job for job in queued if catalog.record(job) is None)
 
 
-def _agree(record: Record | None, strangers: Sequence[str]) -> None:
+def _agree(record: RunRecord | None, strangers: Sequence[str]) -> None:
     """Name the job that is meant; have a person agree unless it was started from this shell."""
     job = record.id if record else strangers[0]
     known = live.job(job)
@@ -148,18 +148,18 @@ def _agree(record: Record | None, strangers: Sequence[str]) -> None:
     agree(f"stop {what}?", f"{job} was not stopped")
 
 
-def _is_from_here(record: Record | None, known: live.Live | None) -> bool:
+def _is_from_here(record: RunRecord | None, known: live.Live | None) -> bool:
     """Tell whether the leader of our session led the one that started or submitted a job."""
-    mine = ProcessId.of_session()
+    mine = ProcessIdentity.of_session()
     submitted = ((known or {}).get("facts") or {}).get("shell")
     theirs = [
         record.shell if record else None,
-        ProcessId.from_dict(submitted) if submitted else None,
+        ProcessIdentity.from_dict(submitted) if submitted else None,
     ]
     return mine is not None and mine in theirs
 
 
-def _between(found: Sequence[Record]) -> dict[str, str]:
+def _between(found: Sequence[RunRecord]) -> dict[str, str]:
     """Return the jobs that are not over though their last run is, with the words for that."""
     known = {record.id: live.job(record.id) for record in found if record.is_over()}
     return {
@@ -191,13 +191,13 @@ def _cancel(job: str, reason: str) -> dict[str, Any]:
     return queued.cancel(job, reason)
 
 
-def _end(runner: Runner, jobs: list[Record], reason: str, now: bool) -> None:
+def _end(runner: Runner, jobs: list[RunRecord], reason: str, now: bool) -> None:
     scheduler = create_scheduler(runner.name())
     for record in jobs:
         scheduler.stop(record.id, reason, at_once=now)
 
 
-def _found(jobs: Sequence[str | None]) -> tuple[list[Record], list[str]]:
+def _found(jobs: Sequence[str | None]) -> tuple[list[RunRecord], list[str]]:
     """Return the runs that are meant, and the jobs that only the plane knows."""
     records, strangers = [], []
     for job in jobs:
@@ -228,7 +228,7 @@ def _end_at(job: str, at: int | None, reason: str, no_wait: bool, as_json: bool)
             echo(line)
 
 
-def _waited(runner: Runner, record: Record, between: Mapping[str, str]) -> Record:
+def _waited(runner: Runner, record: RunRecord, between: Mapping[str, str]) -> RunRecord:
     if record.id in between:
         from torchloom.cli import queued
 

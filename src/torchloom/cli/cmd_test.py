@@ -15,7 +15,7 @@ import click
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.output import echo_json
 from torchloom.errors import Failure, UserError
-from torchloom.launch import devices
+from torchloom.launch.host import devices
 from torchloom.settings import environment
 
 MODULE = "torchloom.worker.smoke"

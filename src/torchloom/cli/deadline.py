@@ -16,8 +16,8 @@ from torchloom.cli.relay import relay_logs
 from torchloom.cli.submission import Launch
 from torchloom.cli.target import Request
 from torchloom.errors import Failure, LoomError
-from torchloom.launch.cancelling import TIME_LIMIT, is_over
-from torchloom.launch.parcel import STOP
+from torchloom.launch.records.parcel import STOP
+from torchloom.launch.supervisor.cancellation import TIME_LIMIT, is_over
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo
@@ -25,8 +25,8 @@ from torchloom.specs.api import AppDryRunInfo
 if TYPE_CHECKING:
     import socket
 
-    from torchloom.launch.handshake import Input
-    from torchloom.launch.showing import Showing
+    from torchloom.launch.logs.display import Display
+    from torchloom.launch.records.request import Input
 
 # What an engine was asked to send before the limit: to the script alone, or, where it signals all
 # processes of a job, one that nobody notices who does not wait for it.
@@ -49,7 +49,7 @@ class TimedLaunch(Launch):
         scheduler: LocalScheduler,
         request: Request,
         info: AppDryRunInfo[Any],
-        show: "Showing",
+        show: "Display",
         requeue: tuple[str, ...],
     ) -> None:
         super().__init__(runner, scheduler, request, info, show)

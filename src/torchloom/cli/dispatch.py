@@ -199,8 +199,8 @@ def _launch(words: list[str]) -> int | None:
 
     Its own grammar reads the words, and a warm launch must not wait for an import.
     """
-    from torchloom.launch.command import LaunchCommand
-    from torchloom.launch.grammar import HelpAsked
+    from torchloom.launch.grammar.command import LaunchCommand
+    from torchloom.launch.grammar.parser import HelpAsked
 
     try:
         asked = LaunchCommand.parse(words, environment())

@@ -17,10 +17,10 @@ from torchloom.cli.output import echo, echo_json, printable, say, table, visible
 from torchloom.cli.shapes import engine_job_shape, paint_state, step_of
 from torchloom.cli.verbs import VERBS
 from torchloom.errors import Ambiguous, NotFound, UserError
-from torchloom.launch import catalog
-from torchloom.launch.lifetimes import Continuation
-from torchloom.launch.logreader import Wait
-from torchloom.launch.record import Record
+from torchloom.launch.logs.reader import Wait
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.resumption import Continuation
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
@@ -54,7 +54,7 @@ def handle_of(reference: str | None) -> str | None:
     return make_app_handle(found[0].engine, found[0].session, found[0].job) if found else None
 
 
-def _newest_here(name: str) -> Record | None:
+def _newest_here(name: str) -> RunRecord | None:
     """Return the newest run of this name that is this machine's own, and no engine's."""
     theirs = {entry.run_id for engine in index.engines() for entry in index.Index(engine).all()}
     named = (record for record in catalog.records() if record.name == name)
@@ -211,7 +211,7 @@ def _show_spec(runner: Runner, handle: str, as_json: bool) -> None:
     click.echo(yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
-def begun(handle: str, follow: bool) -> tuple[Record, Wait] | None:
+def begun(handle: str, follow: bool) -> tuple[RunRecord, Wait] | None:
     """Return the run of a job and what tells of its end; to follow it, once it has begun.
 
     Nothing when it has none, or several: then the engine's own reader shows what there is.

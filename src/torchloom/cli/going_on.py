@@ -12,7 +12,7 @@ from torchloom.cli.shapes import job_shape, with_both_states
 from torchloom.cli.submission import Submission
 from torchloom.cli.target import Kind, Request, count
 from torchloom.errors import Failure
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import AppDryRunInfo

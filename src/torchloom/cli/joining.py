@@ -6,9 +6,9 @@ import subprocess
 import sys
 from types import FrameType
 
-from torchloom.launch import joining
-from torchloom.launch.joining import Head, Meet
-from torchloom.launch.showing import Showing
+from torchloom.launch.hosts import joint_launch
+from torchloom.launch.hosts.joint_launch import JointHead, JointLaunch
+from torchloom.launch.logs.display import Display
 from torchloom.launch.variables import AGENT_VARIABLE, TOKEN_VARIABLE
 from torchloom.settings import environment, loom_home
 
@@ -16,18 +16,18 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-def find_head(meet: Meet) -> Head | str:
+def find_head(meet: JointLaunch) -> JointHead | str:
     """Return what a head is given when this launch is it, else the id of the head's app."""
-    secret = joining.token(meet, environment(), loom_home())
-    found = joining.settle(meet, secret)
-    return found if isinstance(found, str) else Head(found, secret)
+    secret = joint_launch.token(meet, environment(), loom_home())
+    found = joint_launch.settle(meet, secret)
+    return found if isinstance(found, str) else JointHead(found, secret)
 
 
-def serve(meet: Meet, app_id: str, argv: tuple[str, ...], show: Showing) -> int:
+def serve(meet: JointLaunch, app_id: str, argv: tuple[str, ...], show: Display) -> int:
     """Bring an agent to the head and stay until the job ends; return its exit code."""
-    secret = joining.token(meet, environment(), loom_home())
+    secret = joint_launch.token(meet, environment(), loom_home())
     place = "" if meet.place is None else str(meet.place)
-    words = [sys.executable, "-P", "-m", "torchloom.launch.node", str(meet.address)]
+    words = [sys.executable, "-P", "-m", "torchloom.launch.agent.node", str(meet.address)]
     stopped_by: list[int] = []
     with subprocess.Popen(
         [*words, "--joined", place, show.to_text(), "--", *argv],

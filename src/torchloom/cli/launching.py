@@ -13,24 +13,32 @@ from torchloom.cli.output import echo, say
 from torchloom.cli.submission import Launch
 from torchloom.cli.target import Kind, Request, dryrun
 from torchloom.errors import UserError
-from torchloom.launch import devices
-from torchloom.launch.assembly.topology import Topology
-from torchloom.launch.command import LaunchCommand
+from torchloom.launch.assembly.topology import HostTopology
 from torchloom.launch.environments import find_world
 from torchloom.launch.environments.world import World
-from torchloom.launch.hostfile import read_hosts
-from torchloom.launch.identity import host_name
-from torchloom.launch.joining import JOINED, NO_ID, Head, Meet, is_alone, is_one_a_host, meeting_of
-from torchloom.launch.planning import HostPlan, over_hosts, plan_hosts
-from torchloom.launch.showing import Showing
+from torchloom.launch.grammar.command import LaunchCommand
+from torchloom.launch.grammar.host_plan import HostPlan, over_hosts, plan_hosts
+from torchloom.launch.host import devices
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.hosts.host_lists import read_hosts
+from torchloom.launch.hosts.joint_launch import (
+    JOINED,
+    NO_ID,
+    JointHead,
+    JointLaunch,
+    is_alone,
+    is_one_a_host,
+    meeting_of,
+)
+from torchloom.launch.logs.display import Display
 from torchloom.runner.api import get_runner
 from torchloom.schedulers.local_scheduler import create_scheduler
 from torchloom.settings import environment, user_name
 from torchloom.specs.api import AppDryRunInfo
 
 if TYPE_CHECKING:
-    from torchloom.launch.request import LaunchRequest
-    from torchloom.launch.sites import Site
+    from torchloom.launch.hosts.sites import Site
+    from torchloom.launch.records.request import LaunchRequest
 
 
 def launch(asked: LaunchCommand) -> int:
@@ -44,11 +52,11 @@ def launch(asked: LaunchCommand) -> int:
     runner = get_runner()
     request = _request(asked, plan)
     info = dryrun(request, runner)
-    head: Head | None = None
+    head: JointHead | None = None
     if meet is not None and not asked.dryrun:
         found = find_head(meet)
         if isinstance(found, str):
-            return serve(meet, found, _words(info), Showing.of(asked, site.here()))
+            return serve(meet, found, _words(info), Display.of(asked, site.here()))
         head = found
     if not plan.is_here:
         info = _spread(info, plan, asked, modules)
@@ -60,7 +68,7 @@ def launch(asked: LaunchCommand) -> int:
     for note in dict.fromkeys((*notes, *info.request.launch.notes)):
         say(note)
     scheduler = create_scheduler(runner.name())
-    show = Showing.of(asked)
+    show = Display.of(asked)
     return Launch(runner, scheduler, request, info, show, head, asked.as_torchrun).follow()
 
 
@@ -71,13 +79,13 @@ def _words(info: AppDryRunInfo[Any]) -> tuple[str, ...]:
     return words
 
 
-def _plan(asked: LaunchCommand, world: World, meet: Meet | None) -> HostPlan:
+def _plan(asked: LaunchCommand, world: World, meet: JointLaunch | None) -> HostPlan:
     if meet is not None:
         return _meeting_plan(asked, world, meet)
     return plan_hosts(asked, world, host_name(), _ranks_here, has, mpiexec_version)
 
 
-def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
+def _meeting_plan(asked: LaunchCommand, world: World, meet: JointLaunch) -> HostPlan:
     """Return a place for every node that may come; what they are called shows when they do."""
     count = meet.nodes.most
     each = _ranks_here(asked.per_node) if asked.per_node or not asked.total else None
@@ -88,10 +96,12 @@ def _meeting_plan(asked: LaunchCommand, world: World, meet: Meet) -> HostPlan:
     known = world.hosts if len(world.hosts) == count else ()
     names = known or tuple(f"node{index}" for index in range(count))
     least = meet.nodes.least if meet.nodes.least < count else None
-    return HostPlan(world, Topology(names, (each,) * count), JOINED, least=least)
+    return HostPlan(world, HostTopology(names, (each,) * count), JOINED, least=least)
 
 
-def _as_asked(request: Any, asked: LaunchCommand, meet: Meet | None, modules: Sequence[str]) -> Any:
+def _as_asked(
+    request: Any, asked: LaunchCommand, meet: JointLaunch | None, modules: Sequence[str]
+) -> Any:
     """Return a request with what was asked for beside the ranks."""
     ranks = max(role.ranks for role in request.launch.roles)
     streams = [asked.redirects.of(n) | asked.tee.of(n) for n in range(ranks)]
@@ -122,8 +132,8 @@ def _world(asked: LaunchCommand) -> World:
     if meeting_of(asked, world) is not None:
         return world
     if world.flavour == "plain" and any(map(has, ("squeue", "qselect", "bjobs"))):
-        from torchloom.launch.jobs_elsewhere import JobsElsewhere
-        from torchloom.launch.sockets import socket_path
+        from torchloom.launch.environments.running_jobs import JobsElsewhere
+        from torchloom.launch.host.sockets import socket_path
 
         memory = socket_path("jobs-elsewhere.json")
         found = JobsElsewhere(_output, user_name(), memory=memory).one(host_name())
@@ -140,7 +150,7 @@ def _spread(
     if modules:
         launch_request, here = _loading(launch_request, here, modules)
     if asked.per_rank:
-        from torchloom.launch.native import by_native_launcher
+        from torchloom.launch.hosts.native import by_native_launcher
 
         spread = by_native_launcher(launch_request, plan, asked, here, environment())
     else:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torchloom.cli.output import write_as_is
-from torchloom.launch.logreader import Wait
-from torchloom.launch.record import RankRecord
+from torchloom.launch.logs.reader import Wait
+from torchloom.launch.records.record import RankRecord
 
 _BETWEEN = ":"  # behind the number of a line's source
 

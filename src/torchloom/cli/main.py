@@ -27,7 +27,7 @@ def _start_ahead() -> None:
     Where a standard stream is closed its number must stay free for what will take its place.
     """
     if sys.stdin and sys.stdout and sys.stderr:
-        from torchloom.launch.detached import start_ahead
+        from torchloom.launch.supervisor.detached import start_ahead
 
         start_ahead()
 

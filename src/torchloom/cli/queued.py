@@ -17,8 +17,8 @@ from torchloom.cli.target import Request, python_of_caller, variables_of
 from torchloom.client import plane
 from torchloom.client.errors import NoPlane, PlaneLost, PlaneNotStarted
 from torchloom.errors import UserError
-from torchloom.launch import catalog
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.records import catalog
 from torchloom.runner.api import Runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.local_scheduler import LocalScheduler
@@ -117,7 +117,7 @@ class QueuedSubmission(Submission):
             author=me,
             cwd=os.getcwd(),
             python=shutil.which(python) or python,
-            shell=asdict(shell) if (shell := ProcessId.of_session()) else None,
+            shell=asdict(shell) if (shell := ProcessIdentity.of_session()) else None,
         )
         return found
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from torchloom.cli import site
 from torchloom.cli.output import say
-from torchloom.launch.logfiles import STREAMS
-from torchloom.launch.logreader import STATES, Span, Tail, Wait, WholeLines, chunks
-from torchloom.launch.record import RankRecord, Record
-from torchloom.launch.showing import Showing
+from torchloom.launch.logs.display import Display
+from torchloom.launch.logs.files import STREAMS
+from torchloom.launch.logs.reader import STATES, Span, Tail, Wait, WholeLines, chunks
+from torchloom.launch.records.record import RankRecord, RunRecord
 
 if TYPE_CHECKING:
-    from torchloom.launch.sites import NoiseFilter
+    from torchloom.launch.hosts.sites import NoiseFilter
 
 
 def relay_logs(
-    record: Record,
+    record: RunRecord,
     plain: bool,
     wait: Wait,
-    show: Showing | None = None,
+    show: Display | None = None,
     since: datetime | None = None,
 ) -> None:
     """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
@@ -60,12 +60,12 @@ def relay_logs(
 _Source = tuple[int, str]  # a rank's place in the record, and the stream
 
 
-def _labels(record: Record, plain: bool) -> dict[_Source, str | None]:
+def _labels(record: RunRecord, plain: bool) -> dict[_Source, str | None]:
     labels = [""] if plain and len(record.ranks) == 1 else label(record.ranks)
     return {(index, stream): text for index, text in enumerate(labels) for stream in STREAMS}
 
 
-def _chosen(record: Record, show: Showing) -> dict[_Source, str | None]:
+def _chosen(record: RunRecord, show: Display) -> dict[_Source, str | None]:
     return {
         (index, stream): show.before(stream, rank.role, rank.rank, rank.local_rank)
         for index, rank in enumerate(record.ranks)

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from torchloom.cli.output import age, duration, paint
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
 from torchloom.specs.job import JobState, app_word, job_word
 
@@ -29,7 +29,7 @@ def paint_state(state: str) -> str:
     return paint(state, _COLOURS.get(state))
 
 
-def took(record: Record) -> str:
+def took(record: RunRecord) -> str:
     """Return how long a run ran, or has been running."""
     return lasted(record.started_at, record.ended_at)
 
@@ -42,32 +42,32 @@ def lasted(started_at: str | None, ended_at: str | None) -> str:
     return duration((times[1] - times[0]).total_seconds())
 
 
-def handle_of(record: Record, scheduler: str = "local") -> str:
+def handle_of(record: RunRecord, scheduler: str = "local") -> str:
     return make_app_handle(scheduler, record.session, record.id)
 
 
-def state_of(record: Record, live: "Live | None") -> str:
+def state_of(record: RunRecord, live: "Live | None") -> str:
     """Return a job's state: the plane's word while it runs, else the one of its record."""
     return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
 
 
-def reason_of(record: Record, live: "Live | None") -> str:
+def reason_of(record: RunRecord, live: "Live | None") -> str:
     """Return why a job is in its state."""
     return str(live["reason"]) if live and _is_newer(record, live) else record.why()
 
 
-def step_of(record: Record, live: "Live | None") -> int | None:
+def step_of(record: RunRecord, live: "Live | None") -> int | None:
     """Return the step of a job; what its ranks wrote down at their end is the last word."""
     is_settled = record.step is not None and not (live and _is_newer(record, live))
     return record.step if is_settled or live is None else live["step"]
 
 
-def _is_newer(record: Record, live: "Live") -> bool:
+def _is_newer(record: RunRecord, live: "Live") -> bool:
     """Tell whether the plane knows more of a job than its record does."""
     return is_ahead(record, live) if record.is_over() else not JobState(live["state"]).is_final
 
 
-def is_ahead(record: Record, live: "Live") -> bool:
+def is_ahead(record: RunRecord, live: "Live") -> bool:
     """Tell whether a job is further than its last run, which is over: it was released, then perhaps
     given up, or it is to go on."""
     later = live["attempt"] - record.restarts - 1
@@ -81,7 +81,7 @@ def is_released(live: "Live | None") -> bool:
 
 
 def job_shape(
-    record: Record, scheduler: str = "local", live: "Live | None" = None
+    record: RunRecord, scheduler: str = "local", live: "Live | None" = None
 ) -> dict[str, Any]:
     """Return a job as every door shows it; `live` is what the plane knows of it."""
     state = state_of(record, live)
@@ -166,7 +166,7 @@ def start_of(rank: RankRecord) -> tuple[str, str]:
     return kind, why
 
 
-def cold_starts(record: Record) -> str:
+def cold_starts(record: RunRecord) -> str:
     """Return which ranks were started cold and why, in a line; nothing where all were warm."""
     cold = [rank for rank in record.ranks if start_of(rank)[0] == "cold"]
     if not cold:

@@ -11,11 +11,11 @@ from torchloom import settings
 from torchloom.cli.output import paint, rewrite_line, say
 from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 
 if TYPE_CHECKING:
-    from torchloom.launch.envs.archive import Packed
-    from torchloom.launch.envs.push import Delivery
+    from torchloom.envs.archive import PackedEnv
+    from torchloom.envs.push import Delivery
 
 
 def deliver(what: Path, names: list[str], folder: str, fanout: int, ssh: str) -> "list[Delivery]":
@@ -23,8 +23,8 @@ def deliver(what: Path, names: list[str], folder: str, fanout: int, ssh: str) ->
     import hashlib
     import tempfile
 
-    from torchloom.launch.envs.push import Push
-    from torchloom.launch.envs.remote import Ssh
+    from torchloom.envs.push import Push
+    from torchloom.envs.remote import Ssh
 
     way = Ssh(_words(ssh), host_name())
     with tempfile.TemporaryDirectory(prefix="loom-push-") as room:
@@ -60,7 +60,7 @@ def summarise(deliveries: "list[Delivery]", folder: str) -> None:
 
 def chosen_hosts(hosts: str | None, hostfile: Path | None) -> list[str]:
     """Return the hosts that were named, else those of the allocation."""
-    from torchloom.launch.hostfile import parse_hosts, read_hosts
+    from torchloom.launch.hosts.host_lists import parse_hosts, read_hosts
 
     if hosts and hostfile:
         raise UserError("--hosts and --hostfile both name hosts; leave one out")
@@ -81,10 +81,10 @@ def here() -> World:
     return find_world(settings.environment(), host_name())
 
 
-def pack_prefix(prefix: Path | None, output: Path) -> "Packed":
+def pack_prefix(prefix: Path | None, output: Path) -> "PackedEnv":
     """Pack with a bar on a terminal."""
-    from torchloom.launch.envs import archive
-    from torchloom.launch.envs.prefix import find_prefix, own_prefix
+    from torchloom.envs import archive
+    from torchloom.envs.archive import find_prefix, own_prefix
 
     found = find_prefix(prefix or own_prefix(settings.environment()))
     live, shown = sys.stderr.isatty(), -1

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchloom.errors import Failure
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 from torchloom.settings import environment, loom_home
 
 if TYPE_CHECKING:
-    from torchloom.launch.sites import NoiseFilter, Site
+    from torchloom.launch.hosts.sites import NoiseFilter, Site
 
 TABLE = "sites.toml"  # in $LOOM_HOME
 
 
 def here() -> "Site":
     """Return the site of this host, by the built-in table and the user's."""
-    from torchloom.launch.sites import site_of
+    from torchloom.launch.hosts.sites import site_of
 
     return site_of(host_name(), environment(), loom_home() / TABLE)
 
 
 def noise() -> "NoiseFilter | None":
     """Return what hides this site's noise; nothing where it has none."""
-    from torchloom.launch.sites import NoiseFilter
+    from torchloom.launch.hosts.sites import NoiseFilter
 
     site = here()
     return NoiseFilter(site.noise, site.name) if site.noise else None
@@ -44,7 +44,7 @@ def modules() -> tuple[str, ...]:
 
 def run_after(loaded: Sequence[str]) -> None:
     """Start this very command again after `module load`; it finds nothing left to be loaded."""
-    from torchloom.launch.assembly.modules import after_modules
+    from torchloom.launch.assembly.launchers import after_modules
 
     words = after_modules([sys.executable, *sys.orig_argv[1:]], loaded)
     try:

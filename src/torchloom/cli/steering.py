@@ -114,7 +114,7 @@ def settle(name: str, **facts: Any) -> Any:
 
 
 def _has_active_run() -> bool:
-    from torchloom.launch import catalog
+    from torchloom.launch.records import catalog
     from torchloom.settings import wants_plane
 
     return wants_plane() and any(not record.is_over() for record in catalog.records())

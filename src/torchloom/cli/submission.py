@@ -20,10 +20,10 @@ from torchloom.cli.relay import relay_logs
 from torchloom.cli.shapes import cold_starts, job_shape, took
 from torchloom.cli.target import Request, count, kind_of, processes_in_words
 from torchloom.errors import Failure
-from torchloom.launch import catalog, terminal
-from torchloom.launch.handshake import Input
-from torchloom.launch.record import Record
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.agent import terminal
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.request import Input, LaunchRequest
 from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.settings import wants_plane
@@ -31,8 +31,8 @@ from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
 from torchloom.specs.job import job_word
 
 if TYPE_CHECKING:
-    from torchloom.launch.joining import Head
-    from torchloom.launch.showing import Showing
+    from torchloom.launch.hosts.joint_launch import JointHead
+    from torchloom.launch.logs.display import Display
 
 SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
 DETACHED = 130
@@ -151,8 +151,8 @@ class Submission:
             is_over = over.wait(_LOOK)
 
     def _gains_by_warmth(self) -> bool:
-        from torchloom.launch.python_command import PythonCommand
-        from torchloom.launch.warmth import is_worth_it
+        from torchloom.launch.keeper.client import is_worth_it
+        from torchloom.launch.keeper.python_command import PythonCommand
 
         launch: LaunchRequest = self._info.request.launch
         for role in launch.roles:
@@ -283,7 +283,7 @@ class Submission:
             return 128 + self._stopped_by  # before any of it had started
         return exit_code(record)
 
-    def _record(self) -> Record:
+    def _record(self) -> RunRecord:
         record = catalog.record(self._app_id)
         if record is None:
             raise Failure(f"{self._app_id} was removed while it was followed")
@@ -309,8 +309,8 @@ class Launch(Submission):
         scheduler: LocalScheduler,
         request: Request,
         info: AppDryRunInfo[Any],
-        show: "Showing",
-        head: "Head | None" = None,
+        show: "Display",
+        head: "JointHead | None" = None,
         as_torchrun: bool = False,
     ) -> None:
         super().__init__(runner, scheduler, request, info)
@@ -361,7 +361,7 @@ def _in_foreground() -> bool:
         return False
 
 
-def exit_code(record: Record) -> int:
+def exit_code(record: RunRecord) -> int:
     """Return what a shell would see had the job been one command: its first bad rank's code."""
     if record.state is AppState.SUCCEEDED:
         return 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchloom.components.installed import BUILTINS
 from torchloom.errors import NotFound, UserError, shorten
-from torchloom.launch import devices
+from torchloom.launch.host import devices
 from torchloom.runner.api import Runner
 from torchloom.schedulers import DEFAULT, LOCAL
 from torchloom.settings import environment

@@ -7,7 +7,7 @@ import click
 
 from torchloom.cli.command import LoomCommand, Number
 from torchloom.cli.target import Request
-from torchloom.launch.policy import policy
+from torchloom.launch.grammar.values import policy
 from torchloom.runner import config
 from torchloom.schedulers import DEFAULT
 

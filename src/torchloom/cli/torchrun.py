@@ -3,7 +3,7 @@
 import sys
 
 from torchloom.cli.main import run
-from torchloom.launch.command import AS_TORCHRUN
+from torchloom.launch.grammar.command import AS_TORCHRUN
 
 if __name__ == "__main__":
     sys.argv[1:] = ["launch", AS_TORCHRUN, *sys.argv[1:]]

@@ -1,15 +1,15 @@
 """Find the job a person means: by id, its beginning, its name, a handle, or `@`."""
 
 from torchloom.errors import Ambiguous, NotFound, UserError
-from torchloom.launch import catalog
-from torchloom.launch.record import Record
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
 from torchloom.schedulers import LOCAL
 
 NEWEST = "@"
 _REMEDY = "`loom ls` lists what there is"
 
 
-def find_job(reference: str | None) -> Record:
+def find_job(reference: str | None) -> RunRecord:
     """Return the one run that is meant; left out, the only one that is active."""
     if reference is None:
         return _only_active(catalog.records())
@@ -22,7 +22,7 @@ def find_job(reference: str | None) -> Record:
     return catalog.record(chosen.id) or chosen  # the list knows no ranks
 
 
-def _by_handle(reference: str) -> Record:
+def _by_handle(reference: str) -> RunRecord:
     from torchloom.specs.api import UnknownSchedulerException, parse_app_handle
 
     backend, _, app_id = parse_app_handle(reference)
@@ -34,7 +34,7 @@ def _by_handle(reference: str) -> Record:
     return record
 
 
-def _choose(reference: str, records: list[Record]) -> Record:
+def _choose(reference: str, records: list[RunRecord]) -> RunRecord:
     """Return the newest of this name, else the only one whose id begins so."""
     named = [record for record in records if record.name == reference]
     if reference == NEWEST:
@@ -50,7 +50,7 @@ def _choose(reference: str, records: list[Record]) -> Record:
     return begins[0]
 
 
-def _only_active(records: list[Record]) -> Record:
+def _only_active(records: list[RunRecord]) -> RunRecord:
     active = [record for record in records if not record.is_over()]
     if not active:
         raise UserError("no job is active; name one, or @ for the newest")

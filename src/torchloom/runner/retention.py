@@ -6,8 +6,8 @@ lie in one folder, and none of those projects may delete what is of another.
 
 from pathlib import Path
 
+from torchloom.doctor.findings import CheckFinding, note, ok, problem
 from torchloom.errors import LoomError
-from torchloom.launch.checks.finding import Finding, note, ok, problem
 from torchloom.rules.retention import SECTION, BadRetention, Limits, in_words, limits_of
 from torchloom.runner import config
 
@@ -17,7 +17,7 @@ def limits() -> Limits:
     return limits_of({key: value for key, value, _ in _section(_home())})
 
 
-def findings() -> list[Finding]:
+def findings() -> list[CheckFinding]:
     """Return how `loom doctor` shows it."""
     try:
         own, everywhere = _section(_home()), _section(None)

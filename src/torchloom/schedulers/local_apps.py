@@ -6,10 +6,11 @@ from signal import SIGQUIT, SIGTERM
 
 from torchloom import settings
 from torchloom.errors import NotFound, UserError
-from torchloom.launch import catalog, logreader
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.logreader import Span, Tail, Wait
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.logs import reader
+from torchloom.launch.logs.reader import Span, Tail, Wait
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchloom.schedulers.local_status import role_statuses
 from torchloom.specs.api import app_from_dict, make_app_handle
@@ -110,10 +111,10 @@ def lines(
     until: datetime | None,
 ) -> Iterator[str]:
     """Yield the lines of some logs; with `wait`, until that says over or `until` has passed."""
-    return logreader.lines(found, labels, regex, wait and logreader.ending(wait, until))
+    return reader.lines(found, labels, regex, wait and reader.ending(wait, until))
 
 
-def _replica_ranks(record: Record, role: str, index: int) -> list[RankRecord]:
+def _replica_ranks(record: RunRecord, role: str, index: int) -> list[RankRecord]:
     """Return the ranks of one replica, or say which roles and replicas there are."""
     roles = dict.fromkeys(rank.role for rank in record.ranks)
     if role not in roles:

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from torchloom import settings
 from torchloom.errors import UserError, shorten
-from torchloom.launch import devices
 from torchloom.launch.assembly import choose_launcher
-from torchloom.launch.assembly.topology import Topology
-from torchloom.launch.command import AGENT, LaunchCommand
+from torchloom.launch.assembly.topology import HostTopology
 from torchloom.launch.environments import find_world
-from torchloom.launch.hostfile import HostSlots, same_host
-from torchloom.launch.identity import host_name
-from torchloom.launch.planning import HostPlan, over_hosts
-from torchloom.launch.request import LaunchRequest, ReplicaRequest
-from torchloom.launch.sites import site_of
+from torchloom.launch.grammar.command import AGENT, LaunchCommand
+from torchloom.launch.grammar.host_plan import HostPlan, over_hosts
+from torchloom.launch.host import devices
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.hosts.host_lists import HostSlots, same_host
+from torchloom.launch.hosts.sites import site_of
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest
 from torchloom.settings import LOOPBACK_NAMES
 from torchloom.specs.api import CfgVal
 
@@ -61,7 +61,7 @@ def _on(request: LaunchRequest, hosts: Sequence[HostSlots]) -> LaunchRequest:
         return replace(request, roles=(replace(role, ranks=ranks[0]),))
     world = find_world({}, own).with_hosts(tuple(hosts))
     launcher = choose_launcher(world, max(2, len(hosts)), lambda program: False)
-    plan = HostPlan(world, Topology(world.hosts, ranks), launcher)
+    plan = HostPlan(world, HostTopology(world.hosts, ranks), launcher)
     site = site_of(own, env, settings.loom_home() / _SITES)
     return over_hosts(request, plan, LaunchCommand(words=(AGENT,)), site)
 

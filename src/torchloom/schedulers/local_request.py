@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from torchloom.launch import devices
-from torchloom.launch.command import LaunchCommand
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.grammar.command import LaunchCommand
+from torchloom.launch.host import devices
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.launch.shim import shimmed
 from torchloom.specs.api import AppDef, CfgVal, Role, macros
 

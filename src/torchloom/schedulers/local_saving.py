@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom import settings
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.variables import JOB_VARIABLE, SPEC_VARIABLE
 
 CHECKPOINTS = "LOOM_CHECKPOINTS"  # where all runs save, unless they say otherwise

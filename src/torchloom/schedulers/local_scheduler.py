@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchloom import settings
 from torchloom.errors import LoomError, UserError, shorten
-from torchloom.launch.handshake import Input
-from torchloom.launch.policy import wishes
-from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT, LaunchRequest
+from torchloom.launch.grammar.values import wishes
+from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT, Input, LaunchRequest
 from torchloom.schedulers import local_request
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchloom.schedulers.ids import make_unique
@@ -34,8 +33,8 @@ from torchloom.specs.dataclass import dataclass
 if TYPE_CHECKING:
     import socket
 
-    from torchloom.launch.joining import Head
-    from torchloom.launch.lifetimes import Continuation
+    from torchloom.launch.hosts.joint_launch import JointHead
+    from torchloom.launch.records.resumption import Continuation
 
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
@@ -169,10 +168,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
         self, app_id: str, asked: "Continuation | None" = None
     ) -> AppDryRunInfo[LocalRequest]:
         """Return what would be asked to have an app go on; what keeps it from that is raised."""
-        from torchloom.launch import lifetimes
-        from torchloom.launch.folder import RunFolder
+        from torchloom.launch.records import resumption
+        from torchloom.launch.records.folder import RunFolder
 
-        launch = lifetimes.going_on(app_id, asked or lifetimes.AS_IT_WAS)
+        launch = resumption.going_on(app_id, asked or resumption.AS_IT_WAS)
         return AppDryRunInfo(LocalRequest(launch, RunFolder.named(app_id).app()), str)
 
     def start(
@@ -180,10 +179,10 @@ class LocalScheduler(Scheduler[LocalRequest]):
         dryrun_info: AppDryRunInfo[LocalRequest],
         give: Input = "nothing",
         window: bytes = b"",
-        head: "Head | None" = None,
+        head: "JointHead | None" = None,
     ) -> "socket.socket":
         """Start the app with a standard input for its only rank; see `launch.starter`."""
-        from torchloom.launch import starter
+        from torchloom.launch.supervisor import starter
 
         request = _sealed(dryrun_info.request)
         fill = _no_files if request.launch.generation else partial(_fill, request.launch)
@@ -253,13 +252,13 @@ class LocalScheduler(Scheduler[LocalRequest]):
 
 def _resumed(launch: LaunchRequest, cfg: Mapping[str, CfgVal]) -> LaunchRequest:
     """Return a new request as one that goes on with the run of its id."""
-    from torchloom.launch import lifetimes
+    from torchloom.launch.records import resumption
 
     step, until = (
         value if isinstance(value := cfg.get(name), int) else None
         for name in ("resume_from", "resume_until")
     )
-    return lifetimes.anew(launch, lifetimes.Continuation(step=step, until=until))
+    return resumption.anew(launch, resumption.Continuation(step=step, until=until))
 
 
 def _sealed(request: LocalRequest) -> LocalRequest:

@@ -4,8 +4,8 @@ only the ranks' own error files are read."""
 from collections import defaultdict
 from collections.abc import Iterable
 
-from torchloom.launch.errorfile import ErrorReport, first_error
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.logs.error_file import ErrorFile, first_error
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import NONE, AppState, ReplicaStatus, RoleStatus
 
 # A replica is in the first of these states that any of its ranks is in.
@@ -18,7 +18,7 @@ _ORDER = (
 )
 
 
-def role_statuses(record: Record) -> list[RoleStatus]:
+def role_statuses(record: RunRecord) -> list[RoleStatus]:
     """Return the state of every replica, by role."""
     replicas: defaultdict[tuple[str, int], list[RankRecord]] = defaultdict(list)
     for rank in record.ranks:
@@ -43,7 +43,7 @@ def replica_state(states: Iterable[AppState]) -> AppState:
     return next((state for state in _ORDER if state in present), AppState.UNKNOWN)
 
 
-def _error(record: Record, ranks: list[RankRecord]) -> str:
+def _error(record: RunRecord, ranks: list[RankRecord]) -> str:
     failed = [rank for rank in ranks if rank.state is AppState.FAILED]
-    reports = (ErrorReport.read(record.log_path(rank) / "error.json") for rank in failed)
+    reports = (ErrorFile.read(record.log_path(rank) / "error.json") for rank in failed)
     return first_error(reports) or NONE

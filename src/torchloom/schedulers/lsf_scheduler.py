@@ -10,9 +10,9 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure, UserError, shorten
-from torchloom.launch import catalog
-from torchloom.launch.assembly.ssh import OPTIONS
-from torchloom.launch.parcel import Parcel
+from torchloom.launch.assembly.launchers import SSH_OPTIONS
+from torchloom.launch.records import catalog
+from torchloom.launch.records.parcel import Parcel
 from torchloom.schedulers.batch.commands import EngineRefused
 from torchloom.schedulers.batch.options import add_common, text
 from torchloom.schedulers.batch.query import Answer
@@ -99,7 +99,7 @@ class LsfScheduler(BatchScheduler):
 
     def _inside_words(self, job: str, host: str) -> tuple[str, ...]:
         """LSF starts nothing in a running job from outside it; its hosts are reached by ssh."""
-        return ("ssh", *OPTIONS, "--", host)
+        return ("ssh", *SSH_OPTIONS, "--", host)
 
     def inside(self, app_id: str, words: Sequence[str]) -> tuple[str, ...] | None:
         """Return what runs a command on the job's first host; ssh has a shell read its words."""

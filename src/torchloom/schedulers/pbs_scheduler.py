@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import settings
-from torchloom.launch.assembly.ssh import OPTIONS
-from torchloom.launch.parcel import Parcel
+from torchloom.launch.assembly.launchers import SSH_OPTIONS
+from torchloom.launch.records.parcel import Parcel
 from torchloom.schedulers.batch.commands import Commands, EngineRefused
 from torchloom.schedulers.batch.options import add_common, text
 from torchloom.schedulers.batch.query import Answer, EngineJob
@@ -105,7 +105,7 @@ class PbsScheduler(BatchScheduler):
         return ("qsig", "-s", "WINCH", job)
 
     def _inside_words(self, job: str, host: str) -> tuple[str, ...]:
-        return ("ssh", *OPTIONS, "--", host)
+        return ("ssh", *SSH_OPTIONS, "--", host)
 
     def inside(self, app_id: str, words: Sequence[str]) -> tuple[str, ...] | None:
         """PBS lets nobody into a job but its tasks; its hosts let its owner in by ssh, which gives

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import settings
-from torchloom.launch.parcel import Parcel
+from torchloom.launch.records.parcel import Parcel
 from torchloom.schedulers.batch.options import add_common, text
 from torchloom.schedulers.batch.query import Answer
 from torchloom.schedulers.batch.request import SCRIPT

@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 
-from torchloom.launch.nodelist import BadNodelist, expand
+from torchloom.launch.hosts.host_lists import BadNodelist, expand
 from torchloom.schedulers.batch.arrays import joined
 from torchloom.schedulers.batch.query import EngineJob
 from torchloom.specs.api import AppState

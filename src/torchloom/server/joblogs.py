@@ -11,8 +11,8 @@ from typing import IO, Any, NamedTuple
 
 from torchloom import accounts
 from torchloom.errors import UserError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import Record
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RunRecord
 from torchloom.server.matcher import LONGEST, shown
 from torchloom.server.stamps import Stamps
 from torchloom.unix import open_file
@@ -106,7 +106,7 @@ def level_of(text: str, stream: str) -> str:
     return _UNMARKED[stream]
 
 
-def record_of(files: Files, job: str) -> Record | None:
+def record_of(files: Files, job: str) -> RunRecord | None:
     """Return the record of a job that was launched by us; others have no logs here."""
     if not job or "/" in job or job.startswith("."):
         return None
@@ -119,7 +119,7 @@ def record_of(files: Files, job: str) -> Record | None:
     return None
 
 
-def _is_sound(record: Record) -> bool:
+def _is_sound(record: RunRecord) -> bool:
     """Tell whether a record that an account wrote has texts and numbers where they belong."""
     return isinstance(record.log_dir, str) and all(
         type(rank.rank) is int and isinstance(rank.logs, str) and isinstance(rank.role, str)
@@ -128,7 +128,7 @@ def _is_sound(record: Record) -> bool:
 
 
 def outputs_of(
-    record: Record | None, ranks: Collection[int] | None = None, account: str = ""
+    record: RunRecord | None, ranks: Collection[int] | None = None, account: str = ""
 ) -> list[Output]:
     """Return the outputs of a job, or of some of its ranks."""
     if record is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchloom.errors import NotFound, UserError
-from torchloom.launch.lifetimes import Continuation
+from torchloom.launch.records.resumption import Continuation
 from torchloom.rules.command import Entry
 from torchloom.rules.guard import condition_of
 from torchloom.rules.undo import NoUndo, undo

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.drafts import Draft
 from torchloom.weaver.shapes import when
 from torchloom.weaver.store.rows import Rank
@@ -38,7 +38,7 @@ class Meters:
 
     def _process(self, rank: Rank) -> psutil.Process | None:
         """Return the very process that registered as this rank, if it is one of this host."""
-        here = ProcessId.of(rank.pid)
+        here = ProcessIdentity.of(rank.pid)
         if here is None or here.started != str(rank.started):
             self._processes.pop(rank.incarnation, None)
             return None

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from torchloom import accounts, sealed, settings
 from torchloom.client import plane
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.launch.identity import host_name
-from torchloom.launch.lifetimes import Continuation
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.records.resumption import Continuation
 from torchloom.weaver import recording
 from torchloom.weaver.launching import (
     Launcher,

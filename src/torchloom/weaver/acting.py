@@ -7,7 +7,7 @@ from typing import Any
 
 from torchloom import accounts, settings
 from torchloom.errors import Ambiguous, NotFound, shorten
-from torchloom.launch import catalog
+from torchloom.launch.records import catalog
 from torchloom.rules.command import Command, Entry, Kind, NotAKnob, Status
 from torchloom.rules.drmap import DeviceState
 from torchloom.rules.guard import condition_of

@@ -17,9 +17,9 @@ from typing import Any
 from torchloom import accounts
 from torchloom.bus.messages import NO_RANK, VERSION, Event, Head
 from torchloom.errors import UserError
-from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import Record
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RunRecord
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.job import JobState
 from torchloom.unix import open_file
@@ -135,7 +135,7 @@ class Adoption:
         if record.is_over():
             self._end(record)
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: RunRecord) -> None:
         """Take in the end of a run; one that was to be released is paused, if it went well."""
         job = self._jobs.get(record.id)
         command = str(job.facts.get(RELEASING) or "") if job is not None else ""
@@ -149,7 +149,7 @@ class Adoption:
                 amended = replace(record, reason=reason)
                 accounts.within(self._jobs.account(record.id), _amend, amended)
 
-    def _take(self, record: Record, line: Mapping[str, Any]) -> None:
+    def _take(self, record: RunRecord, line: Mapping[str, Any]) -> None:
         kind = line.get("event")
         facts = {name: value for name, value in line.items() if name not in ("time", "event")}
         if kind == "restart":
@@ -164,7 +164,7 @@ class Adoption:
         if kind in _NOTED:
             self._journal.note(kind, record.id, rank=_rank(record, facts), facts=facts)
 
-    def _exited(self, record: Record, facts: Mapping[str, Any]) -> None:
+    def _exited(self, record: RunRecord, facts: Mapping[str, Any]) -> None:
         """A keeper has seen a rank end: that alone makes it dead."""
         code, number = facts.get("code", 0), _rank(record, facts)
         how = f"exit_code_{code}" if code >= 0 else f"exit_signal_{-code}"
@@ -174,7 +174,7 @@ class Adoption:
                 ours = row.reason if code == -signal.SIGKILL else ""
                 self._reports.rank_gone(row, ours or f"{how}_rank_{number}")
 
-    def _reason(self, record: Record) -> str:
+    def _reason(self, record: RunRecord) -> str:
         """Return why a job ended: where a rank was killed on our word, our reason for that."""
         for row in self._roster.ranks(record.id):
             if record.reason == f"exit_signal_9_rank_{row.rank}" and row.reason:
@@ -182,7 +182,7 @@ class Adoption:
         return record.why()
 
 
-def _told(record: Record, more: Mapping[str, Any] | None = None) -> Event:
+def _told(record: RunRecord, more: Mapping[str, Any] | None = None) -> Event:
     facts = {
         "name": record.name,
         "owner": record.owner,
@@ -216,13 +216,13 @@ def _lines(app_id: str, begin: int) -> list[tuple[dict[str, Any], int]]:
     return found
 
 
-def _amend(record: Record) -> None:
+def _amend(record: RunRecord) -> None:
     with contextlib.suppress(OSError):
         RunFolder.named(record.id).write_record(record)
     catalog.add_ended(record)
 
 
-def _rank(record: Record, facts: Mapping[str, Any]) -> int:
+def _rank(record: RunRecord, facts: Mapping[str, Any]) -> int:
     place = (facts.get("role"), facts.get("replica"), facts.get("local_rank"))
     for rank in record.ranks:
         if (rank.role, rank.replica, rank.local_rank) == place:
@@ -247,7 +247,7 @@ def _are_newcomers(facts: Mapping[str, Any]) -> bool:
     return bool(lives) and min(lives) > 1
 
 
-def _is_later(record: Record, job: Job) -> bool:
+def _is_later(record: RunRecord, job: Job) -> bool:
     """Tell whether a run has gone on since the job it belongs to has ended."""
     return record.restarts + 1 > job.attempt
 

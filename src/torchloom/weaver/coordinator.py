@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.launch.lifetimes import AS_IT_WAS, Continuation
+from torchloom.launch.records.resumption import AS_IT_WAS, Continuation
 from torchloom.rules import placement, queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.errors import LoomError
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 from torchloom.unix import HEADER, same_user
 from torchloom.weaver.answering import Answering, checked
 from torchloom.weaver.journal import Journal

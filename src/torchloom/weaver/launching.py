@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from torchloom import settings
 from torchloom.components.job import app_of
 from torchloom.errors import UserError
-from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder, StateNotWritable
-from torchloom.launch.identity import host_name
-from torchloom.launch.lifetimes import Continuation
-from torchloom.launch.record import LAUNCHER_LOST
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder, StateNotWritable
+from torchloom.launch.records.record import LAUNCHER_LOST
+from torchloom.launch.records.resumption import Continuation
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.local_scheduler import LocalScheduler

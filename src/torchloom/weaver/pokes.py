@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from torchloom.launch import poke
+from torchloom.launch.records import record_writer
 from torchloom.unix import reachable
 
 _LONGEST = 1024  # bytes of a run's id, and more
@@ -16,7 +16,7 @@ class Pokes:
     """A datagram socket for this user; what comes there is an id, or nothing that we know."""
 
     def __init__(self, folder: Path, on_news: Callable[[str], None]) -> None:
-        self._path = folder / poke.POKES
+        self._path = folder / record_writer.POKES
         self._on_news = on_news
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 

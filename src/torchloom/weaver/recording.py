@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch.folder import RunFolder, now
+from torchloom.launch.records.folder import RunFolder, now
 from torchloom.weaver.store.rows import Device, Rank
 from torchloom.weaver.surroundings import hardware, origin, packages
 from torchloom.weaver.surroundings.origin import Origin

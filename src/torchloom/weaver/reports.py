@@ -14,7 +14,7 @@ from torchloom.bus.messages import (
     Ready,
     Refused,
 )
-from torchloom.launch.record import RANKS_ENDED
+from torchloom.launch.records.record import RANKS_ENDED
 from torchloom.rules.command import Status
 from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.job import JobState

@@ -11,9 +11,9 @@ from typing import Any
 
 from torchloom import accounts
 from torchloom.errors import Failure, LoomError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.lifetimes import Continuation, resized
-from torchloom.launch.request import LaunchRequest
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.request import LaunchRequest
+from torchloom.launch.records.resumption import Continuation, resized
 from torchloom.rules import placement
 from torchloom.rules.command import Kind, Status
 from torchloom.specs.jobspec_shape import job_from_dict

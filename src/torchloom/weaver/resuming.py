@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchloom import accounts
-from torchloom.launch import catalog
-from torchloom.launch.lifetimes import (
+from torchloom.launch.records import catalog
+from torchloom.launch.records.resumption import (
     AS_IT_WAS,
     Continuation,
     NotResumable,

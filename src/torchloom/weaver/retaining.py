@@ -14,7 +14,7 @@ from typing import Any
 
 from torchloom import accounts, settings
 from torchloom.errors import LoomError, UserError
-from torchloom.launch import clearing
+from torchloom.launch.records import removal
 from torchloom.rules.retention import AGES, Due, Known, Limits, due
 from torchloom.weaver import recording
 from torchloom.weaver.jobs import Jobs, is_over
@@ -112,7 +112,7 @@ class Retaining:
         limits = await asyncio.to_thread(self._limits)
         if not limits.ages:
             return []
-        folders = await asyncio.to_thread(clearing.known_runs)
+        folders = await asyncio.to_thread(removal.known_runs)
         found = due(limits, self._known(folders), self._now())
         return await asyncio.to_thread(self._present, found)
 
@@ -158,10 +158,10 @@ class Retaining:
             case "metrics":
                 return records.has_points(one.job)
             case "dumps":
-                return self._within(clearing.is_there, one) or bool(self._verdicts(one.job))
+                return self._within(removal.is_there, one) or bool(self._verdicts(one.job))
             case "run":
-                return self._within(clearing.is_there, one) or self._jobs.get(one.job) is not None
-        return self._within(clearing.is_there, one)
+                return self._within(removal.is_there, one) or self._jobs.get(one.job) is not None
+        return self._within(removal.is_there, one)
 
     def _within(self, act: Callable[[Any], bool], one: Any) -> bool:
         """Look at, or remove, files of a run with the rights of the account that it ran as."""
@@ -197,14 +197,14 @@ class Retaining:
             case "metrics":
                 await asyncio.to_thread(self._forget, one.job, whole=False)
             case "logs":
-                await asyncio.to_thread(self._within, clearing.remove_logs, one.job)
+                await asyncio.to_thread(self._within, removal.remove_logs, one.job)
             case "dumps":
-                await asyncio.to_thread(self._within, clearing.remove_dumps, one.job)
+                await asyncio.to_thread(self._within, removal.remove_dumps, one.job)
                 for event in self._verdicts(one.job):  # the sentence stays
                     self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
 
     async def _remove_run(self, job: str, author: str = _OURS) -> None:
-        await asyncio.to_thread(self._within, clearing.remove_run, job)
+        await asyncio.to_thread(self._within, removal.remove_run, job)
         known = self._jobs.get(job)
         if known is not None and not is_over(known):
             return  # somebody has it go on; its folder was left alone for the same reason

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from torchloom import accounts
 from torchloom.errors import NotFound, UserError, shorten
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 from torchloom.specs.job import JobState
 from torchloom.unix import open_file
 from torchloom.weaver import recording

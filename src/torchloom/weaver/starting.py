@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchloom.errors import LoomError
-from torchloom.launch.lifetimes import Continuation
+from torchloom.launch.records.resumption import Continuation
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.job import JobState
 from torchloom.weaver.jobs import LEFT, Jobs, is_over

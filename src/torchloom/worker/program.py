@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from torchloom.launch.python_command import PythonCommand, What
+    from torchloom.launch.keeper.python_command import PythonCommand, What
 
 _STORE_VARIABLE = "LOOM_STORE"
 _AGENT_VARIABLE, _PAGE_VARIABLE = "LOOM_AGENT", "LOOM_PAGE"

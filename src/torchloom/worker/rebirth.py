@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, TextIO
 
-from torchloom.launch import procfile
-from torchloom.launch.importing import import_environment
-from torchloom.launch.probe import locate
-from torchloom.launch.python_command import COLD_VARIABLES, PythonCommand, cold_variable
+from torchloom.launch.keeper import spawn
+from torchloom.launch.keeper.fingerprint import import_environment, locate
+from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.specs.dataclass import dataclass
 
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
@@ -78,7 +77,7 @@ def renew(command: PythonCommand, env: Mapping[str, str]) -> None:
     """Make this fork look like an interpreter that was just started for the command."""
     origin = _known()
     _take_environment({**env, **_coerced(origin, env)})
-    procfile.show(command.argv, env)
+    spawn.show(command.argv, env)
     _handle_signals()
     _open_streams(unbuffered="-u" in command.flags or bool(env.get("PYTHONUNBUFFERED")))
     sys.path[:] = [*python_path(env), *origin.path]

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.launch.spawn import die_with_parent
+from torchloom.launch.keeper.spawn import die_with_parent
 
 READY = b"ready\n"
 RESOLVER = "timeout:1 attempts:1"  # torch's client asks for its peer's name when it connects

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 from torchloom.worker import dist
 
 BATCH = 128  # samples a rank

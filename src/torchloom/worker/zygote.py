@@ -19,12 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchloom.launch import importing, procfile, sockets, stores, warm  # noqa: F401
-from torchloom.launch.descendants import Share, reap
-from torchloom.launch.keeper import Keeper
-from torchloom.launch.python_command import PythonCommand
-from torchloom.launch.signals import SignalPipe
-from torchloom.launch.spawn import Order
+from torchloom.launch.agent import stores  # noqa: F401
+from torchloom.launch.host import sockets
+from torchloom.launch.host.descendants import NodeShare, reap
+from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.keeper import fingerprint, spawn, zygote_client
+from torchloom.launch.keeper.python_command import PythonCommand
+from torchloom.launch.keeper.service import Keeper
+from torchloom.launch.keeper.spawn import SpawnOrder
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
 from torchloom.unix import hear, same_user, say
 from torchloom.worker import callers, hugepages, preload, program, rebirth, rendezvous  # noqa: F401
@@ -168,9 +170,9 @@ class Zygote:
             os.setsid()
             agent = self._close_all_but(channel)
             shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: request["node"]}
-            procfile.show(("loom-keeper", request["job"]), shown)
+            spawn.show(("loom-keeper", request["job"]), shown)
             address, limit = Path(request["address"]), request["orphan_limit"]
-            share = Share(request["job"], request["node"])
+            share = NodeShare(request["job"], request["node"])
             Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
             code = 0
         except BaseException:
@@ -208,7 +210,7 @@ class Fitness:
         self._looked = time.monotonic()  # the zygote has, for the keeper
         self._changed = ""
 
-    def why_cold(self, order: Order) -> str:
+    def why_cold(self, order: SpawnOrder) -> str:
         """Return why an order's program is executed by a keeper that could fork it, if so."""
         if not self._changed and time.monotonic() - self._looked > _TOGETHER:
             self._changed, self._looked = _changed(self._files), time.monotonic()
@@ -232,7 +234,7 @@ def _why_cold(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
         return rebirth.cold_because(command, env) or ""
 
 
-def run(order: Order) -> NoReturn:
+def run(order: SpawnOrder) -> NoReturn:
     """Become the program of an order; what is not Python is executed."""
     command = PythonCommand.parse(order.argv)
     if command is None:
@@ -253,10 +255,10 @@ def main(arguments: list[str]) -> None:
     os.setsid()
     if not sys.flags.safe_path:
         del sys.path[0]
-    excuse = warm.excuse_path(Path(address))
+    excuse = zygote_client.excuse_path(Path(address))
     began = time.time_ns()
     try:
-        idle = float(os.environ.get(warm.IDLE_VARIABLE) or _IDLE)
+        idle = float(os.environ.get(zygote_client.IDLE_VARIABLE) or _IDLE)
         rebirth.remember(_origin(interpreter, Path(cache)))
         _check()
     except Exception as error:  # whatever it is, the next starter is to be told
@@ -279,7 +281,7 @@ def _origin(interpreter: str, cache: Path) -> rebirth.Origin:
     env, coerced = _environment()
     path = tuple(sys.path[len(rebirth.python_path(env)) :])
     roots = preload.installed_roots()
-    known = importing.digest(interpreter, importing.fingerprint(roots))
+    known = fingerprint.digest(interpreter, fingerprint.fingerprint(roots))
     preload.preload(cache / f"modules-{known}.json")
     import threadpoolctl  # type: ignore[import-untyped,unused-ignore]  # after all it looks at
 
@@ -296,9 +298,9 @@ def _environment() -> tuple[dict[str, str], dict[str, str]]:
     given = {entry.partition(b"=")[0] for entry in _read("/proc/self/environ").split(b"\0")}
     env = {name: value for name, value in os.environ.items() if os.fsencode(name) in given}
     coerced = {name: value for name, value in os.environ.items() if name not in env}
-    for name in warm.CHANGED:
+    for name in zygote_client.CHANGED:
         del env[name]
-        if (held := env.pop(warm.HELD + name, None)) is not None:
+        if (held := env.pop(zygote_client.HELD + name, None)) is not None:
             env[name] = held
     return env, coerced
 

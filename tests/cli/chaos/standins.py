@@ -11,10 +11,10 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.cli.chaos.targets import Sight, Victim
-from torchloom.launch.folder import RunFolder, now
-from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.record import RankRecord, Record
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.records.folder import RunFolder, now
+from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.specs.api import AppDef, AppState, Role, app_to_dict
 
 IDLE = ("sleep", "600")
@@ -34,7 +34,7 @@ class StandIns:
         self.job = job
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._launcher = subprocess.Popen(IDLE)  # what ends the job by force ends this
-        self._record = Record(
+        self._record = RunRecord(
             id=job,
             name="train",
             session="torchx",
@@ -43,7 +43,7 @@ class StandIns:
             log_dir=str(settings.runs_dir() / job / "logs"),
             created_at=now(),
             state=AppState.RUNNING,
-            launcher=ProcessId.of(self._launcher.pid),
+            launcher=ProcessIdentity.of(self._launcher.pid),
             checkpoints=checkpoints,
         )
         role = RoleRequest("trainer", (ReplicaRequest(("true",), {}),), 1, False)
@@ -67,7 +67,9 @@ class StandIns:
     def write(self, state: AppState = AppState.RUNNING) -> None:
         """Write the record as a launch process would."""
         ranks = tuple(
-            RankRecord("trainer", 0, rank, rank, AppState.RUNNING, process=ProcessId.of(one.pid))
+            RankRecord(
+                "trainer", 0, rank, rank, AppState.RUNNING, process=ProcessIdentity.of(one.pid)
+            )
             for rank, one in sorted(self.processes.items())
         )
         self.folder.write_record(replace(self._record, state=state, ranks=ranks))

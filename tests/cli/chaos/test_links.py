@@ -10,7 +10,7 @@ from torchloom.cli.chaos import links, striking
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.record import Strike, Target
 from torchloom.cli.chaos.striking import NotPossible
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 
 from .standins import StandIns
 

@@ -9,7 +9,7 @@ import pytest
 from torchloom.cli.chaos import targets
 from torchloom.cli.chaos.targets import JobOver, NotYours, Sight, Victim
 from torchloom.errors import Ambiguous, NotFound
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.specs.api import AppState
 
 from .standins import StandIns
@@ -68,7 +68,7 @@ def test_the_ranks_are_the_processes_that_live(standins: Make) -> None:
 def test_a_pid_that_another_process_has_by_now_is_no_rank(standins: Make) -> None:
     job = standins(ranks=1)
     record = job.folder.record()
-    mine = ProcessId.of(os.getpid())
+    mine = ProcessIdentity.of(os.getpid())
     assert mine is not None
     other = replace(mine, started=str(int(mine.started) + 1))
     job.folder.write_record(replace(record, ranks=(replace(record.ranks[0], process=other),)))

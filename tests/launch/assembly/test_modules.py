@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.assembly.modules import after_modules, with_modules
-from torchloom.launch.assembly.request import Request
-from torchloom.launch.assembly.topology import Topology
+from torchloom.launch.assembly.launchers import AssemblyRequest, after_modules, with_modules
+from torchloom.launch.assembly.topology import HostTopology
 from torchloom.launch.shim import FOLDER
 from torchloom.launch.variables import MODULES_VARIABLE
 
@@ -91,8 +90,10 @@ def test_a_name_is_no_shell_text(init: Path) -> None:
 
 
 def test_only_a_request_that_says_so_is_changed() -> None:
-    request = Request(("true",), Topology(("n1",), (1,)), {MODULES_VARIABLE: ""})
-    asking = Request(("true",), Topology(("n1",), (1,)), {MODULES_VARIABLE: "cuda  nccl"})
+    request = AssemblyRequest(("true",), HostTopology(("n1",), (1,)), {MODULES_VARIABLE: ""})
+    asking = AssemblyRequest(
+        ("true",), HostTopology(("n1",), (1,)), {MODULES_VARIABLE: "cuda  nccl"}
+    )
 
     assert with_modules(request) == request
     assert with_modules(asking).command == after_modules(["true"], ["cuda", "nccl"])

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom.launch.assembly import assemble
-from torchloom.launch.assembly.request import Command, Request
-from torchloom.launch.assembly.ssh import script
-from torchloom.launch.assembly.topology import Topology
+from torchloom.launch.assembly.launchers import AssemblyRequest, LauncherCommand, script
+from torchloom.launch.assembly.topology import HostTopology
 from torchloom.launch.environments import World, find_world
 
 NASTY = {
@@ -45,7 +44,7 @@ exec env -i PATH="$PATH" HOME=/tmp TMPDIR="$folder" sh -c "$*"
 WORDS = ("a b", ":", "$HOME", "it's", "x,y;z", "*", "")
 
 
-def run(command: Command, folder: Path) -> list[tuple[list[str], dict[str, str]]]:
+def run(command: LauncherCommand, folder: Path) -> list[tuple[list[str], dict[str, str]]]:
     clean = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     done = subprocess.run(
         command.argv,
@@ -61,14 +60,14 @@ def run(command: Command, folder: Path) -> list[tuple[list[str], dict[str, str]]
     return [(each["argv"][1:], each["env"]) for each in found]
 
 
-def asked(folder: Path, flags: str) -> Request:
+def asked(folder: Path, flags: str) -> AssemblyRequest:
     (folder / "tell.py").write_text(TELL)
     agent = folder / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o755)
-    return Request(
+    return AssemblyRequest(
         (sys.executable, str(folder / "tell.py"), str(folder), *WORDS),
-        Topology(("other1", "other2"), (2, 1)),
+        HostTopology(("other1", "other2"), (2, 1)),
         NASTY,
         hostfile=folder / "hosts",
         flags=tuple(word.format(agent=agent) for word in flags.split()),
@@ -115,7 +114,7 @@ def test_ranks_on_other_hosts_get_their_words_variables_and_places(
 
 @pytest.mark.process
 def test_a_shell_runs_the_script_that_ssh_would_send(tmp_path: Path) -> None:
-    request = replace(asked(tmp_path, ""), topology=Topology(("localhost",), (1,)), cwd="/")
+    request = replace(asked(tmp_path, ""), topology=HostTopology(("localhost",), (1,)), cwd="/")
     (command,) = assemble("ssh", World("plain", ("localhost",)), request).commands
 
     ((argv, env),) = run(command, tmp_path)

@@ -2,13 +2,13 @@ import pytest
 
 from torchloom.launch.assembly.topology import (
     BadTopology,
-    Topology,
+    HostTopology,
     head_address,
     resolve,
     shared_port,
 )
 from torchloom.launch.environments.world import World
-from torchloom.launch.hostfile import MissingHostfile
+from torchloom.launch.hosts.host_lists import MissingHostfile
 
 THREE = World("slurm", ("a", "b", "c"), (4, 4, 2))
 
@@ -32,30 +32,32 @@ THREE = World("slurm", ("a", "b", "c"), (4, 4, 2))
 def test_ranks_are_placed(
     n: int | None, ppn: int | None, nhosts: int | None, hosts: str, per_host: tuple[int, ...]
 ) -> None:
-    assert resolve(THREE, n, ppn, nhosts) == Topology(tuple(hosts.split()), per_host)
+    assert resolve(THREE, n, ppn, nhosts) == HostTopology(tuple(hosts.split()), per_host)
 
 
 def test_more_ranks_than_slots_are_spread_evenly_and_said() -> None:
     world = World("slurm", ("a", "b"), (1, 1))
 
-    assert resolve(world, 8) == Topology(("a", "b"), (4, 4), ("a: 4 ranks on 1 slots, and 1 more",))
+    assert resolve(world, 8) == HostTopology(
+        ("a", "b"), (4, 4), ("a: 4 ranks on 1 slots, and 1 more",)
+    )
 
 
 def test_pbs_says_how_many_cores_a_host_gives_apart_from_its_node_file() -> None:
     world = World("pbs", ("a",), (1,), cores=2)
 
-    assert resolve(world, 2) == Topology(("a",), (2,))
-    assert resolve(world, 3) == Topology(("a",), (3,), ("a: 3 ranks on 2 slots",))
+    assert resolve(world, 2) == HostTopology(("a",), (2,))
+    assert resolve(world, 3) == HostTopology(("a",), (3,), ("a: 3 ranks on 2 slots",))
 
 
 def test_a_laptop_takes_any_number() -> None:
-    assert resolve(World("plain", ("laptop",)), 4) == Topology(("laptop",), (4,))
+    assert resolve(World("plain", ("laptop",)), 4) == HostTopology(("laptop",), (4,))
 
 
 def test_devices_count_before_slots() -> None:
     world = World("pbs", ("a", "b"), (64, 64), gpus_per_host=4)
 
-    assert resolve(world) == Topology(("a", "b"), (4, 4))
+    assert resolve(world) == HostTopology(("a", "b"), (4, 4))
 
 
 @pytest.mark.parametrize(
@@ -86,28 +88,28 @@ def test_a_world_without_hosts_asks_for_a_host_file() -> None:
 
 
 def test_one_host_meets_on_its_loopback() -> None:
-    assert head_address(THREE, Topology(("a",), (4,))) == "127.0.0.1"
+    assert head_address(THREE, HostTopology(("a",), (4,))) == "127.0.0.1"
 
 
 def test_several_hosts_meet_at_the_first_ones_name() -> None:
-    assert head_address(THREE, Topology(("b", "c"), (1, 1))) == "b"
+    assert head_address(THREE, HostTopology(("b", "c"), (1, 1))) == "b"
 
 
 def test_an_address_that_the_platform_tells_is_used() -> None:
     world = World("torchrun", ("a", "b"), address="10.0.0.5")
 
-    assert head_address(world, Topology(("a", "b"), (1, 1))) == "10.0.0.5"
+    assert head_address(world, HostTopology(("a", "b"), (1, 1))) == "10.0.0.5"
 
 
 def test_a_site_may_name_hosts_otherwise() -> None:
-    spot = Topology(("a.example.org", "b"), (1, 1))
+    spot = HostTopology(("a.example.org", "b"), (1, 1))
 
     assert head_address(THREE, spot, "{host}.hsn.example.org") == "a.hsn.example.org"
 
 
 def test_a_loopback_name_is_no_address_for_others() -> None:
     with pytest.raises(BadTopology, match="localhost is no address for the other 1 hosts"):
-        head_address(THREE, Topology(("localhost", "b"), (1, 1)))
+        head_address(THREE, HostTopology(("localhost", "b"), (1, 1)))
 
 
 @pytest.mark.parametrize(

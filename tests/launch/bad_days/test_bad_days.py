@@ -276,9 +276,9 @@ def test_a_submitter_killed_in_the_middle_leaves_a_whole_app_or_none(machine: Ma
 def test_an_app_whose_submitter_never_learned_its_id_is_unmade(machine: Machine) -> None:
     halfway = """
 import os, socket
-from torchloom.launch import starter
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.launch.supervisor import starter
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 run = ReplicaRequest(("touch", "ran"), {})
 logs = os.path.join(os.environ["LOOM_HOME"], "logs")
 request = LaunchRequest("half-1", "half", "s", os.getcwd(), logs, (RoleRequest("r", (run,)),))

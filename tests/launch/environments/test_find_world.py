@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.environments import World, find_world, flavours
-from torchloom.launch.environments.plain import NOTE
-from torchloom.launch.hostfile import HostSlots
+from torchloom.launch.environments.launchers import NOTE
+from torchloom.launch.hosts.host_lists import HostSlots
 
 
 def no_files(path: Path) -> str:

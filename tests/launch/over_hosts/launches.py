@@ -170,7 +170,7 @@ class Launches:
 
     def tree(self, host: str) -> dict[str, int]:
         """Return guard, agent and keeper of a node, known by who is whose parent."""
-        return self._named(host, b"torchloom.launch.node")
+        return self._named(host, b"torchloom.launch.agent.node")
 
     def launch_process(self) -> int:
         """Return the test's number of the launch process, as the record names it."""

@@ -10,7 +10,7 @@ import pytest
 
 from torchloom import settings
 from torchloom.bus.regrouping import Life
-from torchloom.launch.sockets import UPLINK
+from torchloom.launch.host.sockets import UPLINK
 
 from ...living import until
 from ..fake_agent import FakeAgent

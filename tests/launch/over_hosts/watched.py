@@ -13,7 +13,7 @@ from ...metrics import in_file
 from .launches import LOOM, Launches
 
 PATIENCE = 90.0  # seconds; generous, for loaded machines
-RELAY = "torchloom.launch.relay"
+RELAY = "torchloom.launch.node_agent"
 
 # Every step is written down by its rank: the lr that the optimizer used in it, and what was logged.
 TRAIN = """

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.messages import Look
-from torchloom.launch.relay import looking
-from torchloom.launch.relay.stacks import APART
+from torchloom.launch.node_agent import stacks
+from torchloom.launch.node_agent.stacks import APART
 
 HERE = Path(__file__).parent
 WORLD = 4
@@ -69,8 +69,8 @@ async def _look_twice(pids: list[int]) -> list[list[Any]]:
 
 
 async def _look(pid: int) -> Any:
-    threads = await looking.threads_of(pid, looking.py_spy())
-    look = msgspec.structs.replace(looking.kernel_sees(pid), source="py-spy", threads=threads)
+    threads = await stacks.threads_of(pid, stacks.py_spy())
+    look = msgspec.structs.replace(stacks.kernel_sees(pid), source="py-spy", threads=threads)
     return _without_our_places(msgspec.to_builtins(look))
 
 

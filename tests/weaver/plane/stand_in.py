@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from torchloom.client import places
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 from torchloom.unix import hear, say
 
 if sys.argv[1] == "server":

@@ -15,7 +15,7 @@ from torchloom.bus.way import new_key
 from torchloom.client import places
 from torchloom.client import plane as client
 from torchloom.errors import LoomError
-from torchloom.launch import sockets
+from torchloom.launch.host import sockets
 from torchloom.weaver.plane.credentials import credentials
 
 from ...living import until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.checks.filesystems import Mount
+from torchloom.doctor.folders import Mount
 from torchloom.weaver.store import Place, place_of
 from torchloom.weaver.store.place import FolderUnsafe, UnknownDatabase, prepare
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.worker.dist.kinship import launch_key, launcher_of
 
 
@@ -24,13 +24,13 @@ def test_the_launcher_is_found_behind_shells_and_wrappers(tmp_path: Path, name: 
 
     found = launcher_of(here, proc(tmp_path, {**table, launcher: (1, name), 1: (0, "init")}))
 
-    assert found == ProcessId.of(launcher)
+    assert found == ProcessIdentity.of(launcher)
 
 
 def test_without_a_known_launcher_the_parent_is_what_ranks_share(tmp_path: Path) -> None:
     table = {os.getpid(): (os.getppid(), "python"), os.getppid(): (1, "bash"), 1: (0, "init")}
 
-    assert launcher_of(os.getpid(), proc(tmp_path, table)) == ProcessId.of(os.getppid())
+    assert launcher_of(os.getpid(), proc(tmp_path, table)) == ProcessIdentity.of(os.getppid())
 
 
 def test_a_launch_that_has_a_number_needs_no_relatives() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchloom.launch.ports import free_port
+from torchloom.launch.host.sockets import free_port
 from torchloom.worker import dist
 from torchloom.worker.dist.setup import BadTimeout, wait_of
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch import warm
-from torchloom.launch.frames import Connection, Message
-from torchloom.launch.identity import host_name
-from torchloom.launch.python_command import PythonCommand
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.keeper import zygote_client
+from torchloom.launch.keeper.python_command import PythonCommand
+from torchloom.launch.wire import Connection, WireMessage
 
 SCRIPTS = Path(__file__).parent / "scripts"
-START = Path(warm.__file__).parents[1] / "worker" / "start.py"
+START = Path(zygote_client.__file__).parents[1] / "worker" / "start.py"
 PATIENCE = 120.0  # seconds, for torch to be imported on a busy machine
 FEW = {"LANG": "C.UTF-8", "LOOM_WARM_IDLE": "60", "SOME": "thing = ä\n"}
 SET_FLAGS = ("-u", "-W", "always::FutureWarning", "-X", "faulthandler")
@@ -71,12 +71,12 @@ class Ranks:
     def __init__(self, words: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
         self.env = dict(env)
         self.command = _command(words)
-        found = warm.find(self.command, env, str(SCRIPTS))
-        assert isinstance(found, warm.Zygote), found
+        found = zygote_client.find(self.command, env, str(SCRIPTS))
+        assert isinstance(found, zygote_client.ZygoteClient), found
         self.zygote = found
         self.zygote.start()
         assert self.zygote.ready(PATIENCE), self.zygote.excuse()
-        self._heard: list[Message] = []
+        self._heard: list[WireMessage] = []
         self._number = self.last = 0
         self._selector = selectors.DefaultSelector()
         self._connection = self._keeper(folder)
@@ -87,7 +87,7 @@ class Ranks:
         place = {"address": str(folder / "keeper.sock"), "orphan_limit": PATIENCE}
         job = {"job": "parity", "node": host_name()}
         channel = self.zygote.keeper({**job, **place, **first})
-        assert not isinstance(channel, warm.Cold), channel
+        assert not isinstance(channel, zygote_client.Cold), channel
         return Connection(channel, self._selector, self._hear, lambda: None)
 
     def run(
@@ -138,11 +138,11 @@ class Ranks:
         if and_zygote:
             self.zygote.leave()
 
-    def _hear(self, message: Message, _fds: list[int]) -> None:
+    def _hear(self, message: WireMessage, _fds: list[int]) -> None:
         items = message["children"] if message["say"] == "exited" else [message]
         self._heard.extend({**item, "say": message["say"]} for item in items)
 
-    def _wait(self, what: str, number: int | None = None) -> Message:
+    def _wait(self, what: str, number: int | None = None) -> WireMessage:
         while True:
             for message in self._heard:
                 if message["say"] == what and message.get("id") == number:

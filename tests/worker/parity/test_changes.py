@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.launch import warm
-from torchloom.launch.python_command import PythonCommand
+from torchloom.launch.keeper import zygote_client
+from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.unix import say
 
 from ...living import until
@@ -96,7 +96,7 @@ def venv(tmp_path: Path) -> Iterator[Path]:
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         (packages / entry.name).symlink_to(entry)
     yield packages
-    warm.leave_all()
+    zygote_client.leave_all()
 
 
 def test_an_edited_installed_module_is_seen_by_the_next_run(own: Path, venv: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_zygote_that_was_alerted_looks_once_for_that_run_and_again_for_the_nex
     (venv / "colour.pth").write_text("import colour")
     _run_warm(venv, "import colour")
 
-    warm.alert()
+    zygote_client.alert()
     _have_it_look(_zygote(venv), None)
     (venv / "colour.py").write_text("NAME = 'blue'")
     runs = [_run_warm(venv, "import colour; print(colour.NAME)") for _ in range(2)]
@@ -162,7 +162,7 @@ def test_a_zygote_that_was_alerted_looks_once_for_that_run_and_again_for_the_nex
     assert runs == ["red\n", "blue\n"]
 
 
-def _have_it_look(zygote: warm.Zygote, word: str | None) -> None:
+def _have_it_look(zygote: zygote_client.ZygoteClient, word: str | None) -> None:
     """Alert a zygote, if there is a word, and come back when it has done all it was told."""
     if word is not None:
         zygote.alert(word)
@@ -188,7 +188,7 @@ def test_an_interpreter_whose_torch_starts_threads_stays_cold(own: Path, venv: P
     zygote.start()
 
     assert not zygote.ready(PATIENCE)
-    assert zygote.keeper({}) == warm.Cold("importing torch starts threads: 2 are there")
+    assert zygote.keeper({}) == zygote_client.Cold("importing torch starts threads: 2 are there")
 
 
 def test_another_package_version_interpreter_variable_or_flag_is_another_zygote(
@@ -215,13 +215,13 @@ def _interpreter(packages: Path) -> Path:
     return packages.parents[2] / "bin" / "python"
 
 
-def _zygote(packages: Path, **env: str) -> warm.Zygote:
+def _zygote(packages: Path, **env: str) -> zygote_client.ZygoteClient:
     return _find((str(_interpreter(packages)), "x.py"), {**base(), **env})
 
 
-def _find(words: tuple[str, ...], env: dict[str, str]) -> warm.Zygote:
-    found = warm.find(PythonCommand.parse(words), env, os.sep)
-    assert isinstance(found, warm.Zygote), found
+def _find(words: tuple[str, ...], env: dict[str, str]) -> zygote_client.ZygoteClient:
+    found = zygote_client.find(PythonCommand.parse(words), env, os.sep)
+    assert isinstance(found, zygote_client.ZygoteClient), found
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.targets import Aim, Undo, Victim, target_of
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 
 BACK = "clock-back"
 VARIABLE = "FAKETIME_TIMESTAMP_FILE"
@@ -62,7 +62,7 @@ def set_back(undo: Undo) -> None:
         _replace(path, "+0\n")  # without a file, time would stand where it last was
 
 
-def file_of(process: ProcessId) -> Path | None:
+def file_of(process: ProcessIdentity) -> Path | None:
     """Return the file that says a process' time of day; nothing if that is the machine's."""
     folder = Path(f"/proc/{process.pid}")
     try:

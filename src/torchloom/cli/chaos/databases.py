@@ -19,7 +19,7 @@ from torchloom import settings
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.targets import Aim, Undo, Victim, target_of
 from torchloom.errors import Failure
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 
 START = "server-start"
 VARIABLE = "LOOM_DATABASE"
@@ -80,13 +80,13 @@ def start(undo: Undo) -> None:
         time.sleep(_LOOK)
 
 
-def listener(url: str) -> ProcessId | None:
+def listener(url: str) -> ProcessIdentity | None:
     """Return who listens where a URL says, if that is a Postgres of this machine."""
     host, port = _address(url)
     pid = _at_socket(host, port) if host.startswith("/") else _at_port(port, host)
     if pid is None or _name(pid) != "postgres":
         return None
-    return ProcessId.of(pid)
+    return ProcessIdentity.of(pid)
 
 
 def accepts(url: str) -> bool:

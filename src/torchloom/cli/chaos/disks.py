@@ -10,8 +10,8 @@ from pathlib import Path
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.record import Target
 from torchloom.cli.chaos.targets import Aim, Undo, Victim
-from torchloom.launch.checks.filesystems import existing, mount_of, parse_mounts
-from torchloom.launch.identity import host_name
+from torchloom.doctor.folders import existing, mount_of, parse_mounts
+from torchloom.launch.host.identity import host_name
 
 FREE = "disk-free"
 FILL = ".loom-chaos-fill"

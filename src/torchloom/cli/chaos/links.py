@@ -16,7 +16,7 @@ from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.record import Target
 from torchloom.cli.chaos.targets import Aim, Undo, Victim
 from torchloom.errors import Failure
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 
 UP, FAST = "link-up", "link-fast"
 RATE = ("rate", "1mbit", "burst", "32kb", "latency", "400ms")

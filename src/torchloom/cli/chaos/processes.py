@@ -7,7 +7,7 @@ from pathlib import Path
 from torchloom.cli.chaos.kinds import kind_of
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.targets import PARTS, Aim, Undo, Victim, part, target_of
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.worker.threadlet.provoked import SIGNAL
 
 CONTINUE = "continue"
@@ -77,7 +77,7 @@ def provoke(aim: Aim) -> bool:
     return process is not None and listens(process) and process.send(SIGNAL)
 
 
-def listens(process: ProcessId) -> bool:
+def listens(process: ProcessIdentity) -> bool:
     """Tell whether a process has a handler for the signal that provokes an exception."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -89,10 +89,10 @@ def listens(process: ProcessId) -> bool:
 
 def go_on(undo: Undo) -> None:
     """Let a process that was stopped run again, if it is still there."""
-    ProcessId.from_dict(dict(undo["process"])).send(signal.SIGCONT)
+    ProcessIdentity.from_dict(dict(undo["process"])).send(signal.SIGCONT)
 
 
-def _told(process: ProcessId) -> dict[str, object]:
+def _told(process: ProcessIdentity) -> dict[str, object]:
     return {
         "host": process.host,
         "boot": process.boot,

@@ -15,7 +15,7 @@ from torchloom.cli.chaos.disks import local_root
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.record import Target
 from torchloom.cli.chaos.targets import Aim, Undo, Victim
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
 
 PUT_BACK = "byte-back"
 _FLIP = 0xFF

@@ -14,9 +14,9 @@ from torchloom import settings
 from torchloom.cli.chaos.record import Target
 from torchloom.client import plane
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.record import Record
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RunRecord
 from torchloom.runner.naming import find_job
 
 PATIENCE = 5.0  # seconds for the weaver's answer: whoever was just killed is not there
@@ -49,7 +49,7 @@ class Aim:
 
     target: Target
     undo: Undo | None = None
-    process: ProcessId | None = None
+    process: ProcessIdentity | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -87,14 +87,14 @@ class Victim:
     job: str
     folder: Path
 
-    def record(self) -> Record:
+    def record(self) -> RunRecord:
         """Return what its launch process says of it now."""
         return RunFolder(self.folder).record().truth()
 
-    def ranks(self) -> dict[int, ProcessId]:
+    def ranks(self) -> dict[int, ProcessIdentity]:
         """Return the processes of its ranks that live on this host."""
         here = host_name()
-        found: dict[int, ProcessId] = {}
+        found: dict[int, ProcessIdentity] = {}
         for rank in self.record().ranks:
             process = rank.process
             if process is not None and process.host == here and process.is_alive():
@@ -139,17 +139,19 @@ def find(reference: str | None) -> Victim:
     return Victim(record.id, RunFolder.named(record.id).path)
 
 
-def part(name: str) -> ProcessId | None:
+def part(name: str) -> ProcessIdentity | None:
     """Return the process that is this part of the plane now; nothing where there is none."""
     try:
         found = plane.find()
     except (LoomError, OSError):
         return None
     pid = (found or {}).get("parts", {}).get(name, {}).get("pid")
-    return ProcessId.of(pid) if pid else None
+    return ProcessIdentity.of(pid) if pid else None
 
 
-def target_of(what: str, process: ProcessId, rank: int | None = None, name: str = "") -> Target:
+def target_of(
+    what: str, process: ProcessIdentity, rank: int | None = None, name: str = ""
+) -> Target:
     """Return how a process is written down that is hit."""
     return Target(what, rank, process.pid, process.started, process.host, name)
 

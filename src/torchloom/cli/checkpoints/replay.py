@@ -12,7 +12,7 @@ from torchloom.cli.checkpoints.stores import Kept
 from torchloom.cli.checkpoints.tracks import Difference, Track
 from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.folder import RunFolder
+from torchloom.launch.records.folder import RunFolder
 
 if TYPE_CHECKING:
     from torchloom.bus.messages import Planned

@@ -9,9 +9,9 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure, UserError
-from torchloom.launch import catalog
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.request import LaunchRequest, RoleRequest
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.request import LaunchRequest, RoleRequest
 from torchloom.launch.variables import JOB_VARIABLE
 from torchloom.schedulers.local_scheduler import LocalRequest, create_scheduler
 from torchloom.specs.api import AppDryRunInfo, AppState

@@ -9,14 +9,14 @@ from torchloom.errors import NotFound, UserError, shorten
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage
-    from torchloom.launch.record import Record
+    from torchloom.launch.records.record import RunRecord
 
 
 @dataclass(frozen=True)
 class Kept:
     """A job of this host and the store of its checkpoints."""
 
-    record: "Record"
+    record: "RunRecord"
     storage: "Storage"
 
     @property
@@ -49,7 +49,7 @@ def kept(job: str, verb: str) -> Kept:
     return of_record(find(job or None))
 
 
-def of_record(record: "Record") -> Kept:
+def of_record(record: "RunRecord") -> Kept:
     """Return the store of a run; a run of an older torchloom has none but in its own folder."""
     from torchloom.checkpoint import open_storage, root_of
 

@@ -11,7 +11,7 @@ from torchloom import settings
 from torchloom.errors import Failure, UserError
 
 if TYPE_CHECKING:
-    from torchloom.launch.record import Record
+    from torchloom.launch.records.record import RunRecord
 
 _MODULE = "torchloom.worker.inspecting"
 
@@ -28,7 +28,7 @@ class NoTorch(UserError):
         )
 
 
-def ask(what: str, record: "Record", facts: Mapping[str, Any]) -> Any:
+def ask(what: str, record: "RunRecord", facts: Mapping[str, Any]) -> Any:
     """Return what `torchloom.worker.inspecting` answers; what it refuses is raised here."""
     python = _interpreter(record)
     done = subprocess.run(
@@ -56,12 +56,12 @@ def _raised(answer: Mapping[str, Any], python: str) -> Exception:
     return error
 
 
-def _interpreter(record: "Record") -> str:
+def _interpreter(record: "RunRecord") -> str:
     """Return a Python that has torch: our own, else the one that the job ran on."""
     if importlib.util.find_spec("torch") is not None:
         return sys.executable
-    from torchloom.launch.folder import RunFolder
-    from torchloom.launch.python_command import PythonCommand
+    from torchloom.launch.keeper.python_command import PythonCommand
+    from torchloom.launch.records.folder import RunFolder
 
     try:
         request = RunFolder.named(record.id).request()

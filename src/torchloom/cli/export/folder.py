@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom.cli.cmd_show import first_error
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.server.drafts import Draft
 from torchloom.server.joblogs import Line, merged, outputs_of, tail_of
 from torchloom.server.topics.entries import entry_of
@@ -45,7 +45,7 @@ def _entry(number: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
     return entry_of(Draft("", "event", -1, 0.0, {**body, "rank": rank, "reason": reason}, {}))
 
 
-def error_of(record: Record) -> dict[str, Any] | None:
+def error_of(record: RunRecord) -> dict[str, Any] | None:
     """Return what went wrong first, in as many words as are known."""
     if record.first_error:
         return dict(record.first_error)
@@ -71,7 +71,7 @@ def rank_shape(rank: RankRecord, host: str) -> dict[str, Any]:
     }
 
 
-def last_lines(record: Record | None, count: int) -> list[dict[str, Any]]:
+def last_lines(record: RunRecord | None, count: int) -> list[dict[str, Any]]:
     """Return the last lines of each rank, all of them together not too much for a file."""
     if record is None or count == 0:
         return []
@@ -79,7 +79,7 @@ def last_lines(record: Record | None, count: int) -> list[dict[str, Any]]:
     return [_tail(record, rank, count, share) for rank in record.ranks]
 
 
-def _tail(record: Record, rank: RankRecord, count: int, room: int) -> dict[str, Any]:
+def _tail(record: RunRecord, rank: RankRecord, count: int, room: int) -> dict[str, Any]:
     own = [one for one in outputs_of(record, [rank.rank]) if one.role == rank.role]
     starts = {one.key: tail_of(one, count) for one in own}
     lines = list(merged(own, starts, record.truth().is_over()))

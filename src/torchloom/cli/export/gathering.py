@@ -15,7 +15,7 @@ from torchloom.cli.export.thinning import TOTAL, drawn
 from torchloom.cli.live import Live
 from torchloom.cli.shapes import job_shape
 from torchloom.errors import NotFound
-from torchloom.launch.record import Record
+from torchloom.launch.records.record import RunRecord
 from torchloom.runner.naming import find_job
 from torchloom.server import living
 from torchloom.server.topics import timeline
@@ -37,7 +37,7 @@ class Found:
     id: str
     store: Reading | None
     row: Job | None
-    record: Record | None
+    record: RunRecord | None
     live: Live | None
 
 

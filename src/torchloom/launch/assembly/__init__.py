@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchloom.errors import NotFound
 
 if TYPE_CHECKING:
-    from torchloom.launch.assembly.request import Assembled, Request
+    from torchloom.launch.assembly.launchers import Assembled, AssemblyRequest
     from torchloom.launch.environments.world import World
 
 LAUNCHERS: Mapping[str, str] = {  # and the module that knows its words, imported on use
@@ -22,11 +22,11 @@ LAUNCHERS: Mapping[str, str] = {  # and the module that knows its words, importe
 }
 
 
-def assemble(launcher: str, world: "World", request: "Request") -> "Assembled":
+def assemble(launcher: str, world: "World", request: "AssemblyRequest") -> "Assembled":
     """Return what starts a request with a launcher, chosen by name."""
     if launcher not in LAUNCHERS:
         raise NotFound("launcher", launcher, LAUNCHERS, f"known: {', '.join(LAUNCHERS)}")
-    from torchloom.launch.assembly.modules import with_modules
+    from torchloom.launch.assembly.launchers import with_modules
 
     module = import_module(f"{__name__}.{LAUNCHERS[launcher]}")
     assembled: Assembled = module.assemble(world, with_modules(request))

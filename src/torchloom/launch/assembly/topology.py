@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torchloom.errors import UserError
 from torchloom.launch.environments.world import World
-from torchloom.launch.hostfile import HostSlots, MissingHostfile
+from torchloom.launch.hosts.host_lists import HostSlots, MissingHostfile
 from torchloom.settings import LOOPBACK, LOOPBACK_NAMES
 from torchloom.specs.dataclass import dataclass
 
@@ -16,7 +16,7 @@ class BadTopology(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class HostTopology:
     """So many ranks on each of these hosts, in rank order."""
 
     hosts: tuple[str, ...]
@@ -39,14 +39,14 @@ class Topology:
         pairs = zip(self.hosts, self.per_host, strict=True)
         return tuple(HostSlots(host, ranks) for host, ranks in pairs)
 
-    def once(self) -> "Topology":
+    def once(self) -> "HostTopology":
         """The same hosts with one process each: what starts the agents."""
-        return Topology(self.hosts, (1,) * len(self.hosts), self.notes)
+        return HostTopology(self.hosts, (1,) * len(self.hosts), self.notes)
 
 
 def resolve(
     world: World, n: int | None = None, ppn: int | None = None, nhosts: int | None = None
-) -> Topology:
+) -> HostTopology:
     """Return where the ranks go: all there is, unless numbers say less or otherwise."""
     for flag, value in (("-n", n), ("--ppn", ppn), ("--nhosts", nhosts)):
         if value is not None and value < 1:
@@ -64,10 +64,10 @@ def resolve(
     offered = _offered(world)[: len(hosts)]
     per_host = _counts(offered, len(hosts), n, ppn, fixed=nhosts is not None)
     used = tuple(count for count in per_host if count)
-    return Topology(hosts[: len(used)], used, _notes(world, hosts, used))
+    return HostTopology(hosts[: len(used)], used, _notes(world, hosts, used))
 
 
-def head_address(world: World, topology: Topology, template: str = "{host}") -> str:
+def head_address(world: World, topology: HostTopology, template: str = "{host}") -> str:
     """Return where peers reach rank 0. A site may name hosts otherwise on its fast network."""
     if len(topology.hosts) == 1:
         return LOOPBACK if not world.on_every_host else topology.hosts[0]

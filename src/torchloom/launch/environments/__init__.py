@@ -4,19 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchloom.launch.environments.batch import AwsBatch
-from torchloom.launch.environments.kubernetes import Kubernetes
-from torchloom.launch.environments.lsf import Jsrun, Lsf
-from torchloom.launch.environments.mpich import Mpich
-from torchloom.launch.environments.openmpi import Mvapich, OpenMpi
-from torchloom.launch.environments.pals import Pals
-from torchloom.launch.environments.pbs import Pbs
-from torchloom.launch.environments.plain import Plain
-from torchloom.launch.environments.sagemaker import SageMaker
-from torchloom.launch.environments.slurm import Slurm
-from torchloom.launch.environments.torchrun import Torchrun
+from torchloom.launch.environments.allocations import Jsrun, Lsf, Pbs, Slurm
+from torchloom.launch.environments.clouds import AwsBatch, Kubernetes, SageMaker
+from torchloom.launch.environments.launchers import Mpich, Mvapich, OpenMpi, Pals, Plain, Torchrun
 from torchloom.launch.environments.world import Env, Flavour, World, number
-from torchloom.launch.hostfile import Read
+from torchloom.launch.hosts.host_lists import Read
 
 __all__ = ["Flavour", "World", "find_world", "flavours"]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from torchloom.launch.hostfile import HostSlots, index_of
+from torchloom.launch.hosts.host_lists import HostSlots, index_of
 from torchloom.specs.dataclass import dataclass
 
 Env = Mapping[str, str]

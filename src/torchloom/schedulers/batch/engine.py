@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.launch.parcel import Parcel, travelling
+from torchloom.launch.records.parcel import Parcel, travelling
 from torchloom.schedulers.api import Scheduler
 from torchloom.schedulers.batch.options import INSIDE, text
 from torchloom.schedulers.batch.planning import notes, run_id_of, shipped

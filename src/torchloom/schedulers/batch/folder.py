@@ -10,7 +10,7 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.launch.parcel import END, Parcel, write_private
+from torchloom.launch.records.parcel import END, Parcel, write_private
 from torchloom.schedulers.batch.index import Entry
 from torchloom.schedulers.batch.planning import place_of
 from torchloom.schedulers.batch.request import SCRIPT, BatchRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import settings
-from torchloom.launch.parcel import write_private
+from torchloom.launch.records.parcel import write_private
 from torchloom.specs.dataclass import dataclass
 from torchloom.specs.handles import make_app_handle
 

@@ -7,10 +7,11 @@ from datetime import datetime
 from pathlib import Path
 
 from torchloom.errors import NotFound
-from torchloom.launch import catalog, logreader
-from torchloom.launch.folder import all_folders
-from torchloom.launch.logreader import Span, Tail, Wait
-from torchloom.launch.record import Record
+from torchloom.launch.logs import reader
+from torchloom.launch.logs.reader import Span, Tail, Wait
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import all_folders
+from torchloom.launch.records.record import RunRecord
 from torchloom.schedulers.batch.index import Entry
 from torchloom.schedulers.batch.request import OUTPUT
 
@@ -43,10 +44,10 @@ def lines(
     if not open_ones.tails:
         yield from _output(entry, regex, since)
         return
-    wait = logreader.ending(open_ones.growing(is_over), until) if follow else None
+    wait = reader.ending(open_ones.growing(is_over), until) if follow else None
     named = labelled or len(open_ones.tails) > 1 or open_ones.is_array
     labels = open_ones.labels if named else None
-    yield from logreader.lines(open_ones.tails, labels, regex, wait, seconds)
+    yield from reader.lines(open_ones.tails, labels, regex, wait, seconds)
 
 
 class _Open:
@@ -68,7 +69,7 @@ class _Open:
     def is_array(self) -> bool:
         return bool(self._tasks - {""})
 
-    def add(self, found: Mapping[str, Record]) -> None:
+    def add(self, found: Mapping[str, RunRecord]) -> None:
         """Open the logs of tasks, or of the one run there is."""
         for task, record in found.items():
             self._tasks.add(task)
@@ -91,7 +92,7 @@ class _Open:
         return wait
 
 
-def records(run_id: str, but: Collection[str] = ()) -> dict[str, Record]:
+def records(run_id: str, but: Collection[str] = ()) -> dict[str, RunRecord]:
     """Return the run of a job, or those of an array's tasks by their numbers; none have begun yet.
 
     Only those with ranks count: before, there is nothing to read.
@@ -114,7 +115,7 @@ def _check(entry: Entry, role: str, index: int) -> None:
         raise NotFound("replica", f"{role}/{index}", remedy=f"{role} has replicas 0 to {most}")
 
 
-def begun(run_id: str, is_over: IsOver) -> dict[str, Record]:
+def begun(run_id: str, is_over: IsOver) -> dict[str, RunRecord]:
     """Return what has begun once anything has; nothing when it ended without."""
     while True:
         over = is_over()

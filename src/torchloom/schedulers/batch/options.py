@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom.errors import UserError, shorten
-from torchloom.launch.policy import wishes
-from torchloom.launch.request import DEFAULT_GRACE, ORPHAN_LIMIT
+from torchloom.launch.grammar.values import wishes
+from torchloom.launch.records.request import DEFAULT_GRACE, ORPHAN_LIMIT
 from torchloom.specs.api import CfgVal, runopts
 
 # What counts inside the allocation, where this machine's own scheduler reads it.

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchloom.errors import UserError, shorten
-from torchloom.launch.command import LaunchCommand
+from torchloom.launch.grammar.command import LaunchCommand
 from torchloom.schedulers.batch.options import count, text
 from torchloom.schedulers.ids import make_unique
 from torchloom.specs.api import NULL_RESOURCE, AppDef, CfgVal, Resource, Role, Workspace
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:  # verbs that only look must not wait for imports
-    from torchloom.launch.checks.filesystems import Mount
+    from torchloom.doctor.folders import Mount
 
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _WORKSPACES = "workspace"
@@ -111,7 +111,7 @@ def _unhonoured(app: AppDef, engine: str) -> Iterator[str]:
 
 
 def _unshared(places: Sequence[Path], mounts: "Sequence[Mount]") -> Iterator[str]:
-    from torchloom.launch.checks.filesystems import existing, mount_of
+    from torchloom.doctor.folders import existing, mount_of
 
     seen = set()
     for path in places:
@@ -122,7 +122,7 @@ def _unshared(places: Sequence[Path], mounts: "Sequence[Mount]") -> Iterator[str
 
 
 def _mounts() -> "tuple[Mount, ...]":
-    from torchloom.launch.checks.filesystems import parse_mounts
+    from torchloom.doctor.folders import parse_mounts
 
     try:
         return parse_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))

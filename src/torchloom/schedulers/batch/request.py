@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchloom.launch.parcel import FILE, VARIABLES, Parcel
+from torchloom.launch.records.parcel import FILE, VARIABLES, Parcel
 from torchloom.specs.dataclass import dataclass
 
 SCRIPT = "job.sh"

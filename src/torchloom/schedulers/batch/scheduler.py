@@ -12,12 +12,17 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.errors import LoomError, NotFound, UserError, shorten
-from torchloom.launch import catalog, parcel
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.lifetimes import AS_IT_WAS, Continuation, NotResumable, newest_checkpoint
-from torchloom.launch.parcel import END, STOP, Parcel, write_private
-from torchloom.launch.record import Record
-from torchloom.launch.request import DEFAULT_GRACE
+from torchloom.launch.records import catalog, parcel
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.parcel import END, STOP, Parcel, write_private
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.request import DEFAULT_GRACE
+from torchloom.launch.records.resumption import (
+    AS_IT_WAS,
+    Continuation,
+    NotResumable,
+    newest_checkpoint,
+)
 from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchloom.schedulers.batch import logs, status
 from torchloom.schedulers.batch.commands import Commands, EngineMissing, EngineRefused
@@ -195,7 +200,7 @@ class BatchScheduler(BatchEngine):
         wanted = (follow, regex, since, until, stream, labelled, seconds)
         return logs.lines(entry, places, over, *wanted)
 
-    def begun(self, app_id: str) -> dict[str, Record]:
+    def begun(self, app_id: str) -> dict[str, RunRecord]:
         """Return the run of a job, or those of its tasks, once one has begun or all is over."""
         entry = self._index.get(app_id)
         return logs.begun(entry.run_id, partial(self.is_over, app_id)) if entry else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchloom import settings
 from torchloom.errors import UserError, shorten
-from torchloom.launch.parcel import VARIABLES
+from torchloom.launch.records.parcel import VARIABLES
 
 ENTRY = "torchloom.cli.batch"
 # A login makes this folder and removes it: a job, and what is sent into it, must agree on another.

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from torchloom.launch.record import RankRecord, Record
+from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.schedulers.batch.index import Entry
 from torchloom.schedulers.batch.query import EngineJob
 from torchloom.specs.api import NONE, AppState, ReplicaStatus, RoleStatus, is_terminal
@@ -14,7 +14,7 @@ FORGOTTEN = "forgotten"  # the engine does not know it any more, and nothing was
 
 
 def state_of(
-    job: EngineJob | None, record: Record | None, end: Mapping[str, str]
+    job: EngineJob | None, record: RunRecord | None, end: Mapping[str, str]
 ) -> tuple[AppState, str]:
     """Return a job's state and why: the engine's word, and the run's where that says more."""
     if job is None:
@@ -32,7 +32,7 @@ def state_of(
 
 
 def role_statuses(
-    entry: Entry | None, job: EngineJob | None, record: Record | None, state: AppState
+    entry: Entry | None, job: EngineJob | None, record: RunRecord | None, state: AppState
 ) -> list[RoleStatus]:
     """Return every replica with its host; without a run, as the engine has dealt them."""
     if entry is None:
@@ -54,7 +54,7 @@ def role_statuses(
     return roles
 
 
-def error_of(state: AppState, record: Record | None) -> str:
+def error_of(state: AppState, record: RunRecord | None) -> str:
     return record.error if record is not None and state is AppState.FAILED else NONE
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torchloom import settings
 from torchloom.client import calls, places
 from torchloom.errors import Failure, LoomError
-from torchloom.launch.spawn import reset_signals
+from torchloom.launch.keeper.spawn import reset_signals
 from torchloom.weaver.plane import lock
 from torchloom.weaver.plane.control import complaint
 from torchloom.weaver.plane.credentials import credentials

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchloom.errors import LoomError
-from torchloom.launch import sockets
-from torchloom.launch.frames import Connection, Message
+from torchloom.launch.host import sockets
+from torchloom.launch.wire import Connection, WireMessage
 from torchloom.unix import same_user
 
-Answer = Callable[[Message], None]
-Serve = Callable[[Message, Answer], None]
+Answer = Callable[[WireMessage], None]
+Serve = Callable[[WireMessage, Answer], None]
 
 
 class Control:
@@ -53,7 +53,7 @@ class Control:
                 channel.close()
 
     def _answered(self, channel: socket.socket) -> Connection:
-        def hear(message: Message, fds: list[int]) -> None:
+        def hear(message: WireMessage, fds: list[int]) -> None:
             for fd in fds:
                 os.close(fd)
             try:

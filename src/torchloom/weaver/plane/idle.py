@@ -39,7 +39,7 @@ def limit(env: Mapping[str, str]) -> float:
 
 def busy(ask: Callable[..., object]) -> bool:
     """Tell whether a job lives here: by the runs' own records, and by what the weaver says."""
-    from torchloom.launch.catalog import records
+    from torchloom.launch.records.catalog import records
 
     if any(not record.is_over() for record in records()):
         return True

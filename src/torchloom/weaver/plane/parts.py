@@ -28,7 +28,7 @@ _ACCOUNT_LOG = "plane/logs/agent.log"  # in the state folder of an account
 NAMES = (NATS, WEAVER, AGENT, SERVER)
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
-    AGENT: (sys.executable, "-P", "-m", "torchloom.launch.relay"),
+    AGENT: (sys.executable, "-P", "-m", "torchloom.launch.node_agent"),
     SERVER: (sys.executable, "-P", "-m", "torchloom.server"),
 }
 

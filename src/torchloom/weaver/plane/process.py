@@ -19,7 +19,7 @@ from torchloom.bus import subjects
 from torchloom.client import calls, places, served
 from torchloom.client import plane as client
 from torchloom.errors import Failure, LoomError, UserError, shorten
-from torchloom.launch.frames import BadFrame, Connection, Message
+from torchloom.launch.wire import BadFrame, Connection, WireMessage
 from torchloom.weaver.plane import broker, discovery, idle, parts
 from torchloom.weaver.plane.control import Answer, Control, complaint
 from torchloom.weaver.plane.credentials import WEAVER, Credentials, write_secret
@@ -223,7 +223,7 @@ class Plane:
         busy = self._pinned or idle.busy(client.ask)
         self._leaving = self._leaving or self._idleness.over(now, busy)
 
-    def _serve(self, message: Message, answer: Answer) -> None:
+    def _serve(self, message: WireMessage, answer: Answer) -> None:
         asked = message.get("ask")
         if asked == "status":
             answer({"ok": self.status()})
@@ -262,7 +262,7 @@ class Plane:
         """Vouch for the agent of an account over a line that no other process has."""
         agent = parts.account_agent(name)
 
-        def hear(message: Message, fds: list[int]) -> None:
+        def hear(message: WireMessage, fds: list[int]) -> None:
             for fd in fds:
                 os.close(fd)
             if connection.unsent > _MOST_UNSENT:
@@ -297,7 +297,7 @@ class Plane:
         self._served = self._served or self._pinned or wishes.served
         self._want(wishes)
 
-    def _answer_all(self, message: Message) -> None:
+    def _answer_all(self, message: WireMessage) -> None:
         waiting, self._waiting = self._waiting, []
         for answer in waiting:
             answer(message)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchloom.launch.spawn import Order, spawn
+from torchloom.launch.keeper.spawn import SpawnOrder, spawn
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds before a process is started again
 _LIVED = 10.0  # seconds after which an end is bad luck, not a fault that will come again
@@ -147,7 +147,7 @@ def _execute(part: Part) -> int:
         part.line(ours)
         fds.append(theirs.detach())
     try:
-        return spawn(Order(part.argv, part.env, os.sep, tuple(fds)))
+        return spawn(SpawnOrder(part.argv, part.env, os.sep, tuple(fds)))
     finally:
         for fd in {*fds}:
             os.close(fd)

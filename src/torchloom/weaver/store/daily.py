@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from torchloom.doctor.findings import CheckFinding, note, ok, problem
+from torchloom.doctor.folders import amount
 from torchloom.errors import LoomError, UserError, shorten
-from torchloom.launch.checks.finding import Finding, note, ok, problem
-from torchloom.launch.checks.sizes import amount
 from torchloom.runner import config
 from torchloom.weaver.store.backup import NothingToBackUp, Pace, back_up
 from torchloom.weaver.store.place import Place
@@ -92,7 +92,7 @@ def copies(folder: Path) -> list[tuple[float, Path]]:
     return sorted(found, reverse=True)
 
 
-def findings(home: Path, place: Place, now: float | None = None) -> list[Finding]:
+def findings(home: Path, place: Place, now: float | None = None) -> list[CheckFinding]:
     """Return how `loom doctor` shows it."""
     if place.folder is None or not (place.folder / "state.db").exists():
         return []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from torchloom.launch.checks.finding import Finding, ok, problem
+from torchloom.doctor.findings import CheckFinding, ok, problem
 from torchloom.weaver.store.backup import PARTS, REMEDY, DatabaseDamaged
 from torchloom.weaver.store.engine import Part
 from torchloom.weaver.store.place import Place
@@ -117,7 +117,7 @@ def checked(path: Path, is_over: Callable[[], bool], rest: float = 0.0) -> str:
     return "" if found == "ok" else str(found).strip().splitlines()[-1]
 
 
-def findings(place: Place, reported: Iterable[str]) -> list[Finding]:
+def findings(place: Place, reported: Iterable[str]) -> list[CheckFinding]:
     """Return how `loom doctor` shows it: what a running plane reports, and a check of the files."""
     if place.folder is None:
         return [problem("databases", text, "see the weaver's log") for text in reported]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from torchloom.doctor.folders import Mount, existing, mount_of, parse_mounts
 from torchloom.errors import Failure, UserError
-from torchloom.launch.checks.filesystems import Mount, existing, mount_of, parse_mounts
 from torchloom.unix import make_private
 
 VARIABLE = "LOOM_DATABASE"

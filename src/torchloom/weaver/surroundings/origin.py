@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchloom.launch.folder import RunFolder
-from torchloom.launch.identity import ProcessId
-from torchloom.launch.record import Record
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.record import RunRecord
 
 SPEC_VARIABLE = "LOOM_JOB_SPEC"
 SHOWN = frozenset(
@@ -119,13 +119,13 @@ def spec_shown(spec: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return shown
 
 
-def _record(folder: RunFolder) -> Record | None:
+def _record(folder: RunFolder) -> RunRecord | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         return folder.record()
     return None
 
 
-def _here(processes: Iterable[ProcessId]) -> tuple[int, ...]:
+def _here(processes: Iterable[ProcessIdentity]) -> tuple[int, ...]:
     return tuple(one.pid for one in processes if one.is_here() and one.is_alive())
 
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from torchloom.launch.assembly.fallback import ADVICE, BackendFailed, after_backend_failure
 from torchloom.worker.dist.device import missing_backend
+from torchloom.worker.dist.fallback import ADVICE, BackendFailed, after_backend_failure
 from torchloom.worker.dist.place import Place
 from torchloom.worker.dist.store import Store, apart, exchange, start
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchloom.launch.identity import ProcessId
+from torchloom.launch.host.identity import ProcessIdentity
 
 # A launch has one value in these; they are not all set by any launcher.
 NUMBERS = (
@@ -29,15 +29,15 @@ def launch_key(env: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
 
 
-def launcher_of(pid: int, proc: Path = Path("/proc")) -> ProcessId | None:
+def launcher_of(pid: int, proc: Path = Path("/proc")) -> ProcessIdentity | None:
     """Return the nearest launcher above a process, past shells and wrappers; else its parent."""
     parent = _parent(pid, proc) or os.getppid()
     above: int | None = parent
     while above is not None and above > 1:
         if _name(above, proc).startswith(LAUNCHERS):
-            return ProcessId.of(above)
+            return ProcessIdentity.of(above)
         above = _parent(above, proc)
-    return ProcessId.of(parent)
+    return ProcessIdentity.of(parent)
 
 
 def _name(pid: int, proc: Path) -> str:

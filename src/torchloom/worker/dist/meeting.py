@@ -12,12 +12,12 @@ from pathlib import Path
 from torch.distributed import DistError
 
 from torchloom.errors import Failure, UserError, shorten
-from torchloom.launch.assembly.topology import Topology, head_address, shared_port
+from torchloom.launch.assembly.topology import HostTopology, head_address, shared_port
 from torchloom.launch.environments import World
 from torchloom.launch.environments.world import number
-from torchloom.launch.hostfile import index_of
-from torchloom.launch.identity import ProcessId, host_name
-from torchloom.launch.sites import find_site, read_sites
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.hosts.host_lists import index_of
+from torchloom.launch.hosts.sites import find_site, read_sites
 from torchloom.settings import LOOPBACK, runtime_dir
 from torchloom.unix import make_private
 from torchloom.worker.dist.kinship import launch_key
@@ -84,7 +84,7 @@ def _head(world: World, env: Mapping[str, str], place: Place, own_host: str) -> 
             f"rank 0 is on {own_host}, not on the first host, {world.hosts[0]}: "
             f"set MASTER_ADDR={own_host} for all ranks"
         )
-    topology = Topology(world.hosts, (1,) * len(world.hosts))
+    topology = HostTopology(world.hosts, (1,) * len(world.hosts))
     return head_address(world, topology, find_site(read_sites(()), own_host, env).address)
 
 
@@ -128,7 +128,7 @@ def _open_on_free_port(place: Place, timeout: timedelta) -> Store:
 def _write_note(note: Path, port: int) -> None:
     _check_private(note.parent)
     partial = note.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({"port": port, "by": asdict(ProcessId.mine())}))
+    partial.write_text(json.dumps({"port": port, "by": asdict(ProcessIdentity.mine())}))
     partial.replace(note)
 
 
@@ -148,7 +148,7 @@ def _read_note(note: Path, timeout: timedelta) -> int:
     while time.monotonic() < deadline:
         try:
             told = json.loads(note.read_text())
-            if ProcessId.from_dict(told["by"]).is_alive():
+            if ProcessIdentity.from_dict(told["by"]).is_alive():
                 port: int = told["port"]
                 return port
         except FileNotFoundError:

@@ -8,8 +8,8 @@ from pathlib import Path
 from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.environments.world import number
-from torchloom.launch.hostfile import read_hosts
-from torchloom.launch.identity import host_name
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.hosts.host_lists import read_hosts
 from torchloom.settings import LOOPBACK_NAMES
 
 

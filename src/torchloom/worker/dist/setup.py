@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from torchloom.errors import UserError, shorten
 from torchloom.launch.environments import find_world
-from torchloom.launch.identity import boot_id, host_name
+from torchloom.launch.host.identity import boot_id, host_name
 from torchloom.worker.dist import mesh
 from torchloom.worker.dist.device import get_torch_backend, get_torch_device, use_device
 from torchloom.worker.dist.group import start_group, stop_group

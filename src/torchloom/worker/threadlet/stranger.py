@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.launch import shared_memory
 from torchloom.launch.environments import World, find_world
-from torchloom.launch.identity import host_name
-from torchloom.launch.sockets import UPLINK, socket_path
+from torchloom.launch.host import shared_memory
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.host.sockets import UPLINK, socket_path
 from torchloom.unix import is_private, make_private
 from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
 

@@ -8,7 +8,7 @@ from pathlib import Path
 _PARTS = {
     "torchloom.weaver": "weaver",
     "torchloom.server": "server",
-    "torchloom.launch.relay": "agent",
+    "torchloom.launch.node_agent": "agent",
 }
 _PAGE = 4096  # bytes
 

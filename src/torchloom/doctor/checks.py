@@ -1,0 +1,43 @@
+"""Is this host fit to run ranks? One short module a topic; an ordered tuple of checks."""
+
+from collections.abc import Callable, Sequence
+
+from torchloom.doctor import cluster, folders, host, leftovers, software
+from torchloom.doctor.findings import Check, CheckFinding, CheckState, HostPlace
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("python", software.python),
+    ("torch", software.torch),
+    ("devices", host.accelerators),
+    ("mpi", software.mpi),
+    ("scheduler", cluster.scheduler),
+    ("hosts", cluster.hostfile),
+    ("ports", cluster.ports),
+    ("dns", cluster.names),
+    ("state", folders.home),
+    ("runtime", folders.runtime),
+    ("logs", folders.logs),
+    ("shm", folders.shared_memory),
+    ("disk", folders.disk),
+    ("sizes", folders.sizes),
+    ("limits", host.limits),
+    ("clock", host.clock),
+    ("leftovers", leftovers.left),
+)
+SLOW: tuple[tuple[str, Check], ...] = (("backends", software.backends),)  # imports torch: seconds
+
+
+__all__ = ["CHECKS", "Check", "CheckFinding", "HostPlace", "SLOW", "CheckState", "look"]
+
+
+def look(
+    place: HostPlace,
+    checks: Sequence[tuple[str, Check]] = CHECKS + SLOW,
+    tell: Callable[[str], None] = lambda name: None,
+) -> list[CheckFinding]:
+    """Take one look after the other; `tell` hears of each before it is taken."""
+    found: list[CheckFinding] = []
+    for name, check in checks:
+        tell(name)
+        found += check(place)
+    return found

@@ -1,0 +1,381 @@
+"""The agent of a job on one node: starts ranks through the keeper, keeps their logs, tells exits.
+
+It decides nothing: the launch process says what to start and stop. It may die and come back: the
+keeper has its ranks, their exits and the ends of their outputs.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torchloom import settings
+from torchloom.launch import wire
+from torchloom.launch.agent.rank import Pump
+from torchloom.launch.agent.rank_environment import rank_environment
+from torchloom.launch.agent.rank_starter import RankStarter
+from torchloom.launch.agent.ranks import AgentRanks
+from torchloom.launch.agent.stores import Stores
+from torchloom.launch.agent.terminal import TerminalRelay
+from torchloom.launch.agent.uplink import PlaneUplink
+from torchloom.launch.host import descendants
+from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.keeper.client import KeeperLink
+from torchloom.launch.logs.display import Display
+from torchloom.launch.logs.sinks import MOST_UNSENT, RankLogs
+from torchloom.launch.protocol import ReplicaOrder
+from torchloom.launch.variables import TOKEN_VARIABLE
+from torchloom.launch.wire import Connection, WireMessage
+from torchloom.rules.replica import ReplicaKey
+from torchloom.specs.dataclass import dataclass
+
+LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
+_LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
+_DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
+
+
+class OrderQueue:
+    """The orders of a launch process that were not carried out yet.
+
+    A node may have its own `argv` and `cwd`: they are said instead of the launch process' words.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        argv: Sequence[str],
+        cwd: str,
+        keeper: KeeperLink,
+        act: Callable[[WireMessage], None],
+    ) -> None:
+        self._node = node
+        self._argv = tuple(argv)
+        self._cwd = cwd
+        self._inherited = settings.environment()
+        self._keeper = keeper
+        self._act = act
+        self._todo: deque[WireMessage] = deque()
+        self.orphan_limit = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Tell whether there are some."""
+        return bool(self._todo)
+
+    def add(self, message: WireMessage) -> None:
+        self._todo.append(message)
+        self.work()
+
+    def work(self) -> None:
+        """Do what can be done."""
+        while self._todo:
+            message = self._todo[0]
+            if "order" in message and not self._has_keeper(message["order"]):
+                return
+            self._todo.popleft()
+            self._act(message)
+
+    def take_back(self, key: ReplicaKey) -> list[WireMessage]:
+        """Forget starts that still wait for their keeper; return the ends of their ranks."""
+        taken: list[WireMessage] = []
+        for message in [each for each in self._todo if each["do"] == "start"]:
+            order = self.order(message["order"])
+            if order.key == key:
+                self._todo.remove(message)
+                taken.append({"say": "exited", "ranks": _never_begun(order)})
+        return taken
+
+    def clear(self) -> None:
+        self._todo.clear()
+
+    def order(self, data: Mapping[str, Any]) -> ReplicaOrder:
+        """Return an order in the words of this host, where it has its own."""
+        order = ReplicaOrder.from_dict(data)
+        if not self._argv:
+            return order
+        return replace(order, argv=self._argv, cwd=self._cwd, env={})
+
+    def environment(
+        self, order: ReplicaOrder, variables: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Return what processes of a replica have in common, and what one of them has beside."""
+        return rank_environment(self._inherited, order, variables or {}, self._node, Path(), {})
+
+    def _has_keeper(self, data: Mapping[str, Any]) -> bool:
+        order = self.order(data)
+        env = self.environment(order, order.ranks[0].variables)
+        return self._keeper.prepare(order, env, self.orphan_limit)
+
+
+def _never_begun(order: ReplicaOrder) -> list[dict[str, Any]]:
+    """Return the ends of ranks that ended before they began."""
+    facts = {"role": order.role, "index": order.index, "attempt": order.attempt}
+    facts |= {"life": order.life, "code": -int(signal.SIGTERM)}
+    return [{**facts, "local_rank": rank.local_rank} for rank in order.ranks]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where an agent stands: whose it is, whom it answers to, what its only rank may read."""
+
+    share: NodeShare
+    launcher: wire.LaunchAddress
+    stdin: int | None = None
+    terminal: socket.socket | None = None
+    leash: int | None = None  # the agent goes when whoever holds the other end does
+    seat: str = ""  # what all lives of one node's agent have in common
+    place: int | None = None  # the node's number, where it knows it
+    argv: tuple[str, ...] = ()  # instead of the launch process' own words, with its folder
+    cwd: str = ""
+    show: Display | None = None  # what of the ranks' outputs is printed here; none: nothing
+
+
+class JobAgent:
+    """One life of a node's agent."""
+
+    def __init__(self, post: Post) -> None:
+        self.code = 0  # how the job ended
+        self._post = post
+        self._token = settings.environment().get(TOKEN_VARIABLE, "")
+        self._challenge = wire.nonce()
+        self._last_output = time.monotonic()
+        self._quiet_limit = 0.0
+        self._leaving = False
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalPipe()
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        if post.leash is not None:
+            self._selector.register(post.leash, selectors.EVENT_READ, self._on_leash)
+        self._launcher = Connection(
+            post.launcher.connect(), self._selector, self._on_launcher, self._on_launcher_gone
+        )
+        self._furnish(post)
+
+    def _furnish(self, post: Post) -> None:
+        """Have all that it takes to start ranks."""
+        share, tell = post.share, self._launcher.send
+        self._pump = Pump(
+            self._selector, self._on_output, lambda: self._launcher.unsent > MOST_UNSENT
+        )
+        self._keeper = KeeperLink(share, self._selector, self._on_keeper, self._on_no_keeper)
+        self._stores = Stores(share, self._keeper)
+        self._logs = RankLogs(share, post.show, tell)
+        self._uplink = PlaneUplink(share, post.launcher)
+        self._ranks = AgentRanks(share.app_id, self._keeper, self._pump)
+        self._births = RankStarter(
+            share, post.stdin, self._ranks, self._logs, self._stores, self._uplink, tell
+        )
+        self._errands = OrderQueue(share.node, post.argv, post.cwd, self._keeper, self._act)
+
+    def run(self) -> None:
+        """Serve until the launch process ends the job, or is gone."""
+        if not self._keeper.find():
+            self._introduce()
+        while not self._leaving:
+            self._turn()
+        self._stores.close()
+        self._launcher.finish()
+
+    def _introduce(self) -> None:
+        """Tell the launch process who is here, and which ranks an agent before has left."""
+        hello: dict[str, Any] = {"say": "hello", "host": host_name(), "challenge": self._challenge}
+        hello["process"] = asdict(ProcessIdentity.mine())
+        hello |= {"seat": self._post.seat, "place": self._post.place}
+        hello["ranks"] = self._ranks.all_shown()
+        self._launcher.send(hello)
+
+    def _turn(self, longest: float | None = None) -> None:
+        for key, ready in self._selector.select(self._patience(longest)):
+            key.data(ready)
+        self._errands.work()
+        self._pump.resume()
+        self._look_after_uplink()
+        self._ranks.kill_due()
+        now = time.monotonic()
+        if self._quiet_limit and now >= self._last_output + self._quiet_limit:
+            self._launcher.send({"say": "quiet", "seconds": now - self._last_output})
+            self._last_output = now
+
+    def _patience(self, longest: float | None) -> float | None:
+        waits = [*self._ranks.waits(), *self._uplink.waits()]
+        if longest is not None:
+            waits.append(longest)
+        if self._errands.pending:
+            waits.append(_LOOK)
+        if self._quiet_limit:
+            waits.append(max(0.0, self._last_output + self._quiet_limit - time.monotonic()))
+        return min(waits, default=None)
+
+    def _on_signals(self, _ready: int) -> None:
+        """The keeper may be a child of this process: its end shows in its connection."""
+        if self._signals.read():
+            self._look_after_uplink(descendants.reap())
+
+    def _on_output(self) -> None:
+        self._last_output = time.monotonic()
+
+    # What the launch process says.
+
+    def _on_launcher(self, message: WireMessage, _fds: list[int]) -> None:
+        match message["do"]:
+            case "prove":
+                answer = wire.proof(self._token, "agent", message["challenge"])
+                self._launcher.send({"say": "proof", "proof": answer})
+            case "job":
+                self._take_job(message)
+            case "end":
+                self.code = message["code"]
+                self._end(message["grace"])
+            case _:
+                if message["do"] == "stop":
+                    for ended in self._errands.take_back(ReplicaKey(*message["key"])):
+                        self._launcher.send(ended)
+                self._errands.add(message)
+
+    def _act(self, message: WireMessage) -> None:
+        match message["do"]:
+            case "start":
+                self._on_output()  # of those that begin none is expected yet
+                self._births.start(self._errands.order(message["order"]))
+            case "store":
+                self._host_store(self._errands.order(message["order"]), message["address"])
+            case "fork":
+                if self._births.fork(self._errands.order(message["order"])):
+                    self._on_output()
+            case "meet":
+                self._meet(self._errands.order(message["order"]), message["address"])
+            case "end_life":
+                self._ranks.end_life(ReplicaKey(*message["key"]), *message["life"])
+            case "stop":
+                key = ReplicaKey(*message["key"])
+                self._ranks.stop(key, message["signum"], message["grace"])
+            case "signal":
+                self._ranks.signal_all(message["signum"])
+
+    def _take_job(self, message: WireMessage) -> None:
+        if self._token and not wire.is_proof(
+            message.get("proof"), self._token, "launcher", self._challenge
+        ):
+            self._on_launcher_gone()  # whoever that is, it is not ours
+            return
+        self._quiet_limit = message["quiet_limit"]
+        self._errands.orphan_limit = message["orphan_limit"]
+        self._logs.settle(message["log_dir"], message["marker"])
+        self._uplink.settle(message["uplink"])
+        if self._ranks.alive:  # an agent before has started them
+            self._uplink.start()
+        if self._post.terminal is not None and self._pump.relay is None:
+            self._lend_terminal(self._post.terminal)
+
+    def _lend_terminal(self, channel: socket.socket) -> None:
+        self._pump.relay = TerminalRelay(channel, self._selector)
+        for rank in self._ranks.alive:
+            for fd in rank.outputs:
+                self._pump.relay.attach(fd)
+
+    def _on_leash(self, _ready: int) -> None:
+        """Whoever started this agent is gone: so are its ranks, and the others are told."""
+        if self._post.leash is None:
+            return
+        signums = os.read(self._post.leash, 1024)
+        for signum in signums:  # for the ranks here
+            self._ranks.signal_all(signum)
+        if not signums:
+            self._selector.unregister(self._post.leash)
+            self._launcher.send({"say": "leaving"})
+            self._on_launcher_gone()
+
+    def _on_launcher_gone(self) -> None:
+        """Nobody decides any more: end the ranks, politely but soon."""
+        if not self._leaving:
+            self._leaving = True
+            self.code = 1
+            for key in {rank.key for rank in self._ranks.alive}:
+                self._ranks.stop(key, signal.SIGTERM, LAST_GRACE)
+            self._end(LAST_GRACE)
+
+    # Where ranks meet, and whom they speak to.
+
+    def _host_store(self, order: ReplicaOrder, address: str) -> None:
+        port = self._stores.host(order, self._errands.environment(order), address)
+        answer = {"say": "store", "role": order.role, "attempt": order.attempt}
+        self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
+
+    def _meet(self, order: ReplicaOrder, address: str) -> None:
+        """Have a store for a later generation of an attempt that is under way."""
+        answer = {"say": "met", "attempt": order.attempt, "generation": order.generation}
+        if order.file_store:
+            store = self._stores.file_of(order.role, order.generation)
+            self._launcher.send({**answer, "store": store})
+            return
+        port = self._stores.host(order, self._errands.environment(order), address)
+        store = f"tcp://{address}:{port.number}" if port.hosted else ""
+        self._launcher.send({**answer, "store": store})
+
+    def _look_after_uplink(self, ended: Sequence[tuple[int, int]] = ()) -> None:
+        if why := self._uplink.look(ended):
+            self._launcher.send({"say": "unwatched", "why": why})
+
+    # What the keeper says.
+
+    def _on_keeper(self, message: WireMessage, fds: list[int]) -> None:
+        match message["say"]:
+            case "hello":
+                if self._keeper.was_found:
+                    self._ranks.take_over(message["children"], fds, self._logs)
+                    self._introduce()
+            case "started":
+                self._births.started(message)
+            case "failed":
+                self._births.failed(message)
+            case "exited":
+                self._exited(message["children"])
+
+    def _exited(self, children: Sequence[Mapping[str, int]]) -> None:
+        for child in children:
+            self._stores.exited(child["id"])
+        if ended := self._ranks.exited(children):
+            self._launcher.send({"say": "exited", "ranks": ended})
+
+    def _on_no_keeper(self) -> None:
+        """The keeper is gone, and the kernel has ended its ranks."""
+        ended = self._ranks.killed()
+        if ended and not self._leaving:
+            self._launcher.send({"say": "exited", "ranks": list(map(self._ranks.shown, ended))})
+
+    # The end.
+
+    def _end(self, grace: float) -> None:
+        """End whatever the job left running here, politely first, and read its last words."""
+        self._leaving = True
+        self._errands.clear()
+        deadline = time.monotonic() + grace
+        self._keeper.sweep(signal.SIGTERM)
+        while self._keeper.has_more and time.monotonic() < deadline:
+            self._turn(_LOOK)
+            self._keeper.look_again()
+        self._keeper.end()
+        while not self._keeper.is_gone:
+            self._turn(_LOOK)
+        self._pump.finish(_DRAIN)
+        self._logs.say_hidden()
+        self._end_uplink()
+        self._launcher.send({"say": "cleared", "lost": self._ranks.lost_bytes})
+        if self._pump.relay is not None:
+            self._pump.relay.close()
+
+    def _end_uplink(self) -> None:
+        """Have what it holds brought away, unless nobody is left who could take it."""
+        limit = self._uplink.leave(at_once=not self._launcher.is_open)
+        deadline = time.monotonic() + limit
+        while self._uplink.has_relay and time.monotonic() < deadline:
+            self._turn(_LOOK)
+        self._uplink.leave(at_once=True)

@@ -1,0 +1,119 @@
+"""Where the ranks of a generation meet: a file on one host, a store process over hosts.
+
+Every one has its own, so nothing of a dead one is found by the next.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from torchloom import settings
+from torchloom.launch import wire
+from torchloom.launch.host import shared_memory, sockets
+from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.keeper.client import KeeperLink
+from torchloom.launch.keeper.python_command import PythonCommand
+from torchloom.launch.protocol import ReplicaOrder
+from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
+from torchloom.specs.dataclass import dataclass
+
+_SERVE = ("-m", "torchloom.worker.store", "3")
+
+
+@dataclass(frozen=True, slots=True)
+class StorePort:
+    """Where a group meets over hosts; `hosted` by a process of ours, else rank 0 must serve."""
+
+    number: int
+    hosted: bool
+
+
+class Stores:
+    """The stores of one job on this node."""
+
+    def __init__(self, share: NodeShare, keeper: KeeperLink) -> None:
+        self._share = share
+        self._keeper = keeper
+        self._ports: dict[tuple[str, int], int] = {}
+        self._processes: dict[int, tuple[str, int]] = {}
+        self._hosted: dict[tuple[str, int], StorePort] = {}  # by role and generation
+
+    def settle(self, order: ReplicaOrder, variables: MutableMapping[str, str]) -> str:
+        """Return the address of an attempt's store, and fill in the port where one host's meet."""
+        if not order.grouped:
+            return ""
+        if not order.file_store:
+            hosted = variables["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+            at = f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
+            return f"tcp://{at}" if hosted else ""
+        place = (order.role, order.attempt)
+        if place not in self._ports:
+            self._ports[place] = sockets.free_port()
+        variables["MASTER_PORT"] = str(self._ports[place])
+        folder = shared_memory.make(self._share.app_id)
+        # no room for a file: rank 0 serves at the port
+        return f"file://{folder}/{order.role}-{order.attempt}" if folder else ""
+
+    def file_of(self, role: str, generation: int) -> str:
+        """Return where a later generation of an attempt meets on this host; nothing: nowhere."""
+        folder = shared_memory.make(self._share.app_id)
+        return f"file://{folder}/{role}-g{generation}" if folder else ""
+
+    def host(self, order: ReplicaOrder, env: Mapping[str, str], address: str) -> StorePort:
+        """Start a generation's store at an address of this host, once; `env` is its ranks'."""
+        if found := self._hosted.get((order.role, order.generation)):
+            return found
+        self._end_older(order.role, order.generation)
+        listener = wire.listen_on(address)
+        port = listener.getsockname()[1]
+        if importlib.util.find_spec("torch") is None:
+            listener.close()
+            return StorePort(port, hosted=False)
+        argv, own = self._command(order, env)
+        read_end, write_end = os.pipe()  # the keeper holds the other end: it closes with it
+        given = [read_end, os.open(os.devnull, os.O_WRONLY), os.dup(2), listener.detach()]
+        number = self._keeper.start(argv, own, os.sep, given, [write_end])
+        os.close(write_end)
+        name = self._processes[number] = (order.role, order.generation)
+        self._hosted[name] = StorePort(port, hosted=True)
+        return self._hosted[name]
+
+    def _command(
+        self, order: ReplicaOrder, env: Mapping[str, str]
+    ) -> tuple[Sequence[str], dict[str, str]]:
+        """Return what serves: by a warm keeper started as its ranks are, else our own Python."""
+        own = {JOB_VARIABLE: self._share.app_id, NODE_VARIABLE: self._share.node}
+        command = PythonCommand.parse(order.argv) if self._keeper.is_warm else None
+        if command is not None:
+            return (command.interpreter, *command.flags, *_SERVE), dict(env) | own
+        inherited = dict(settings.environment()) | own
+        inherited.pop(AGENT_VARIABLE, None)
+        return (sys.executable, "-P", *_SERVE), inherited
+
+    def exited(self, number: int) -> None:
+        """Forget a store that ended."""
+        if name := self._processes.pop(number, None):
+            self._hosted.pop(name, None)
+            self._keeper.bury(number)
+
+    def close(self) -> None:
+        """Leave no file behind; processes end with the keeper."""
+        shared_memory.remove(self._share.app_id)
+
+    def _end_older(self, role: str, generation: int) -> None:
+        for number, (other, before) in list(self._processes.items()):
+            if other == role and before < generation:
+                self._keeper.signal(number, signal.SIGKILL)
+
+
+def clear(share: NodeShare) -> None:
+    """Remove what a job left on a node in memory and among the sockets, whoever could not."""
+    shared_memory.remove(share.app_id)
+    private = settings.runtime_dir() / share.app_id
+    shutil.rmtree(private / share.node, ignore_errors=True)
+    with contextlib.suppress(OSError):  # there is none, or another node's is in it
+        private.rmdir()

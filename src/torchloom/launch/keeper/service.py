@@ -1,0 +1,245 @@
+"""The parent of a job's ranks on one host: forks, reaps, remembers exits, and does nothing else.
+
+It has one thread and no network. Agents come and go: a new one is told who lives, how the others
+ended, and gets the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
+ranks; without the keeper the kernel does.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchloom.launch.host import descendants, sockets
+from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.host.loop import SignalPipe
+from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, become_subreaper, spawn
+from torchloom.launch.records.request import ORPHAN_LIMIT
+from torchloom.launch.wire import BadFrame, Connection, WireMessage, check
+from torchloom.unix import same_user
+
+_SIGNALS = {0, *signal.valid_signals()}
+_SHAPES: dict[str, dict[str, type]] = {
+    "start": {"id": int, "given": int, "argv": list, "env": dict, "cwd": str},
+    "signal": {"id": int, "signum": int},
+    "bury": {"id": int},
+    "sweep": {"signum": int},
+}
+
+
+@dataclass(slots=True)
+class KeptProcess:
+    """One started process: what the agent wants remembered of it, and how it ended."""
+
+    number: int
+    note: Any
+    process: ProcessIdentity | None
+    pid: int
+    kept: list[int] = field(default_factory=list)
+    code: int | None = None
+    cold: str = ""  # why it was executed though the keeper could fork it
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "id": self.number,
+            "note": self.note,
+            "pid": self.pid,
+            "started": self.process.started if self.process else "",
+            "code": self.code,
+            "kept": len(self.kept),
+            "cold": self.cold,
+        }
+
+
+class Keeper:
+    """The processes of one job on this host. `agent` is the first agent's connection; later ones
+    call at `address`. With `run`, orders may be warm; `judge` says of each whether it can be."""
+
+    def __init__(
+        self,
+        share: NodeShare,
+        agent: socket.socket,
+        address: Path,
+        run: Run | None = None,
+        orphan_limit: float = ORPHAN_LIMIT,
+        judge: Judge | None = None,
+    ) -> None:
+        become_subreaper()
+        self._share = share
+        self._address = address
+        self._listener = sockets.listen(address)
+        self._run = run
+        self._judge = judge
+        self._orphan_limit = orphan_limit
+        self._orphaned_at: float | None = None
+        self._children: dict[int, KeptProcess] = {}
+        self._ended = False
+        self._selector = selectors.DefaultSelector()
+        self._signals = SignalPipe()
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._on_signals)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._on_caller)
+        self._agent = self._connected(agent)
+
+    def serve(self) -> None:
+        """Keep the ranks until told to end, or left alone for too long."""
+        self._agent.send(self._hello())
+        while not self._ended:
+            for key, ready in self._selector.select(self._patience()):
+                key.data(ready)
+            if self._patience() == 0.0:
+                self._end()
+                self._clear_up()
+        self._address.unlink(missing_ok=True)
+        self._agent.finish()
+
+    def _clear_up(self) -> None:
+        """Remove what those who are all gone could not."""
+        from torchloom.launch.agent import stores
+
+        stores.clear(self._share)
+        sockets.launch_address(self._share.app_id).unlink(missing_ok=True)
+
+    def _patience(self) -> float | None:
+        if self._orphaned_at is None:
+            return None
+        return max(0.0, self._orphaned_at + self._orphan_limit - time.monotonic())
+
+    # Agents.
+
+    def _on_caller(self, _ready: int) -> None:
+        """Take a new agent; the one before is gone, or about to learn that it is not needed."""
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:
+            return
+        if not same_user(channel):
+            channel.close()
+            return
+        self._agent.close()
+        self._orphaned_at = None
+        self._agent = self._connected(channel)
+        kept = [fd for child in self._children.values() for fd in child.kept]
+        self._agent.send(self._hello(), kept)
+
+    def _connected(self, channel: socket.socket) -> Connection:
+        return Connection(channel, self._selector, self._on_message, self._on_agent_gone)
+
+    def _hello(self) -> WireMessage:
+        children = [child.shown() for child in self._children.values()]
+        warm = self._run is not None
+        return {"say": "hello", "pid": os.getpid(), "children": children, "warm": warm}
+
+    def _on_agent_gone(self) -> None:
+        self._orphaned_at = time.monotonic()
+
+    def _on_message(self, message: WireMessage, fds: list[int]) -> None:
+        check(message, "do", _SHAPES)
+        if message["do"] != "start":
+            _close(fds)
+            fds.clear()
+        if message["do"] in ("signal", "sweep") and message["signum"] not in _SIGNALS:
+            raise BadFrame
+        match message["do"]:
+            case "start":
+                self._start(message, fds)
+            case "signal":
+                self._signal(self._children.get(message["id"]), message["signum"])
+            case "bury":
+                self._bury(message["id"])
+            case "sweep":
+                self._sweep(message["signum"])
+            case "end":
+                self._end()
+
+    # Processes.
+
+    def _start(self, message: WireMessage, fds: list[int]) -> None:
+        number = message["id"]
+        given, kept = fds[: message["given"]], fds[message["given"] :]
+        order = _order(message, given)
+        if order.warm and self._judge is not None:
+            order = replace(order, cold=self._judge(order))
+        try:
+            pid = spawn(order, self._run)
+        except OSError as error:
+            _close(kept)
+            answer = {"say": "failed", "id": number, "errno": error.errno, "what": error.filename}
+        else:
+            child = KeptProcess(
+                number, message.get("note"), ProcessIdentity.of(pid), pid, kept, cold=order.cold
+            )
+            self._children[number] = child
+            answer = {"say": "started", **child.shown()}
+        finally:
+            _close(given)
+        self._agent.send(answer)
+
+    def _signal(self, child: KeptProcess | None, signum: int) -> None:
+        """Signal a rank and its process group; a child not reaped yet keeps its pid."""
+        if child is not None and child.code is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                try:
+                    os.killpg(child.pid, signum)
+                except ProcessLookupError:  # just forked: it has no group of its own yet
+                    os.kill(child.pid, signum)
+
+    def _bury(self, number: int) -> None:
+        """Forget a rank that ended, and end what it left running."""
+        child = self._children.pop(number, None)
+        if child is not None:
+            left = descendants.in_session(os.getpid(), child.pid, self._share.app_id)
+            descendants.send(left, signal.SIGKILL)
+            _close(child.kept)
+
+    def _sweep(self, signum: int) -> None:
+        """Signal all that still runs of the job, and say how much that was."""
+        left = descendants.remaining(self._share, os.getpid())
+        descendants.send(left, signum)
+        self._agent.send({"say": "left", "count": len(left)})
+
+    def _on_signals(self, _ready: int) -> None:
+        if self._signals.read():
+            self._reap()
+
+    def _reap(self) -> None:
+        """Tell of all that ended together in one message: none of them is the consequence of what
+        is done about another."""
+        codes = {pid: os.waitstatus_to_exitcode(status) for pid, status in descendants.reap()}
+        ended = []
+        for child in self._children.values():
+            if child.code is None and child.pid in codes:
+                child.code = codes[child.pid]
+                ended.append({"id": child.number, "code": child.code})
+        if ended:
+            self._agent.send({"say": "exited", "children": ended})
+
+    def _end(self) -> None:
+        descendants.kill_all(self._share, os.getpid(), collect=self._reap)
+        self._reap()
+        self._ended = True
+
+
+def _order(message: WireMessage, given: list[int]) -> SpawnOrder:
+    words = [*message["argv"], message["cwd"], *message["env"], *message["env"].values()]
+    is_text = all(isinstance(word, str) and "\0" not in word for word in words)
+    if not is_text or not message["argv"] or not 0 <= message["given"] <= len(given):
+        raise BadFrame
+    return SpawnOrder(
+        argv=tuple(message["argv"]),
+        env=message["env"],
+        cwd=message["cwd"],
+        fds=tuple(given),
+        terminal=message.get("terminal") is True,
+        warm=message.get("warm") is True,
+    )
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,194 @@
+"""The relay as a whole: ranks, spool and uplink put together, and what is done once a second."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+from torchloom import settings
+from torchloom.bus import subjects
+from torchloom.bus.api import Bus, BusLost
+from torchloom.bus.codec import encode
+from torchloom.bus.messages import (
+    Commit,
+    DeviceEvent,
+    Kill,
+    Message,
+    Remove,
+    Stacks,
+    TakeStacks,
+)
+from torchloom.bus.regrouping import ToLaunch
+from torchloom.bus.spool import LIMIT, Spool
+from torchloom.launch.host.identity import ProcessIdentity
+from torchloom.launch.node_agent import server
+from torchloom.launch.node_agent.checkpoints import CheckpointWorker
+from torchloom.launch.node_agent.gpus import Gpus, HealthWatch
+from torchloom.launch.node_agent.intake import Intake
+from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.node_agent.server import RankServer
+from torchloom.launch.node_agent.stacks import StackTaker
+from torchloom.launch.node_agent.uplink import BEAT, UNANSWERED, AgentIdentity, WeaverUplink
+
+_TURN = 1.0
+_MOMENT = 0.01
+
+
+class NodeAgent:
+    """One node's agent. `run` serves until it is cancelled; ranks go on without it."""
+
+    def __init__(
+        self,
+        me: AgentIdentity,
+        bus: Bus,
+        address: Path,
+        spool: Path,
+        limit: int = LIMIT,
+        unanswered: float = UNANSWERED,
+        gpus: Gpus | None = None,
+        beat: float = BEAT,
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        self._me = me
+        self._bus = bus
+        self._status = address.with_suffix(".json")
+        self._ranks = KnownRanks()
+        self._spool = Spool(spool, me.agent, limit)
+        self._uplink = WeaverUplink(
+            me, bus, self._spool, self._ranks, self.dropped, self._pass_down, unanswered, beat
+        )
+        self._health = HealthWatch(me.head(), gpus, self._say_health) if gpus else None
+        self._stacks = StackTaker(me.agent, self._ranks, self._publish, _is_alive)
+        self._storing = CheckpointWorker(me.agent, self._say_stored, settings.environment())
+        desk = Intake(
+            self._ranks,
+            self._spool,
+            self._uplink,
+            self.dropped,
+            on_stacks=self._stacks.answered,
+        )
+        self._server = RankServer(address, desk, self.dropped)
+
+    async def run(self) -> None:
+        """Serve. If one part fails all stop, and the error surfaces."""
+        await self._server.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._uplink.run(), name="uplink")
+                if self._health is not None:
+                    tasks.create_task(self._health.run(), name="health")
+                while True:
+                    self.turn()
+                    await asyncio.sleep(_TURN)
+        finally:
+            await self._stacks.close()
+            await self._storing.close()
+            await self._server.close()
+            self._spool.close()
+
+    async def bring_away(self, limit: float) -> bool:
+        """Come back when ranks have no more to say and the weaver has all; false: time was up.
+
+        Nobody waits for a weaver that was never there.
+        """
+        deadline = time.monotonic() + limit
+        while self._ranks.are_there or self._spool.pending or self._storing.is_busy:
+            if not self._uplink.epoch or time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_MOMENT)
+        await self._uplink.say_goodbye()
+        return True
+
+    def turn(self) -> None:
+        """Forget who is gone, and leave word of how things are."""
+        self._ranks.bury(_is_alive)
+        for who in self._spool.lives():
+            if not _is_alive(who.pid, who.started):
+                self._spool.bury(who)
+        self._tell()
+
+    def _pass_down(self, message: Message) -> None:
+        """Bring what the weaver says to the rank that it is for."""
+        if isinstance(message, Kill):
+            self._kill(message)
+            return
+        if isinstance(message, TakeStacks):
+            self._stacks.start(message)
+            return
+        if isinstance(message, Commit | Remove):
+            self._storing.take(message)
+            return
+        if isinstance(message, ToLaunch):
+            self._tell_launch(message)
+            return
+        self._ranks.generation_seen(message.head)
+        line = self._ranks.line_to(message.head)
+        if line is None:
+            self.dropped["no_such_rank"] += 1
+        else:
+            line.send(message)
+
+    def _tell_launch(self, message: Message) -> None:
+        """Bring an order to whoever started a job's ranks."""
+        launches = self._ranks.launches(message.head.job)
+        for line in launches:
+            line.send(message)
+        if not launches:
+            self.dropped["no_such_launch"] += 1
+
+    async def _publish(self, said: Stacks) -> None:
+        await self._bus.publish(subjects.stacks(self._me.agent), encode(said))
+
+    async def _say_stored(self, said: Message) -> None:
+        await self._bus.publish(subjects.checkpoints(self._me.agent), encode(said))
+
+    async def _say_health(self, said: DeviceEvent) -> bool:
+        """Tell the weaver of a device; false while none is there."""
+        if not self._uplink.greeted:
+            return False
+        with contextlib.suppress(BusLost):
+            await self._bus.publish(subjects.devices(self._me.agent), encode(said))
+            return True
+        return False
+
+    def _kill(self, kill: Kill) -> None:
+        """End a rank that is here, this life of it and no other; whoever started it hears of it."""
+        launches = self._ranks.launches(kill.head.job)
+        seat = self._ranks.seat_of(kill.head)
+        for line in launches:
+            line.send(kill)
+        if seat is not None and _is_alive(*seat.process):
+            process = ProcessIdentity.of(seat.process[0])
+            if process is not None:
+                process.send(kill.signal)
+        elif not launches:
+            self.dropped["no_such_rank"] += 1
+
+    def _tell(self) -> None:
+        """Write how the agent is, for whoever looks; a full disk costs this word only."""
+        status = {
+            "agent": self._me.agent,
+            "pid": self._me.pid,
+            "connected": self._bus.connected,
+            "greeted": self._uplink.greeted,
+            "epoch": self._uplink.epoch,
+            "ranks": len(self._ranks.registers()),
+            "pending": self._spool.pending,
+            "spool_bytes": self._spool.size,
+            "dropped": dict(self.dropped),
+            "gpus": self._health.facts if self._health else {},
+        }
+        partial = self._status.with_suffix(".partial")
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(status) + "\n")
+            partial.replace(self._status)
+
+
+def _is_alive(pid: int, started: int) -> bool:
+    """Tell whether this very process lives; where that cannot be seen, it may."""
+    if not os.path.isdir("/proc/self"):
+        return ProcessIdentity.of(pid) is not None
+    return started != 0 and server.start_time(pid) == started

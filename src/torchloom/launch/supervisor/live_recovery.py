@@ -1,0 +1,527 @@
+"""Replace ranks one by one while the others of their group live, on a weaver's word.
+
+The rule that restarts hears nothing of it: for it all ranks are up until that is over, and then it
+hears of those that are gone.
+"""
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.host.loop import Timers
+from torchloom.launch.records.record_writer import Place, RunRecordWriter
+from torchloom.launch.records.request import LaunchRequest, RankGroup
+from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of, place_of
+from torchloom.launch.supervisor.nodes import Nodes
+from torchloom.launch.supervisor.reports import RankReports
+from torchloom.launch.supervisor.starts import Starts
+from torchloom.launch.wire import WireMessage
+from torchloom.rules import happening
+from torchloom.rules.happening import Start
+from torchloom.rules.leaving import Fence, admit
+from torchloom.rules.replica import ReplicaKey
+from torchloom.specs.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from torchloom.bus.messages import Head, Message, Register
+    from torchloom.bus.regrouping import EndLife, Fork, Lives, MakeStore, Watch
+    from torchloom.launch.supervisor.plane_link import PlaneLink
+
+_OPEN, _FALL_BACK = "open the line", "fall back"
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One process of a rank, as `bus.regrouping.Life` tells it."""
+
+    rank: int
+    life: int
+    node: str
+    code: int | None = None
+    step: int = -1
+    why: str = ""
+
+
+class RecoveryActions(Protocol):
+    """What the launch process does on a weaver's word."""
+
+    def may_be_watched(self) -> bool:
+        """Tell whether all ranks of the attempt are there, and nobody wants them to end."""
+
+    def asked_for(self, generation: int) -> None:
+        """Take note of a generation before anything is done for it."""
+
+    def fork(self, rank: int, life: int, generation: int, node: str) -> str:
+        """Have a process of a rank started; return why that cannot be, if so."""
+
+    def end_life(self, rank: int, life: int, reason: str) -> None: ...
+
+    def make_store(self, generation: int, node: str) -> None: ...
+
+    def watched(self, is_live: bool, epoch: int) -> None:
+        """Take note that ends are a weaver's business from now on, or no longer."""
+
+    def deal_with_it(self) -> None:
+        """Do about ends what is done without a weaver; ends watching."""
+
+    def restart(self, reason: str, cause: str) -> None:
+        """Start all again: live recovery cannot go on."""
+
+    def room(self) -> Mapping[str, int]:
+        """Return how many ranks each node can have."""
+
+
+class LiveRecovery:
+    """The lives of the attempt under way; a run that is not recovered live has none."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        selector: selectors.BaseSelector,
+        later: Timers,
+        helm: RecoveryActions,
+    ) -> None:
+        self.is_on = False
+        self._request = request
+        self._selector = selector
+        self._later = later
+        self._helm = helm
+        self._incarnation = os.urandom(8).hex()
+        self._attempt = request.attempt
+        self._fence = Fence(generation=request.generation)
+        self._lives: dict[tuple[int, int], RankProcess] = {}
+        self._lost: dict[str, str] = {}
+        self._store = ""
+        self._stored = self._wanted = -1
+        self._heard_at = 0.0
+        self._line: PlaneLink | None = None
+
+    # What the launch process tells.
+
+    def begin(self, attempt: int, generation: int, nodes: Mapping[int, str]) -> None:
+        """All ranks of an attempt are about to be started, each on its node."""
+        self.is_on = False
+        self._later.drop(_FALL_BACK)
+        self._attempt = attempt
+        self._fence = replace(self._fence, generation=generation)
+        self._lives = {(rank, 1): RankProcess(rank, 1, node) for rank, node in nodes.items()}
+        self._lost, self._store = {}, ""
+        self._stored = self._wanted = -1
+        if self._line is not None:
+            self._line.introduce()
+        else:
+            self._later.put(_OPEN, 0.0, self._open)
+
+    def ended(self, rank: int, life: int, code: int, step: int = -1, why: str = "") -> None:
+        """Take note of an end; `tell` says it."""
+        known = self._lives.get((rank, life))
+        if known is not None and known.code is None:
+            self._lives[rank, life] = replace(known, code=code, step=step, why=why)
+
+    def node_lost(self, name: str, evidence: str) -> None:
+        """A node is gone with all it had."""
+        self._lost[name] = evidence
+        self.tell()
+
+    def met(self, generation: int, store: str) -> None:
+        """A store is there; of two for one generation the first counts."""
+        if store and generation == self._wanted and self._stored != generation:
+            self._store, self._stored = store, generation
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how things are, at once."""
+        if self._line is not None:
+            self._line.tell()
+
+    def unanswered(self) -> None:
+        """An end, or a lost node, waits for a weaver's word: for so long and no longer."""
+        if self.is_on and _FALL_BACK not in self._later:
+            self._heard_at = time.monotonic()
+            self._later.put(_FALL_BACK, self._request.live_patience, self._fall_back)
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Tell whether the last process of a rank is gone."""
+        newest = (self.newest(rank) for rank in {one.rank for one in self._lives.values()})
+        return any(one and (one.code is not None or one.node in self._lost) for one in newest)
+
+    def stop(self) -> dict[str, str]:
+        """Be watched no longer; return the nodes that were lost meanwhile, and how one knows."""
+        was_on, self.is_on = self.is_on, False
+        self._later.drop(_FALL_BACK)
+        return dict(self._lost) if was_on else {}
+
+    def newest(self, rank: int) -> RankProcess | None:
+        """Return the last process of a rank."""
+        lives = [one for one in self._lives.values() if one.rank == rank]
+        return max(lives, key=lambda one: one.life, default=None)
+
+    def steps(self) -> list[int]:
+        """Return how far those came that have ended."""
+        return [one.step for one in self._lives.values() if one.code]
+
+    def close(self) -> None:
+        """Say no more."""
+        self._later.drop(_OPEN)
+        self._later.drop(_FALL_BACK)
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    # What is said.
+
+    def _open(self) -> None:
+        from torchloom.launch.supervisor.plane_link import PlaneLink
+
+        self._line = PlaneLink(self._selector, self._later, self._register, self._told, self.take)
+        self._line.open()
+
+    def _head(self) -> "Head":
+        from torchloom.bus.head import NO_RANK, VERSION, Head
+
+        job, role = self._request.app_id, self._request.roles[0].name
+        return Head(VERSION, job, self._fence.generation, NO_RANK, self._incarnation, role)
+
+    def _register(self) -> "Register":
+        from torchloom.bus.messages import Register
+
+        me = ProcessIdentity.mine()
+        return Register(
+            self._head(),
+            role=self._request.roles[0].name,
+            local_rank=-1,
+            node=host_name(),
+            pid=me.pid,
+            started=int(me.started) if str(me.started).isdigit() else 0,
+            replica="",
+            devices=(),
+            boundary="none",
+            world_size=len({one.rank for one in self._lives.values()}),
+            attempt=self._attempt,
+        )
+
+    def _told(self) -> "Lives":
+        from torchloom.bus.regrouping import Life, Lives
+
+        lives = sorted(self._lives.values(), key=lambda one: (one.rank, one.life))
+        return Lives(
+            self._head(),
+            attempt=self._attempt,
+            lives=tuple(
+                Life(one.rank, one.life, one.node, one.code, one.step, one.why) for one in lives
+            ),
+            room=dict(self._helm.room()),
+            lost=tuple(self._lost),
+            store=self._store,
+            stored=self._stored,
+        )
+
+    # What is heard.
+
+    def take(self, order: "Message") -> None:
+        """Carry out what a weaver says, unless it is an old one's or of what is over."""
+        from torchloom.bus.regrouping import EndLife, Fork, MakeStore, Restart, Watch
+
+        assert isinstance(order, Watch | Fork | MakeStore | EndLife | Restart)
+        is_ours = order.head.job == self._request.app_id and order.attempt == self._attempt
+        if not is_ours:
+            return
+        self._fence, is_admitted = admit(self._fence, order.epoch, order.head.generation)
+        if not is_admitted:
+            return
+        self._heard_at = time.monotonic()
+        self._helm.asked_for(order.head.generation)
+        match order:
+            case Watch():
+                self._watch(order)
+            case Restart():
+                self._helm.restart(order.reason, order.cause)
+            case Fork() if self.is_on:
+                self._fork(order)
+            case MakeStore() if self.is_on:
+                self._make_store(order)
+            case EndLife() if self.is_on:
+                self._end_life(order)
+        self.tell()
+
+    def _watch(self, order: "Watch") -> None:
+        if order.is_live == self.is_on:
+            return
+        if not order.is_live:
+            self._helm.watched(False, order.epoch)
+            self._helm.deal_with_it()
+        elif self._helm.may_be_watched():
+            self.is_on = True
+            self._helm.watched(True, order.epoch)
+
+    def _fork(self, order: "Fork") -> None:
+        """Have a process started, once; where one of its rank still lives, not at all."""
+        newest = self.newest(order.rank)
+        if newest is None or newest.life >= order.life:
+            return
+        if newest.code is None and newest.node not in self._lost:
+            return
+        name = (order.rank, order.life)
+        self._lives[name] = RankProcess(order.rank, order.life, order.node)
+        why = self._helm.fork(order.rank, order.life, order.head.generation, order.node)
+        if why:
+            self._lives[name] = replace(self._lives[name], code=1, why=why)
+
+    def _make_store(self, order: "MakeStore") -> None:
+        generation = order.head.generation
+        if self._wanted != generation:
+            self._wanted, self._store, self._stored = generation, "", -1
+        if self._stored != generation:
+            self._helm.make_store(generation, order.node)
+
+    def _end_life(self, order: "EndLife") -> None:
+        """End a process; one that there never was is as good as killed."""
+        known = self._lives.get((order.rank, order.life))
+        if known is None:
+            newest = self.newest(order.rank)
+            node = newest.node if newest else ""
+            killed = RankProcess(order.rank, order.life, node, -int(signal.SIGKILL))
+            self._lives[order.rank, order.life] = killed
+        elif known.code is None:
+            self._helm.end_life(order.rank, order.life, order.reason)
+
+    def _fall_back(self) -> None:
+        """Deal with ends ourselves if no weaver has said anything for too long."""
+        if not self.is_unanswered:
+            return
+        left = self._heard_at + self._request.live_patience - time.monotonic()
+        if left > 0:
+            self._later.put(_FALL_BACK, left, self._fall_back)
+        else:
+            self._helm.watched(False, self._fence.epoch)
+            self._helm.deal_with_it()
+
+
+class RecoveryRule(Protocol):
+    """What decides about restarts, and what it is told."""
+
+    @property
+    def state(self) -> happening.State: ...
+
+    def take(self, *events: happening.Event) -> None: ...
+
+    def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None: ...
+
+    def exit_of(self, place: Place, code: int) -> happening.RankExited: ...
+
+
+class RankReplacement:
+    """The newcomers of a run, and what its launch process does about ends while it is watched."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        selector: selectors.BaseSelector,
+        later: Timers,
+        crew: LiveRanks,
+        nodes: Nodes,
+        starts: Starts,
+        ledger: RunRecordWriter,
+        reports: RankReports,
+        rule: RecoveryRule,
+    ) -> None:
+        self._request = request
+        self._crew = crew
+        self._nodes = nodes
+        self._starts = starts
+        self._ledger = ledger
+        self._reports = reports
+        self._rule = rule
+        self._watching = LiveRecovery(request, selector, later, self)
+        self._attempt = request.attempt
+        self._ahead = request.generation - request.attempt
+
+    @property
+    def is_watched(self) -> bool:
+        """Tell whether ends are a weaver's business."""
+        return self._watching.is_on
+
+    def generation(self, attempt: int) -> int:
+        """Return the generation that an attempt begins with: one that there never was."""
+        return attempt + self._ahead
+
+    # What happens.
+
+    def begin(self, attempt: int) -> None:
+        """All ranks have been ordered for an attempt."""
+        self._attempt = attempt
+        if self._request.is_live:
+            nodes = {rank: self._crew.at(place) for rank, place in enumerate(self._places())}
+            self._watching.begin(attempt, self.generation(attempt), nodes)
+
+    def tell(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Tell a weaver of ends before all else: it answers while they are written down."""
+        for rank in ranks:
+            facts = (rank["life"], rank["code"], rank.get("step", -1))
+            self._watching.ended(self._rank(place_of(rank)), *facts)
+        if ranks:
+            self._watching.tell()
+
+    def ended(self) -> None:
+        """See whether those were the last, and all is well; else a weaver has to answer."""
+        newest = [self._watching.newest(rank) for rank in range(len(self._places()))]
+        if all(one is not None and one.code == 0 for one in newest):
+            self._rule.take(*self.untold())
+        else:
+            self._watching.unanswered()
+
+    def lost(self, node: str, evidence: str) -> None:
+        """A node is gone."""
+        if self.is_watched:
+            self._crew.lose(node)
+        self._watching.node_lost(node, evidence)
+        self._watching.unanswered()
+
+    def found(self, name: str, there: set[Place]) -> None:
+        """Order newcomers again that an agent before may not have heard of.
+
+        Those that nobody waits for any more are as good as gone.
+        """
+        for place, order in self._crew.to_come(name).items():
+            if place in there:
+                continue
+            if self.is_watched:
+                self._nodes.tell(name, order)
+            else:
+                self._crew.heard(place)
+
+    def met(self, message: WireMessage) -> None:
+        """A later generation has its store."""
+        if message["attempt"] == self._attempt:
+            self._watching.met(message["generation"], message["store"])
+
+    def not_forked(self, message: WireMessage) -> None:
+        """A newcomer could not be started."""
+        if not self._crew.current([message]):
+            return
+        place, why = place_of(message), str(message["cause"])
+        rank = self._rank(place)
+        self._crew.ended(place)
+        self._watching.ended(rank, message["life"], 1, why=why)
+        self._watching.tell()
+        self._ledger.note("not_forked", rank=rank, life=message["life"], reason=why)
+        if self.is_watched:
+            self.ended()
+        else:
+            self._rule.take(self._rule.exit_of(place, 1))
+
+    def untold(self) -> list[happening.Event]:
+        """Be watched no more, and return what the rule has not heard of meanwhile."""
+        if not self.is_watched:
+            return []
+        lost = self._watching.stop()
+        events: list[happening.Event] = [
+            happening.NodeLost(node, evidence) for node, evidence in lost.items()
+        ]
+        for rank, place in enumerate(self._places()):
+            newest = self._watching.newest(rank)
+            if self._rule.state.seats[key_of(place)] in lost:
+                self._dismiss(place)  # the rule takes it down with its node
+            elif newest is not None and place not in self._crew.alive:
+                code = 1 if newest.code is None else newest.code
+                events.append(self._rule.exit_of(place, code))
+        return events
+
+    def close(self) -> None:
+        self._watching.close()
+
+    # What a weaver says.
+
+    def may_be_watched(self) -> bool:
+        are_all_there = set(self._places()) == set(self._crew.alive)
+        return are_all_there and self._is_up() and self._rule.state.verdict is None
+
+    def asked_for(self, generation: int) -> None:
+        if generation > self.generation(self._attempt):
+            self._ahead = generation - self._attempt
+            self._ledger.asked_for(generation)
+
+    def fork(self, rank: int, life: int, generation: int, node: str) -> str:
+        if node not in self._nodes.present:
+            return f"there is no node {node}"
+        place = self._places()[rank]
+        order = self._starts.newcomer(self._start(place), place[2], generation, life)
+        self._crew.join(place, (self._attempt, life), node, order)
+        self._nodes.tell(node, order)
+        return ""
+
+    def end_life(self, rank: int, life: int, reason: str) -> None:
+        self._end(self._places()[rank], life)
+        self._ledger.note("life_ended", rank=rank, life=life, reason=reason)
+
+    def make_store(self, generation: int, node: str) -> None:
+        order = self._starts.meeting(self._start(self._places()[0]), generation, node)
+        self._nodes.tell(node, order)
+
+    def watched(self, is_live: bool, epoch: int) -> None:
+        self._ledger.note("watched", attempt=self._attempt, is_live=is_live, epoch=epoch)
+
+    def deal_with_it(self) -> None:
+        untold = self.untold()
+        exits = [event for event in untold if isinstance(event, happening.RankExited)]
+        if failed := [event.cause for event in exits if not event.ok]:
+            self._reports.began_with(failed[0])
+            self._came()
+        self._rule.take(*untold)
+
+    def restart(self, reason: str, cause: str) -> None:
+        if self._rule.state.verdict is not None or not self._is_up():
+            return
+        self._ledger.note("live_ended", reason=reason, cause=cause)
+        self._reports.began_with(reason)
+        self._came()
+        untold = self.untold()
+        lost = [event for event in untold if isinstance(event, happening.NodeLost)]
+        gone = [event for event in untold if not isinstance(event, happening.NodeLost)]
+        self._rule.take(*lost, happening.LiveEnded(reason or cause), *gone)
+
+    def room(self) -> Mapping[str, int]:
+        role = self._request.roles[0]
+        most = max(role.ranks_of(index) for index in range(len(role.replicas)))
+        seats = self._rule.state.seats
+        taken = dict.fromkeys(seats.values(), 0)
+        for key, node in seats.items():
+            taken[node] += role.ranks_of(key.index)
+        return {node: taken.get(node, most) for node in self._nodes.present}
+
+    def _end(self, place: Place, life: int) -> None:
+        named = {"key": list(place[:2]), "life": [place[2], self._attempt, life]}
+        self._nodes.tell(self._crew.at(place), {"do": "end_life", **named})
+
+    def _dismiss(self, place: Place) -> None:
+        """End a newcomer that is on another node than its replica was, and hear no more of it."""
+        if place in self._crew.alive:
+            self._end(place, self._crew.alive[place][1])
+            self._crew.ended(place)
+
+    def _is_up(self) -> bool:
+        replicas = (self._rule.state.replicas[key_of(place)] for place in self._places())
+        return all(replica.phase is happening.Phase.UP for replica in replicas)
+
+    def _came(self) -> None:
+        keys = dict.fromkeys(key_of(place) for place in self._places())
+        self._rule.came(list(keys), self._watching.steps())
+
+    def _start(self, place: Place) -> Start:
+        return Start(key_of(place), self._attempt)
+
+    def _places(self) -> list[Place]:
+        """Return the place of each rank of the group, by its number."""
+        role = self._request.roles[0]
+        members = self._rule.state.members(role.name)
+        return [(role.name, at, local) for at in members for local in range(role.ranks_of(at))]
+
+    def _rank(self, place: Place) -> int:
+        group = RankGroup(self._request.role(place[0]), self._rule.state.members(place[0]))
+        return group.rank(place[1], place[2]) if place[1] in group.members else -1

@@ -1,0 +1,197 @@
+"""Starts that were decided: held until their group's store is there, said again until heard."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torchloom.launch.agent.rank_environment import MeetingPoint, group_variables
+from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.records.record_writer import rank_logs
+from torchloom.launch.records.request import LaunchRequest, RankGroup, RoleRequest
+from torchloom.launch.supervisor.nodes import Nodes
+from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
+from torchloom.launch.wire import WireMessage
+from torchloom.rules.happening import Start
+from torchloom.rules.replica import ReplicaKey
+from torchloom.sealed import unseal
+from torchloom.specs.dataclass import dataclass
+
+
+def replica_order(
+    request: LaunchRequest,
+    group: RankGroup,
+    start: Start,
+    meeting: MeetingPoint,
+    file_store: bool,
+    resume: str = "",
+    generation: int = 0,
+) -> ReplicaOrder:
+    """Return what starts a replica as a part of its group, which meets there.
+
+    `resume` says what it goes on from, `generation` which membership it is born into.
+    """
+    key, role = start.key, group.role
+    replica = request.replica(key)
+    ranks = tuple(
+        RankOrder(
+            local_rank,
+            rank_logs(request, key, local_rank),
+            group_variables(request, group, key, local_rank, start.attempt, meeting, resume),
+            dict(enumerate(request.copied)).get(local_rank, 0),
+        )
+        for local_rank in range(role.ranks_of(key.index))
+    )
+    return ReplicaOrder(
+        role=key.role,
+        index=key.index,
+        attempt=start.attempt,
+        argv=replica.argv,
+        cwd=role.cwd or request.cwd,
+        ranks=ranks,
+        env=unseal(replica.env),
+        ports=replica.ports,
+        grouped=role.distributed,
+        file_store=file_store,
+        copies=_copies(request, role, start),
+        generation=generation,
+    )
+
+
+def newcomer_order(
+    order: ReplicaOrder, local_rank: int, generation: int, life: int
+) -> ReplicaOrder:
+    """Return what starts one rank of a replica again, while the others of its group live."""
+    mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
+    told = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
+    ranks = (replace(mine, variables=told),)
+    return replace(order, ranks=ranks, generation=generation, life=life)
+
+
+def _copies(request: LaunchRequest, role: RoleRequest, start: Start) -> str:
+    """Return the folder of an attempt's copied logs: one a node, which may share disks."""
+    run = request.app_id if len(role.replicas) == 1 else f"{request.app_id}_{start.key.index}"
+    return f"{request.copies}/{run}/attempt_{start.attempt}" if request.copies else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """How the rule has placed a run at this moment."""
+
+    node_of: Callable[[ReplicaKey], str]
+    group: Callable[[str], RankGroup]
+    generation: Callable[[int], int]  # of an attempt
+
+
+class Starts:
+    """From a decision to start a replica to the first word of its node's agent about it."""
+
+    def __init__(self, request: LaunchRequest, nodes: Nodes, seating: Seating) -> None:
+        self._request = request
+        self._nodes = nodes
+        self._seating = seating
+        self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
+        self._ordered: dict[ReplicaKey, WireMessage] = {}  # that no agent has spoken of yet
+        self._resume: dict[int, str] = {}  # what each attempt goes on from
+        self._met: dict[str, tuple[MeetingPoint, bool]] = {}  # where each role meets, if in a file
+
+    def go_on(self, attempt: int, place: str) -> None:
+        """Have the ranks of an attempt told what they go on from."""
+        self._resume = {attempt: place}
+
+    def order(self, start: Start) -> None:
+        """Have a replica started, now or when the store of its group is there."""
+        if not self._meets_over_hosts(start.key.role):
+            self._send(start, MeetingPoint(), file_store=True)
+            return
+        meeting = (start.key.role, start.attempt)
+        if meeting not in self._held:
+            self._held[meeting] = []
+            self._ask_for_store(start)
+        self._held[meeting].append(start)
+
+    def met(self, name: str, message: WireMessage) -> None:
+        """A store is there: start all that waited for it."""
+        meeting = MeetingPoint(self._nodes.address(name), message["port"], message["hosted"])
+        for start in self._held.pop((message["role"], message["attempt"]), []):
+            self._send(start, meeting)
+
+    def heard(self, key: ReplicaKey) -> None:
+        """An agent has spoken of a replica: its order need not be said again."""
+        self._ordered.pop(key, None)
+
+    def is_waiting(self, key: ReplicaKey) -> bool:
+        """Tell whether a replica's start is held, or not answered."""
+        return key in self._ordered or any(
+            start.key == key for starts in self._held.values() for start in starts
+        )
+
+    def withdraw(self, key: ReplicaKey) -> bool:
+        """Take back a start that is held; false if there was none."""
+        was_held = False
+        for meeting, starts in self._held.items():
+            kept = [start for start in starts if start.key != key]
+            was_held = was_held or len(kept) < len(starts)
+            self._held[meeting] = kept
+        return was_held
+
+    def drop(self, key: ReplicaKey) -> None:
+        """Forget a replica whose node is gone."""
+        self.withdraw(key)
+        self.heard(key)
+
+    def repeat(self, name: str, there: set[tuple[str, int]]) -> None:
+        """Tell a node's new agent what the one before may not have heard."""
+        for key, order in self._ordered.items():
+            if self._seating.node_of(key) == name and (key.role, key.index) not in there:
+                self._nodes.tell(name, order)
+        for starts in list(self._held.values()):
+            if starts and self._seating.node_of(self._head(starts[0])) == name:
+                self._ask_for_store(starts[0])
+
+    def newcomer(self, start: Start, local_rank: int, generation: int, life: int) -> WireMessage:
+        """Return the order of one rank that comes to its group while that is under way."""
+        order = self._order(start, *self._met.get(start.key.role, (MeetingPoint(), True)))
+        return {
+            "do": "fork",
+            "order": newcomer_order(order, local_rank, generation, life).to_dict(),
+        }
+
+    def meeting(self, start: Start, generation: int, node: str) -> WireMessage:
+        """Return the order of a store for a later generation of an attempt."""
+        is_file = not self._meets_over_hosts(start.key.role)
+        order = replace(self._order(start, MeetingPoint(), is_file), generation=generation)
+        address = "" if is_file else self._nodes.address(node)
+        return {"do": "meet", "order": order.to_dict(), "address": address}
+
+    def _meets_over_hosts(self, role: str) -> bool:
+        group = self._seating.group(role)
+        seats = {self._seating.node_of(ReplicaKey(role, index)) for index in group.members}
+        return group.role.distributed and len(seats) > 1
+
+    def _ask_for_store(self, start: Start) -> None:
+        head = self._head(start)
+        node = self._seating.node_of(head)
+        order = self._order(Start(head, start.attempt), MeetingPoint()).to_dict()
+        self._nodes.tell(
+            node, {"do": "store", "order": order, "address": self._nodes.address(node)}
+        )
+
+    def _head(self, start: Start) -> ReplicaKey:
+        """Return the replica on whose node a group meets."""
+        return ReplicaKey(start.key.role, self._seating.group(start.key.role).members[0])
+
+    def _send(self, start: Start, meeting: MeetingPoint, file_store: bool = False) -> None:
+        self._met[start.key.role] = (meeting, file_store)
+        order = self._order(start, meeting, file_store).to_dict()
+        self._ordered[start.key] = {"do": "start", "order": order}
+        self._nodes.tell(self._seating.node_of(start.key), self._ordered[start.key])
+
+    def _order(self, start: Start, meeting: MeetingPoint, file_store: bool = False) -> ReplicaOrder:
+        return replica_order(
+            self._request,
+            self._seating.group(start.key.role),
+            start,
+            meeting,
+            file_store,
+            self._resume.get(start.attempt, ""),
+            self._seating.generation(start.attempt),
+        )
