@@ -92,9 +92,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv("LOOM_DASHBOARD", "none")  # whether one is built here or not
         yield Path(name)
         shell("loom stop --now left right; loom down")
-        shell(
-            "python -c 'from torchloom.launch.keeper import zygote_client as warm; warm.leave_all()'"
-        )
+        shell("python -c 'from torchloom.launch.keeper import zygote_client as z; z.leave_all()'")
         left = leaving(f"LOOM_HOME={name}/LOOM_HOME".encode())
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -17,8 +17,9 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"  # not even by a program
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
 
-# The one table of variables that the launcher sets for a rank (`launch/agent/rank_environment.py`): a spec that
-# set one would have the rank believe something else than its launcher does.
+# The one table of variables that the launcher sets for a rank
+# (`launch/agent/rank_environment.py`): a spec that set one would have the rank believe something
+# else than its launcher does.
 SET_FOR_PEERS = frozenset(  # where ranks form a group
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),

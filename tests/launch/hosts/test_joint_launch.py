@@ -18,7 +18,7 @@ from torchloom.launch.grammar.values import NodeCount
 from torchloom.launch.hosts import joint_launch
 from torchloom.launch.hosts.joint_launch import CannotJoin, JointLaunch, meeting_of
 
-RECORDINGS = Path(__file__).parent / "environments" / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "environments" / "recordings"
 TWO = NodeCount(2, 2)
 ALONE: Mapping[str, str] = {}
 KUBEFLOW = {

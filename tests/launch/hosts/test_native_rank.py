@@ -10,7 +10,7 @@ from torchloom.errors import UserError
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.hosts.native_rank import placed, variables
 
-FOLDER = Path(__file__).parent / "environments/recordings"
+FOLDER = Path(__file__).parents[1] / "environments/recordings"
 RANKED = (
     *("srun_block", "srun_cyclic", "srun_two_a_node", "srun_plane", "srun_uneven_nodes"),
     *("srun_pmi2", "srun_heterogeneous", "salloc_then_mpirun", "salloc_then_hydra"),

@@ -116,7 +116,7 @@ def test_ten_starters_start_one_zygote_which_leaves_when_it_is_told(runtime: Pat
     start = (
         "import os, sys; from torchloom.launch.keeper import zygote_client as warm;"
         "from torchloom.launch.keeper.python_command import PythonCommand;"
-        "warm.Zygote(sys.argv[1], tuple(sys.argv[2:]), dict(os.environ)).start()"
+        "warm.ZygoteClient(sys.argv[1], tuple(sys.argv[2:]), dict(os.environ)).start()"
     )
     words = [sys.executable, "-c", start, zygote.key, *zygote.words]
     env = {**os.environ, **zygote.env}

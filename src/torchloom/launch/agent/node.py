@@ -1,4 +1,4 @@
-"""The agent of a job on a node where a launcher started it: `torchloom.launch.agent.node HOST:PORT`.
+"""The agent of a job on a node where a launcher started it: `launch.agent.node HOST:PORT`.
 
 The job's id and token are in the environment. This process is the guard: it stays in the
 launcher's foreground, makes another agent when one dies, and ends when the job does. Where several

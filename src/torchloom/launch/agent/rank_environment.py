@@ -37,7 +37,7 @@ from torchloom.specs.dataclass import dataclass
 from torchloom.specs.limits import SET_FOR_PEERS, check_not_set
 from torchloom.specs.role import AppDef
 
-_SITE = Path(__file__).parents[1] / "worker/threadlet/site"  # where our sitecustomize lies
+_SITE = Path(__file__).parents[2] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (
     AGENT_VARIABLE,
     TOKEN_VARIABLE,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchloom import settings
-from torchloom.bus import subjects
 from torchloom.launch import wire
 from torchloom.launch.host.descendants import NodeShare
 from torchloom.launch.host.sockets import UPLINK
@@ -90,6 +89,8 @@ class NodeAgentProcess:
         return ""
 
     def _execute(self) -> int:
+        from torchloom.bus import subjects  # most nodes need none
+
         name = subjects.agent_of_job(self._share.node, self._share.app_id)
         words = (sys.executable, "-P", "-m", "torchloom.launch.node_agent")
         places = ("--through", str(self._launcher), "--runtime", str(self._folder))

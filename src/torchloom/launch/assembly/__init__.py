@@ -1,7 +1,6 @@
-"""(World, request) -> the words of a launcher; one small module a launcher, all pure."""
+"""(World, request) -> the words of a launcher; one function a launcher, all pure."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from torchloom.errors import NotFound
@@ -10,15 +9,17 @@ if TYPE_CHECKING:
     from torchloom.launch.assembly.launchers import Assembled, AssemblyRequest
     from torchloom.launch.environments.world import World
 
-LAUNCHERS: Mapping[str, str] = {  # and the module that knows its words, imported on use
-    "srun": "srun",
-    "blaunch": "blaunch",
-    "pals": "pals",
-    "mpich": "mpich",
-    "mpirun": "openmpi",
-    "torchrun": "torchrun",
-    "pbs_tmrsh": "tmrsh",
-    "ssh": "ssh",
+    Assembler = Callable[[World, AssemblyRequest], Assembled]
+
+LAUNCHERS: Mapping[str, str] = {  # and the function that knows its words, imported on use
+    "srun": "assemble_srun",
+    "blaunch": "assemble_blaunch",
+    "pals": "assemble_pals",
+    "mpich": "assemble_mpich",
+    "mpirun": "assemble_openmpi",
+    "torchrun": "assemble_torchrun",
+    "pbs_tmrsh": "assemble_tmrsh",
+    "ssh": "assemble_ssh",
 }
 
 
@@ -26,11 +27,10 @@ def assemble(launcher: str, world: "World", request: "AssemblyRequest") -> "Asse
     """Return what starts a request with a launcher, chosen by name."""
     if launcher not in LAUNCHERS:
         raise NotFound("launcher", launcher, LAUNCHERS, f"known: {', '.join(LAUNCHERS)}")
-    from torchloom.launch.assembly.launchers import with_modules
+    from torchloom.launch.assembly import launchers
 
-    module = import_module(f"{__name__}.{LAUNCHERS[launcher]}")
-    assembled: Assembled = module.assemble(world, with_modules(request))
-    return assembled
+    words: Assembler = getattr(launchers, LAUNCHERS[launcher])
+    return words(world, launchers.with_modules(request))
 
 
 def mpiexec_kind(version: str) -> str:

@@ -21,7 +21,7 @@ from torchloom.launch.variables import STORE_VARIABLE, UPLINK_VARIABLE
 from torchloom.launch.wire import Connection, WireMessage
 
 COLD: Final = "cold"  # the keeper is to be a plain fork
-_START = Path(__file__).parent.parent / "worker" / "start.py"  # what runs a program in a fresh one
+_START = Path(__file__).parents[2] / "worker" / "start.py"  # what runs a program in a fresh one
 _NO_GAIN = "no zygote is started for a program that does not name torch"
 _TELLING = (b"torch", b"lightning", b"transformers", b"accelerate")
 _MOST_FDS = 1 << 20

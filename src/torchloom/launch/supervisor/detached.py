@@ -97,7 +97,7 @@ def start_process(
     stdin: int | None,
     log: int,
 ) -> None:
-    """Run `torchloom.launch.supervisor.process` with these words, variables and descriptors; it detaches."""
+    """Run `supervisor.process` with these words, variables and descriptors; it detaches."""
     if _ahead:
         _ahead.pop().go(words, env, ends, stdin, log)
         return
