@@ -18,7 +18,7 @@ from torchloom.bus import credentials, subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.messages import VERSION, Batch, Beat, Head, Metrics, Progress, Register
 from torchloom.bus.nats import NatsBus
-from torchloom.weaver.plane.credentials import Credentials
+from torchloom.plane.credentials import Credentials
 
 VALUES = 10_000  # of a batch of what was before
 BEAT = 1.0  # seconds

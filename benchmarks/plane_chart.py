@@ -13,8 +13,8 @@ from benchmarks.plane_peer import mlflow
 from benchmarks.plane_postgres import running_postgres
 
 from torchloom.bus.messages import VERSION, Head, Metrics
-from torchloom.weaver.store import Numbered, Place, RecordStore, open_store
-from torchloom.weaver.store.curves import curves
+from torchloom.weaver.store import DatabasePlace, NumberedBatch, RecordStore, open_store
+from torchloom.weaver.store.series.curves import curves
 
 SERIES, POINTS, BUCKETS = 10, 1_000_000, 1000
 AT_ONCE = 10_000  # steps of a batch
@@ -23,8 +23,10 @@ JOB = "chart"
 
 def figures(lab: Lab) -> list[Figure]:
     """Return the figures of charts."""
-    folder = once(lambda: filled(Place(lab.scratch / "chart")))
-    postgres = once(lambda: filled(Place(None, lab.at_end.enter_context(running_postgres()))))
+    folder = once(lambda: filled(DatabasePlace(lab.scratch / "chart")))
+    postgres = once(
+        lambda: filled(DatabasePlace(None, lab.at_end.enter_context(running_postgres())))
+    )
     peer = mlflow(
         lab,
         "GET metrics/get-history-bulk-interval, its server's code",
@@ -41,7 +43,7 @@ def figures(lab: Lab) -> list[Figure]:
     ]
 
 
-def filled(place: Place) -> RecordStore:
+def filled(place: DatabasePlace) -> RecordStore:
     """Store the curves as they would come."""
     store, draw = open_store(place), random.Random(5)
     ingest = store.ingest()
@@ -52,7 +54,7 @@ def filled(place: Place) -> RecordStore:
             (step, 1.7e9 + step / 10, *(draw.random() for _ in names))
             for step in range(first, first + AT_ONCE)
         )
-        ingest.write([Numbered(head, number, [Metrics(head, names, rows)])])
+        ingest.write([NumberedBatch(head, number, [Metrics(head, names, rows)])])
     ingest.close()
     return store.records
 

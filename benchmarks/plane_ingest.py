@@ -21,10 +21,10 @@ from benchmarks.plane_peer import mlflow
 from benchmarks.plane_postgres import running_postgres
 from benchmarks.plane_told import NAMES, Ranks
 
-from torchloom.weaver.store import Place, open_store
-from torchloom.weaver.store.curves import curves
-from torchloom.weaver.store.reading import open_reading
-from torchloom.weaver.store.writer import TOGETHER
+from torchloom.weaver.store import DatabasePlace, open_store
+from torchloom.weaver.store.reader import open_reading
+from torchloom.weaver.store.series.curves import curves
+from torchloom.weaver.store.series.writer import TOGETHER
 
 FEW, MANY = (64, 10), (1000, 2)  # ranks, and steps of a batch
 POINTS = 400_000  # of a sample, or somewhat more
@@ -36,8 +36,8 @@ def figures(lab: Lab) -> list[Figure]:
     unit = "µs a point"
     peer = mlflow(lab, "client.log_batch(run, 1,000 metrics) on SQLite", 2, "log")
     server = mlflow(lab, "client.log_batch(run, 1,000 metrics) to its server", 2, "served")
-    local = Place(lab.scratch / "ingest")
-    postgres = once(lambda: Place(None, lab.at_end.enter_context(running_postgres())))
+    local = DatabasePlace(lab.scratch / "ingest")
+    postgres = once(lambda: DatabasePlace(None, lab.at_end.enter_context(running_postgres())))
     theirs = once(lambda: lab.at_end.enter_context(running_postgres()))
     like = mlflow(lab, "client.log_batch(run, 1,000 metrics) on Postgres", 2, "postgres", theirs)
     ours = storing("Postgres, 64 ranks", postgres, *FEW)
@@ -53,7 +53,7 @@ def figures(lab: Lab) -> list[Figure]:
     ]
 
 
-def storing(command: str, place: Callable[[], Place], count: int, steps: int) -> Subject:
+def storing(command: str, place: Callable[[], DatabasePlace], count: int, steps: int) -> Subject:
     """Return what storing a point takes, in a database that grows from sample to sample."""
     ranks = Ranks(count, steps, f"job-{count}")
     ready = once(lambda: open_store(place()).ingest())
@@ -102,7 +102,7 @@ def over_nats(lab: Lab) -> Subject:
 
 def must_be_there(folder: Path, job: str, points: int) -> None:
     """Count a job's points in the database."""
-    reading = open_reading(Place(folder))
+    reading = open_reading(DatabasePlace(folder))
     found = sum(sum(curve.count) for curve in curves(reading.records, job, buckets=1))
     reading.close()
     if found != points:

@@ -26,7 +26,7 @@ from torchloom.bus.messages import (
     ToAgent,
 )
 from torchloom.bus.nats import NatsBus
-from torchloom.weaver.plane.credentials import Credentials
+from torchloom.plane.credentials import Credentials
 
 AGENTS, RANKS, STEPS = 4, 16, 10
 PATIENCE = 120.0

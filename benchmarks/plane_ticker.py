@@ -14,7 +14,7 @@ from torchloom.bus import credentials, subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.messages import NO_RANK, VERSION, Batch, Head, Hello, Metrics, Register
 from torchloom.bus.nats import NatsBus
-from torchloom.weaver.plane.credentials import Credentials
+from torchloom.plane.credentials import Credentials
 
 NAME = "ticker"
 

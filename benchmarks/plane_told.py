@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchloom.bus.messages import VERSION, Head, Metrics
-from torchloom.weaver.store import Numbered
+from torchloom.weaver.store import NumberedBatch
 
 NAMES = ("loss", "accuracy", "lr", "norm", "tokens")
 
@@ -27,7 +27,7 @@ class Ranks:
         """Points of one round."""
         return self.count * self.steps * len(NAMES)
 
-    def round(self) -> Iterator[Numbered]:
+    def round(self) -> Iterator[NumberedBatch]:
         """Yield the next batch of every rank."""
         first = self.number * self.steps
         self.number += 1
@@ -36,4 +36,4 @@ class Ranks:
                 (s, 1.7e9 + s / 10, 1 / (s + 1), 0.5, 1e-3, 2.5 + head.rank, 4096.0)
                 for s in range(first, first + self.steps)
             )
-            yield Numbered(head, self.number, [Metrics(head, NAMES, rows)])
+            yield NumberedBatch(head, self.number, [Metrics(head, NAMES, rows)])

@@ -19,7 +19,7 @@ from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once, series
 from benchmarks.planes import Plane, cpu
 from benchmarks.scale_fleet import Fleet, fleet, note, until
 
-from torchloom.rules.liveness import Limits
+from torchloom.rules.liveness import LivenessLimits
 
 SAMPLES = 1
 LADDER = (100, 1_000, 3_000, 10_000)
@@ -141,7 +141,7 @@ def die_alone(agents: Fleet, told: Told, seen: Seen) -> None:
     lost, gone = lost_in(told), gone_in(told)
     if wrong := lost.keys() - died.keys():
         raise CannotMeasure(f"{len(wrong)} agents that live were given up: {sorted(wrong)[:3]}")
-    silence = Limits().silence
+    silence = LivenessLimits().silence
     seen.late = [1e3 * (lost[name] - beat - silence) for name, (_, beat) in died.items()]
     seen.lost = [1e3 * (lost[name] - at) for name, (at, _) in died.items()]
     seen.exits = [1e3 * (gone[name] - at) for name, at in ended.items()]
@@ -153,7 +153,7 @@ def die_together(agents: Fleet, told: Told, seen: Seen) -> None:
     died = agents.end(*random.sample(sorted(agents.living), int(SHARE * len(agents.living))))
     until(lambda: len(lost_in(told)) >= len(before) + len(died))
     seen.mass_wronged = wronged(agents, told, min(at for at, _ in died.values()))
-    lost, silence = lost_in(told), Limits().silence
+    lost, silence = lost_in(told), LivenessLimits().silence
     seen.mass_late = [1e3 * (lost[name] - beat - silence) for name, (_, beat) in died.items()]
 
 
@@ -163,7 +163,7 @@ def lose_broker(running: Plane, agents: Fleet, told: Told, seen: Seen) -> None:
     os.kill(running.pid("nats"), signal.SIGKILL)
     agents.wait_for_greetings(killed)
     seen.restart_took.append(agents.last_greeting() - killed)
-    limits = Limits()  # silence counts again only after this
+    limits = LivenessLimits()  # silence counts again only after this
     seen.restart_wronged = wronged(agents, told, killed, limits.comeback + limits.silence)
 
 

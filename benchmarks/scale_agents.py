@@ -24,7 +24,7 @@ import nkeys
 from torchloom.bus import credentials, subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.messages import VERSION, Batch, Beat, Event, Head, Hello, Progress, Register
-from torchloom.weaver.plane.credentials import Credentials
+from torchloom.plane.credentials import Credentials
 
 RANKS = 10  # of an agent
 JOB = 100  # agents of a job

@@ -13,8 +13,8 @@ from torchloom.server.app import Front, build
 from torchloom.server.desk import Desk
 from torchloom.server.hosts import reach
 from torchloom.server.weaver_link import WeaverLink
-from torchloom.weaver.store import Place
-from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.store import DatabasePlace
+from torchloom.weaver.store.reader import open_reading
 
 WORDS = ("title", "description", "summary", "examples", "operationId", "tags", "security")
 BY_NAME = ("properties", "schemas", "paths", "responses", "securitySchemes")  # keys are names
@@ -37,7 +37,7 @@ def described() -> str:
     """Return the shapes of all routes, without words and errors; no plane is needed for it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        desk = Desk(WeaverLink(folder / "none"), open_reading(Place(folder)), folder)
+        desk = Desk(WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder)
         found = build(desk, Front(reach(0))).openapi()
     found["info"] = {"title": "torchLoom", "version": "0"}
     for item in found["paths"].values():

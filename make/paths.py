@@ -43,7 +43,7 @@ ROLES = {  # of a process, by the first of these that its command line has
     "loom-launch": "launch",  # guard, supervisor and job agent are forks of one
     "torchloom.launch.supervisor.process": "launch",
     "torchloom.launch.node_agent": "node agent",
-    "torchloom.weaver.plane": "plane",
+    "torchloom.plane": "plane",
     "torchloom.weaver": "weaver",
     "torchloom.server": "server",
     "torchloom.worker.zygote": "zygote",

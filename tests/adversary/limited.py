@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torchloom.weaver.plane.nats_server import Certificate
+from torchloom.plane.nats_server import Certificate
 
 PATIENCE = 60.0
 OTHER = "127.0.0.2"  # the address of a client that has nothing to do with an attack

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.messages import VERSION, Head, Metrics
-from torchloom.weaver.store import Numbered, Place, Store, open_store
+from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.backup import read_manifest
 from torchloom.weaver.store.rows import Fact
 
@@ -29,9 +29,9 @@ PROMISED = 20.0  # milliseconds, of the 99th percentile
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[PlaneStore]:
     """Give a plane's databases with ten million points."""
-    opened, draw = open_store(Place(tmp_path / "loom" / "plane")), random.Random(5)
+    opened, draw = open_store(DatabasePlace(tmp_path / "loom" / "plane")), random.Random(5)
     ingest, head = opened.ingest(), Head(VERSION, JOB, 0, 0, "life")
     names = tuple(f"m{number}" for number in range(SERIES))
     for number, first in enumerate(range(0, POINTS, AT_ONCE), 1):
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
             (step, 1.7e9 + step / 10, *(draw.random() for _ in names))
             for step in range(first, first + AT_ONCE)
         )
-        ingest.write([Numbered(head, number, [Metrics(head, names, rows)])])
+        ingest.write([NumberedBatch(head, number, [Metrics(head, names, rows)])])
     ingest.close()
     yield opened
     opened.close()
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 class Commits:
     """Commits of both databases, one after the other, timed; as a weaver makes them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PlaneStore) -> None:
         self._store = store
         self._over = threading.Event()
         self.state: list[float] = []
@@ -85,7 +85,7 @@ class Commits:
     def _write(self, number: int) -> None:
         head = Head(VERSION, "meanwhile", 0, 0, str(id(self)))
         rows = tuple((number * 10 + step, time.time(), 0.5) for step in range(10))
-        self._ingest.write([Numbered(head, number, [Metrics(head, ("loss",), rows)])])
+        self._ingest.write([NumberedBatch(head, number, [Metrics(head, ("loss",), rows)])])
 
 
 def quantiles(took: list[float]) -> dict[str, float]:
@@ -94,7 +94,9 @@ def quantiles(took: list[float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-def test_commits_wait_for_no_backup_of_ten_million_points(store: Store, tmp_path: Path) -> None:
+def test_commits_wait_for_no_backup_of_ten_million_points(
+    store: PlaneStore, tmp_path: Path
+) -> None:
     with Commits(store) as quiet:
         time.sleep(QUIET)
 

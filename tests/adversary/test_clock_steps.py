@@ -51,7 +51,7 @@ EXPECTED = {  # to happen; whatever is not among these was caused by the clock
 LIFE = 397 * 86_400.0  # seconds for which a certificate is good
 MAKE = """
 import pathlib, sys
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 certificate(pathlib.Path(sys.argv[1]), "127.0.0.1")
 """
 WRONG = re.compile(r"this is a bug|Traceback \(most recent call last\)")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from torchloom.plane.certificates import certificate
 from torchloom.server.connections import (
     ConnectionLimits,
     Connections,
@@ -24,7 +25,6 @@ from torchloom.server.connections import (
     counted_address,
 )
 from torchloom.server.protocol import OpenTransport
-from torchloom.weaver.plane.certificates import certificate
 
 from ..control import evidence
 from ..living import until

@@ -16,26 +16,26 @@ import pytest
 
 from torchloom.bus.messages import VERSION, Event, Head
 from torchloom.errors import LoomError, UserError
-from torchloom.weaver.store import Numbered, Place, Store, open_store
+from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.backup import (
     BackupDamaged,
+    CopyPace,
     DatabaseDamaged,
-    Pace,
     back_up,
     read_manifest,
 )
-from torchloom.weaver.store.daily import DailyCopy, Rules, copies, findings, name_of
-from torchloom.weaver.store.health import DatabaseHealth
-from torchloom.weaver.store.health import findings as health_findings
-from torchloom.weaver.store.migrate import SchemaNewer
+from torchloom.weaver.store.daily_backup import BackupRules, DailyCopy, copies, findings, name_of
+from torchloom.weaver.store.integrity import DatabaseHealth
+from torchloom.weaver.store.integrity import findings as health_findings
 from torchloom.weaver.store.restoration import restore, salvage
 from torchloom.weaver.store.rows import Fact
+from torchloom.weaver.store.schema import SchemaNewer
 
 from ..cli.test_json import problems
 from ..control.steering import LOOM, PATIENCE
 from ..weaver.fresh import fresh
 
-FAST = Pace(rest=0.0, least=0.0)
+FAST = CopyPace(rest=0.0, least=0.0)
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "loom"
 
 
-def place(home: Path) -> Place:
-    return Place(home / "plane")
+def place(home: Path) -> DatabasePlace:
+    return DatabasePlace(home / "plane")
 
 
 @contextlib.contextmanager
-def opened(home: Path) -> Iterator[Store]:
+def opened(home: Path) -> Iterator[PlaneStore]:
     store = open_store(place(home))
     try:
         yield store
@@ -62,9 +62,9 @@ def opened(home: Path) -> Iterator[Store]:
         store.close()
 
 
-def events(number: int) -> list[Numbered]:
+def events(number: int) -> list[NumberedBatch]:
     head = Head(VERSION, "j", 0, 0, "i")
-    return [Numbered(head, number, [Event(head, "x", number, 0.0, {"filling": "y" * 500})])]
+    return [NumberedBatch(head, number, [Event(head, "x", number, 0.0, {"filling": "y" * 500})])]
 
 
 def remembered(home: Path) -> str | None:
@@ -106,7 +106,7 @@ def test_a_backup_made_while_others_commit_is_one_moment_of_each_database(
         thread = threading.Thread(target=commit)
         thread.start()
         try:
-            back_up(place(home), home, tmp_path / "copy.tar", Pace(pages=4))
+            back_up(place(home), home, tmp_path / "copy.tar", CopyPace(pages=4))
         finally:
             over.set()
             thread.join()
@@ -313,7 +313,7 @@ def test_a_copy_is_made_a_day_and_the_oldest_go(home: Path, tmp_path: Path) -> N
     made = []
     for hours in (0, 1, 24, 48, 72):
         now[0] = 1_800_000_000.0 + 3600 * hours
-        made.append(daily.carry_out(Rules(3, folder)))
+        made.append(daily.carry_out(BackupRules(3, folder)))
 
     kept = [path for _, path in copies(folder)]
     assert [path is not None for path in made] == [True, False, True, True, True]
@@ -324,11 +324,11 @@ def test_a_copy_is_made_a_day_and_the_oldest_go(home: Path, tmp_path: Path) -> N
 
 def test_a_damaged_database_costs_no_copy_that_is_whole(home: Path) -> None:
     folder = home / "backups"
-    DailyCopy(place(home), home, lambda: 1_800_000_000.0).carry_out(Rules(1, folder))
+    DailyCopy(place(home), home, lambda: 1_800_000_000.0).carry_out(BackupRules(1, folder))
     spoil(home / "plane" / "records.db")
 
     with pytest.raises(DatabaseDamaged, match=r"records\.db is damaged"):
-        DailyCopy(place(home), home, lambda: 1_900_000_000.0).carry_out(Rules(1, folder))
+        DailyCopy(place(home), home, lambda: 1_900_000_000.0).carry_out(BackupRules(1, folder))
 
     assert [path.name for path in folder.iterdir()] == [name_of("daily", 1_800_000_000.0)]
 
@@ -403,7 +403,7 @@ def test_what_can_be_read_of_a_damaged_database_is_salvaged(
     with opened(home) as store, contextlib.closing(store.ingest()) as ingest:
         assert store.damage == {}
         head = Head(VERSION, "j", 0, 0, "later")
-        assert ingest.write([Numbered(head, 1, [Event(head, "x", 1, 0.0)])]) == [1]
+        assert ingest.write([NumberedBatch(head, 1, [Event(head, "x", 1, 0.0)])]) == [1]
     assert salvage(place(home), home) == []
 
 

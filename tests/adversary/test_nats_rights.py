@@ -26,7 +26,7 @@ from torchloom.bus.messages import Event, Goodbye, Metrics
 from torchloom.bus.nats import NatsBus
 from torchloom.bus.way import new_key
 from torchloom.client import plane as door
-from torchloom.weaver.plane.credentials import Credentials
+from torchloom.plane.credentials import Credentials
 
 from ..control.conftest import database, place, plane
 from ..control.steering import PATIENCE, Plane

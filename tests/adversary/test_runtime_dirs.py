@@ -90,7 +90,7 @@ def planes(folder: Path) -> list[int]:
     for pid in living(folder):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            found += [pid] * (b"torchloom.weaver.plane" in words)
+            found += [pid] * (b"torchloom.plane" in words)
     return found
 
 

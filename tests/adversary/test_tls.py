@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.plane.certificates import certificate
-from torchloom.weaver.plane.nats_server import Certificate
+from torchloom.plane.certificates import certificate
+from torchloom.plane.nats_server import Certificate
 
 from ..cluster import Cluster
 from ..living import until
@@ -36,7 +36,7 @@ sys.stdin.read()
 """
 MAKE = """
 import sys, pathlib
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 made = certificate(pathlib.Path(sys.argv[1]), sys.argv[2])
 print(made.chain, made.key, made.authority)
 """

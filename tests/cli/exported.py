@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.bus.messages import VERSION, Head, Metrics
-from torchloom.weaver.store import Numbered, Store, open_store
-from torchloom.weaver.store.rows import Job, Row
+from torchloom.weaver.store import NumberedBatch, PlaneStore, open_store
+from torchloom.weaver.store.rows import JobRow, StoredRow
 
 from ..weaver.fresh import fresh
 
@@ -17,20 +17,20 @@ HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror=window
 _DATA = re.compile(r'<script type="application/json" id="report">(.*?)</script>', re.DOTALL)
 
 
-def store_of(home: Path) -> Store:
+def store_of(home: Path) -> PlaneStore:
     """Return the database that the plane of a state folder would have."""
     return open_store(fresh(home / "plane"))
 
 
-def remembered(store: Store, job: str, *rows: Row, **facts: Any) -> None:
+def remembered(store: PlaneStore, job: str, *rows: StoredRow, **facts: Any) -> None:
     """Have the plane remember a run that is over."""
     times = {"created_at": 1000.0, "started_at": 1001.0, "ended_at": 1061.0}
     known = {"name": job, "owner": "ada", "run_id": job, "state": "COMPLETED", **times}
-    store.state.put(Job(job, **{**known, **facts}), *rows)
+    store.state.put(JobRow(job, **{**known, **facts}), *rows)
 
 
 def log(
-    store: Store,
+    store: PlaneStore,
     job: str,
     names: Sequence[str],
     rows: Iterable[tuple[float, ...]],
@@ -39,7 +39,7 @@ def log(
     """Store what a rank has logged: of each row the step, the time and a value for each name."""
     head = Head(VERSION, job, 1, rank, f"life {rank} {names[0]}")
     ingest = store.ingest()
-    ingest.write([Numbered(head, 1, [Metrics(head, tuple(names), tuple(rows))])])
+    ingest.write([NumberedBatch(head, 1, [Metrics(head, tuple(names), tuple(rows))])])
     ingest.close()
 
 

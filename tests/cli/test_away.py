@@ -14,7 +14,7 @@ import pytest
 from torchloom.cli.monitor.poll import Looker, Wish
 from torchloom.client import chosen
 from torchloom.client.trust import fingerprint
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 
 from ..living import until
 from ..server.plane import PATIENCE, Plane, Ranks, Server, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 
 from ..server.plane import Plane, Server, running
 from ..server.telling import Teller

@@ -16,9 +16,9 @@ from torchloom.cli.export.hiding import hidden
 from torchloom.cli.main import main
 from torchloom.launch.records.folder import RunFolder
 from torchloom.specs.api import AppState
-from torchloom.weaver import recording
-from torchloom.weaver.store import Store
-from torchloom.weaver.store.rows import Checkpoint, Fact, Happening, Rank, Submission
+from torchloom.weaver.runs import provenance
+from torchloom.weaver.store import PlaneStore
+from torchloom.weaver.store.rows import CheckpointRow, EventRow, Fact, RankProcessRow, SubmissionRow
 
 from ..metrics import in_file
 from .exported import HOSTILE, PAGE, log, remembered, store_of, within
@@ -98,17 +98,21 @@ def test_the_last_lines_of_each_rank_are_kept_and_as_many_as_are_wanted(
 
 
 def test_what_a_plane_remembers_is_there_without_a_plane_and_without_the_folder(
-    store: Store, state: Path, said: Said
+    store: PlaneStore, state: Path, said: Said
 ) -> None:
     before = {"kind": "knob", "payload": {"lr": {"value": 0.1}}, "command": "c1"}
     remembered(
         store,
         "a-1",
-        Rank("a-1", "trainer", 0, 1, "i", knobs=[{"name": "lr", "value": 1.0}], state="ended"),
-        Checkpoint("a-1", 7, 1, 1, "committed", bytes=10, created_at=1002.0, committed_at=1003.0),
+        RankProcessRow(
+            "a-1", "trainer", 0, 1, "i", knobs=[{"name": "lr", "value": 1.0}], state="ended"
+        ),
+        CheckpointRow(
+            "a-1", 7, 1, 1, "committed", bytes=10, created_at=1002.0, committed_at=1003.0
+        ),
     )
     store.state.put(
-        Happening(
+        EventRow(
             1,
             1005.0,
             "a-1",
@@ -141,7 +145,9 @@ def test_what_a_plane_remembers_is_there_without_a_plane_and_without_the_folder(
     assert (run["config"], run["logs"]) == ({"lr": 1.0}, [])
 
 
-def test_a_million_points_are_a_small_file_and_no_peak_is_lost(store: Store, said: Said) -> None:
+def test_a_million_points_are_a_small_file_and_no_peak_is_lost(
+    store: PlaneStore, said: Said
+) -> None:
     remembered(store, "a-1")
     spike = 654_321
     values = ((n, n / 10, 1e9 if n == spike else math.sin(n / 1e5) + n % 7) for n in range(MILLION))
@@ -163,7 +169,7 @@ def test_a_million_points_are_a_small_file_and_no_peak_is_lost(store: Store, sai
 
 
 def test_where_there_are_very_many_curves_the_lowest_ranks_are_kept_and_it_is_said(
-    store: Store,
+    store: PlaneStore,
 ) -> None:
     remembered(store, "a-1")
     for rank in (1, 2):
@@ -183,13 +189,13 @@ def test_where_there_are_very_many_curves_the_lowest_ranks_are_kept_and_it_is_sa
 
 
 def test_nothing_that_was_logged_or_named_can_leave_its_place_in_the_file(
-    store: Store, ended: Any, said: Said
+    store: PlaneStore, ended: Any, said: Said
 ) -> None:
     ended("a-1", logs=[f"{HOSTILE}\n\x1b[31mred\u2028\n"])
     remembered(
         store,
         "a-1",
-        Rank("a-1", HOSTILE, 0, 1, "i", knobs=[{"name": HOSTILE, "value": HOSTILE}]),
+        RankProcessRow("a-1", HOSTILE, 0, 1, "i", knobs=[{"name": HOSTILE, "value": HOSTILE}]),
         reason=HOSTILE,
     )
     log(store, "a-1", [HOSTILE], [(1, 1.0, math.nan), (2, 2.0, 3.0)])
@@ -203,7 +209,7 @@ def test_nothing_that_was_logged_or_named_can_leave_its_place_in_the_file(
     assert (run["config"], run["logs"][0]["items"][0]["message"]) == ({HOSTILE: HOSTILE}, HOSTILE)
 
 
-def test_no_secret_is_in_the_file(store: Store, ended: Any, said: Said) -> None:
+def test_no_secret_is_in_the_file(store: PlaneStore, ended: Any, said: Said) -> None:
     ended("a-1")
     env, words = {"WANDB_API_KEY": SECRET, "HOME": SECRET}, ["train.py", f"--token={SECRET}"]
     folder = RunFolder.named("a-1").path
@@ -211,15 +217,15 @@ def test_no_secret_is_in_the_file(store: Store, ended: Any, said: Said) -> None:
     request["roles"][0]["replicas"][0] |= {"env": env, "argv": words}
     (folder / "request.json").write_text(json.dumps(request))
     _, alone, _ = said("export", "a-1", "-o", "-")
-    wanted = recording.Wanted("a-1", "a-1", "host", 1)
+    wanted = provenance.ProvenanceRequest("a-1", "a-1", "host", 1)
     given = {"api_key": SECRET, "nested": {"password": SECRET}, "url": f"s3://me:{SECRET}@host/x"}
     remembered(
         store,
         "a-1",
-        Submission(
+        SubmissionRow(
             "a-1", 1, spec={"name": "a", "env": env, "args": words, "hyperparameters": given}
         ),
-        Fact(f"{recording.FACT}a-1", recording.recorded(wanted)),
+        Fact(f"{provenance.FACT}a-1", provenance.recorded(wanted)),
     )
 
     _, out, _ = said("export", "a-1", "-o", "-")
@@ -240,10 +246,10 @@ def test_what_only_sounds_like_a_secret_is_shown() -> None:
     }
 
 
-def test_several_runs_are_one_file_and_say_how_they_differ(store: Store, said: Said) -> None:
+def test_several_runs_are_one_file_and_say_how_they_differ(store: PlaneStore, said: Said) -> None:
     for job, rate in (("a-1", 0.1), ("b-2", 0.2)):
         knobs = [{"name": "lr", "value": rate}]
-        remembered(store, job, Rank(job, "trainer", 0, 1, "i", knobs=knobs))
+        remembered(store, job, RankProcessRow(job, "trainer", 0, 1, "i", knobs=knobs))
         log(store, job, ["loss"], [(1, 1001.0, rate)])
 
     found = within(said("export", "a-1", "b-2", "a-1", "-o", "-")[1])
@@ -254,11 +260,11 @@ def test_several_runs_are_one_file_and_say_how_they_differ(store: Store, said: S
 
 
 def test_the_data_alone_keeps_to_its_schema_and_needs_no_page(
-    store: Store, ended: Any, said: Said, monkeypatch: pytest.MonkeyPatch
+    store: PlaneStore, ended: Any, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOOM_DASHBOARD", "none")
     ended("a-1", logs=["x\n"])
-    remembered(store, "a-1", Checkpoint("a-1", 7, 1, 1, "committed"))
+    remembered(store, "a-1", CheckpointRow("a-1", 7, 1, 1, "committed"))
     log(store, "a-1", ["loss"], [(n, n, float(n)) for n in range(9000)])
     ended("b-2")
 

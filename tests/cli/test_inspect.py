@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from torchloom.bus.messages import Frame, Look, Stacks, Thread
 from torchloom.cli import stackprint
 from torchloom.cli.main import main
-from torchloom.weaver.roster import _row as row
-from torchloom.weaver.verdicts import role_shape, weigh
+from torchloom.weaver.health.hangs import role_shape, weigh
+from torchloom.weaver.health.roster import _row as row
 
 from ..living import until
 from ..weaver.fakes import register

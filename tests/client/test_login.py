@@ -19,10 +19,10 @@ import pytest
 from torchloom.client import Client
 from torchloom.client.http import BadUrl, Refused, address
 from torchloom.client.trust import fingerprint
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 
+from ..plane.conftest import as_nobody
 from ..server.plane import Plane, Server, running
-from ..weaver.plane.conftest import as_nobody
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from torchloom.client import trust
 from torchloom.client.errors import Unreachable
 from torchloom.client.http import Client
 from torchloom.client.trust import BadFingerprint, OtherFingerprint
-from torchloom.weaver.plane.certificates import certificate
-from torchloom.weaver.plane.nats_server import Certificate
+from torchloom.plane.certificates import certificate
+from torchloom.plane.nats_server import Certificate
 
 pytestmark = pytest.mark.process
 

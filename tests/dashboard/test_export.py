@@ -13,7 +13,7 @@ from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.specs.api import AppState
-from torchloom.weaver.store.rows import Checkpoint, Happening, Rank
+from torchloom.weaver.store.rows import CheckpointRow, EventRow, RankProcessRow
 
 from ..cli.exported import HOSTILE, log, remembered, store_of, within
 from ..metrics import in_file
@@ -85,14 +85,16 @@ def put_stored(home: Path) -> None:
     remembered(
         store,
         JOB,
-        Rank(JOB, "trainer", 0, 1, "i", knobs=knobs, state="gone"),
-        Checkpoint(JOB, 200, 1, 1, "committed", bytes=10, created_at=1040.0, committed_at=1041.0),
+        RankProcessRow(JOB, "trainer", 0, 1, "i", knobs=knobs, state="gone"),
+        CheckpointRow(
+            JOB, 200, 1, 1, "committed", bytes=10, created_at=1040.0, committed_at=1041.0
+        ),
         state="FAILED",
         reason="rank_failed",
     )
     facts = {"kind": "knob", "payload": {"lr": {"value": 0.1}}, "command": "c1"}
     facts |= {"before": 1.0, "after": 0.1}
-    store.state.put(Happening(1, 1020.0, JOB, "command_applied", -1, 100, "eve", HOSTILE, facts))
+    store.state.put(EventRow(1, 1020.0, JOB, "command_applied", -1, 100, "eve", HOSTILE, facts))
     values = [(n, 1000.0 + n / 8, 50.0 if n == SPIKE else n % 8 / 8) for n in range(1, STEPS + 1)]
     log(store, JOB, ["train/loss"], values)
     log(store, JOB, [HOSTILE], [(1, 1001.0, 2.0), (2, 1002.0, 3.0)])

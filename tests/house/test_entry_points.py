@@ -37,7 +37,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom.weaver": (("--help",), HELP),
     "torchloom.weaver.account_runs": ((), r"in main\n(?s:.*)JSONDecodeError"),
     "torchloom.weaver.core": (("--help",), HELP),
-    "torchloom.weaver.plane": ((), r"the plane cannot start: .*LOOM_HOME"),
+    "torchloom.plane": ((), r"the plane cannot start: .*LOOM_HOME"),
     "torchloom.worker.inspecting": ((), r"in main\n(?s:.*)IndexError|JSONDecodeError"),
     "torchloom.worker.smoke": (("--help",), HELP),
     "torchloom.worker.store": (("--help",), HELP),

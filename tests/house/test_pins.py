@@ -34,16 +34,19 @@ from torchloom.launch.logs import display
 from torchloom.launch.node_agent import gpus
 from torchloom.launch.records import parcel, request
 from torchloom.launch.records import record as launch_record
-from torchloom.rules import command, committing, election, generation, membership, placement
+from torchloom.rules import checkpoints, queue
+from torchloom.rules.control import command
+from torchloom.rules.membership import election, generation, seats
 from torchloom.schedulers.batch import index
 from torchloom.server.app import Front, build
 from torchloom.server.desk import Desk
 from torchloom.server.hosts import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.specs import status
-from torchloom.weaver.answering import Answering
-from torchloom.weaver.store import Place, backup, curves, restoration, state_tables
-from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.api.router import Router
+from torchloom.weaver.store import DatabasePlace, backup, restoration, state_tables
+from torchloom.weaver.store.reader import open_reading
+from torchloom.weaver.store.series import curves
 
 from ..weaver.fakes import weaver_at
 
@@ -168,20 +171,20 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     (index.Entry, "job engine run_id name session folder created_at replicas submitted_at"),
     (login.Login, "url token fingerprint authority"),
     (command.Command, "id kind payload author reason at_step"),
-    (command.Entry, "command number status offer step why acks generation"),
+    (command.CommandEntry, "command number status offer step why acks generation"),
     (command.Ack, "step before after"),
     (
-        generation.Record,
+        generation.GenerationRecord,
         "seats generation attempt phase mode lost plan checkpoint reason is_explained tries "
         "strikes reforms rejoins furthest furthest_then stuck inexact inexact_at",
     ),
-    (membership.Seat, "rank node life is_gone is_ending has_left is_new"),
-    (election.Plan, "start origin moves inexact"),
-    (election.Move, "target what step source"),
-    (committing.Collected, "world_size parts failed lowest facts"),
+    (seats.MemberSeat, "rank node life is_gone is_ending has_left is_new"),
+    (election.GenerationPlan, "start origin moves inexact"),
+    (election.StateTransfer, "target what step source"),
+    (checkpoints.Collected, "world_size parts failed lowest facts"),
     (backup.BackupManifest, "made_at host torchloom schemas files format version"),
-    (backup.Entry, "name size sha256"),
-    (placement.Need, "workers cpus gpus memory_mb"),
+    (backup.BackupEntry, "name size sha256"),
+    (queue.Need, "workers cpus gpus memory_mb"),
     (curves.Curve, "name rank role step_first step_last min max last time count nans"),
     (findings.CheckFinding, "name state text remedy"),
     (gpus.GpuHealth, "temperature uncorrected remap_pending remap_failed slowed_by is_lost"),
@@ -243,7 +246,7 @@ def test_every_model_of_the_api_states_its_name() -> None:
 
 @pytest.mark.process
 def test_every_operation_of_the_api_keeps_its_id(tmp_path: Path) -> None:
-    desk = Desk(WeaverLink(tmp_path / "none"), open_reading(Place(tmp_path)), tmp_path)
+    desk = Desk(WeaverLink(tmp_path / "none"), open_reading(DatabasePlace(tmp_path)), tmp_path)
     paths = build(desk, Front(reach(0))).openapi()["paths"].values()
 
     found = {operation["operationId"] for item in paths for operation in item.values()}
@@ -259,7 +262,7 @@ def test_no_code_kind_or_variable_is_lost() -> None:
 def test_every_question_finds_its_answer(tmp_path: Path) -> None:
     async def unanswered() -> list[str]:
         async with weaver_at(tmp_path, Exchange()) as weaver:
-            answering = Answering(weaver)
+            answering = Router(weaver)
             names = (*PINNED["questions"], "nothing")
             said = [await answering.answer({"version": 1, "ask": name}) for name in names]
         pairs = zip(names, said, strict=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from torchloom.client import plane as door
-from torchloom.weaver.plane.credentials import credentials
+from torchloom.plane.credentials import credentials
 
 from ..cluster import Cluster
 from ..living import until

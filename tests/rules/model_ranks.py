@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchloom.rules.command import Abort, Entry, Kind, Outcome
-from torchloom.rules.exchange import Applied, Decided, Ready, Refused
+from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome
+from torchloom.rules.control.events import Applied, Decided, Ready, Refused
 
 WAIT = 0.25
 Offer = tuple[str, int]
@@ -29,16 +29,16 @@ class Rank:
     step: int  # it is in this one
     k: int = 0
     values: dict[str, Any] = field(default_factory=dict)
-    pending: dict[Offer, tuple[Entry, int]] = field(default_factory=dict)
+    pending: dict[Offer, tuple[CommandEntry, int]] = field(default_factory=dict)
     known: dict[Offer, Outcome] = field(default_factory=dict)
-    ahead: list[Entry] = field(default_factory=list)
+    ahead: list[CommandEntry] = field(default_factory=list)
     done: dict[str, Applied] = field(default_factory=dict)
     resumed: int = 0  # pauses with a lower number are lifted
-    pause: Entry | None = None
+    pause: CommandEntry | None = None
     waited: float = 0.0
     silent: bool = False  # its threadlet does not answer
 
-    def prepare(self, entry: Entry) -> Ready | Refused | Decided:
+    def prepare(self, entry: CommandEntry) -> Ready | Refused | Decided:
         offer = (entry.id, entry.offer)
         if offer in self.known:
             return Decided(entry.id, self.known[offer], entry.offer)
@@ -49,14 +49,14 @@ class Rank:
         limit = self.pending[offer][1] if offer in self.pending else self.step + 1
         return Ready(entry.id, self.rank, limit - 1 - self.k, self.k, entry.offer)
 
-    def write(self, entry: Entry, outcome: Outcome) -> Decided:
+    def write(self, entry: CommandEntry, outcome: Outcome) -> Decided:
         """Write the outcome unless there is one, and obey what is there."""
         offer = (entry.id, entry.offer)
         winner = self.known.get(offer) or self.store.compare_set(entry.key, outcome)
         self.obey(entry, winner)
         return Decided(entry.id, winner, entry.offer)
 
-    def obey(self, entry: Entry, outcome: Outcome) -> Applied | None:
+    def obey(self, entry: CommandEntry, outcome: Outcome) -> Applied | None:
         """Take in an outcome; one that is known already is only answered."""
         offer = (entry.id, entry.offer)
         if self.known.setdefault(offer, outcome) != outcome:
@@ -69,12 +69,12 @@ class Rank:
         if outcome.step is None:
             return self.act_at_once(entry)
         assert outcome.step > self.step, f"rank {self.rank} has passed step {outcome.step}"
-        if entry.command.kind is not Kind.PAUSE or entry.number > self.resumed:
+        if entry.command.kind is not CommandKind.PAUSE or entry.number > self.resumed:
             self.ahead.append(entry_at(entry, outcome.step))
         return None
 
-    def act_at_once(self, entry: Entry) -> Applied:
-        if entry.command.kind is Kind.RESUME:
+    def act_at_once(self, entry: CommandEntry) -> Applied:
+        if entry.command.kind is CommandKind.RESUME:
             self.resumed = entry.number
             self.ahead = [e for e in self.ahead if not lifts(entry, e)]
             if self.pause and lifts(entry, self.pause):
@@ -93,12 +93,12 @@ class Rank:
             self.step = coming
         return acts
 
-    def act(self, entry: Entry) -> Applied:
+    def act(self, entry: CommandEntry) -> Applied:
         assert entry.id not in self.done, "twice in one generation"
         before = {name: self.values.get(name) for name in entry.command.payload}
-        if entry.command.kind is Kind.PAUSE:
+        if entry.command.kind is CommandKind.PAUSE:
             self.pause = entry
-        if entry.command.kind is Kind.KNOB:
+        if entry.command.kind is CommandKind.KNOB:
             self.values.update(entry.command.payload)
         self.ahead.remove(entry)
         after = dict(entry.command.payload)
@@ -126,9 +126,9 @@ class Rank:
         return [Decided(name, outcome, offer) for (name, offer), outcome in self.known.items()]
 
 
-def lifts(resume: Entry, other: Entry) -> bool:
-    return other.command.kind is Kind.PAUSE and other.number < resume.number
+def lifts(resume: CommandEntry, other: CommandEntry) -> bool:
+    return other.command.kind is CommandKind.PAUSE and other.number < resume.number
 
 
-def entry_at(entry: Entry, step: int) -> Entry:
+def entry_at(entry: CommandEntry, step: int) -> CommandEntry:
     return replace(entry, step=step, acks={}, why="")

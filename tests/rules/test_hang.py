@@ -8,25 +8,25 @@ from torchloom.rules.hang import (
     WINDOW,
     Cleared,
     Effect,
+    EndHungRank,
     Event,
-    Exited,
-    Finding,
-    GiveUp,
-    Heard,
-    Limits,
+    HangLimits,
     Looked,
-    Notify,
-    Progress,
-    Report,
-    Started,
+    NotifyHang,
+    ProgressReport,
+    RankEnded,
+    RankProgress,
+    RankStarted,
+    RequestStacks,
+    StackFinding,
     State,
     Suspect,
-    TakeStacks,
+    ThreadletHeard,
     step,
 )
 
-BOTH = TakeStacks(frozenset({0, 1}))
-CULPRIT = Finding(1, "recv.py:7", "rank 1 is in the user's code, rank 0 waits for it")
+BOTH = RequestStacks(frozenset({0, 1}))
+CULPRIT = StackFinding(1, "recv.py:7", "rank 1 is in the user's code, rank 0 waits for it")
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Job:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.tell(Started(0))
-        self.tell(Started(1))
+        self.tell(RankStarted(0))
+        self.tell(RankStarted(1))
 
     def tell(self, event: Event) -> list[Effect]:
         self.state, effects = step(self.state, event)
@@ -49,17 +49,19 @@ class Job:
         first = self.state.ranks[0].step or 0
         for number in range(first + 1, first + steps + 1):
             self.now += took
-            told += self.tell(Report(self.now, dict.fromkeys((0, 1), Progress(number, phase))))
+            told += self.tell(
+                ProgressReport(self.now, dict.fromkeys((0, 1), RankProgress(number, phase)))
+            )
         return told
 
     def stands(self, seconds: float, age: float | None = None) -> list[Effect]:
         """Nothing moves for so long; return what was wanted meanwhile."""
         self.now += seconds
         ranks = {
-            rank: Progress(was.step, was.phase, was.age + seconds if age is None else age)
+            rank: RankProgress(was.step, was.phase, was.age + seconds if age is None else age)
             for rank, was in self.state.ranks.items()
         }
-        return self.tell(Report(self.now, ranks))
+        return self.tell(ProgressReport(self.now, ranks))
 
 
 def learned() -> Job:
@@ -67,7 +69,7 @@ def learned() -> Job:
     job = Job()
     job.trains(20)
     job.stands(2.0)
-    job.tell(Looked(Finding(None, "")))
+    job.tell(Looked(StackFinding(None, "")))
     job.trains(20)
     return job
 
@@ -94,7 +96,7 @@ def test_slow_steps_make_a_slow_suspicion() -> None:
     job.trains(10, took=2.0)
 
     assert job.stands(5.9) == []
-    assert names(job.stands(0.2)) == ["Suspect", "Suspect", "TakeStacks"]
+    assert names(job.stands(0.2)) == ["Suspect", "Suspect", "RequestStacks"]
 
 
 def test_a_rank_that_moves_again_is_cleared() -> None:
@@ -112,12 +114,16 @@ def test_a_culprit_that_stands_still_is_given_up_at_the_learned_limit() -> None:
 
     assert job.stands(8.0) == []
     assert job.stands(1.0) == [BOTH]
-    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "hang_rank_1")]
+    assert job.tell(Looked(CULPRIT)) == [EndHungRank(1, "hang_rank_1")]
     assert job.stands(20.0) == []
 
 
-@pytest.mark.parametrize("second", [Finding(1, "user.py:9"), Finding(None, ""), Finding(0, "x")])
-def test_nobody_is_given_up_whose_stack_moved_or_who_is_not_named_twice(second: Finding) -> None:
+@pytest.mark.parametrize(
+    "second", [StackFinding(1, "user.py:9"), StackFinding(None, ""), StackFinding(0, "x")]
+)
+def test_nobody_is_given_up_whose_stack_moved_or_who_is_not_named_twice(
+    second: StackFinding,
+) -> None:
     job = learned()
     job.stands(1.5)
     job.tell(Looked(CULPRIT))
@@ -128,43 +134,43 @@ def test_nobody_is_given_up_whose_stack_moved_or_who_is_not_named_twice(second: 
 
 def test_two_looks_that_agree_before_the_limit_give_nobody_up() -> None:
     job = learned()
-    job.tell(Heard(1, True))
+    job.tell(ThreadletHeard(1, True))
     job.tell(Looked(CULPRIT))
 
-    assert names(job.stands(1.5)) == ["Suspect", "TakeStacks"]
+    assert names(job.stands(1.5)) == ["Suspect", "RequestStacks"]
     assert job.tell(Looked(CULPRIT)) == []
 
 
 def test_without_a_culprit_nothing_is_touched_however_long_it_takes() -> None:
     job = learned()
     job.stands(1.5)
-    job.tell(Looked(Finding(None, "")))
+    job.tell(Looked(StackFinding(None, "")))
 
     for _ in range(20):
         assert job.stands(500.0) == [BOTH]
-        assert job.tell(Looked(Finding(None, ""))) == []
+        assert job.tell(Looked(StackFinding(None, ""))) == []
 
 
 def test_who_worked_at_the_first_look_and_stands_later_is_given_up() -> None:
     job = learned()
     job.stands(1.5)
-    job.tell(Looked(Finding(None, "")))
+    job.tell(Looked(StackFinding(None, "")))
 
     assert job.stands(9.0) == [BOTH]
     assert job.tell(Looked(CULPRIT)) == []
     assert job.stands(1.1) == [BOTH]
-    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "hang_rank_1")]
+    assert job.tell(Looked(CULPRIT)) == [EndHungRank(1, "hang_rank_1")]
 
 
 def test_a_limit_that_the_job_chose_counts_instead_of_what_was_learned() -> None:
     job = learned()
-    job.state = replace(job.state, limits=Limits(fixed=3.0))
+    job.state = replace(job.state, limits=HangLimits(fixed=3.0))
     job.stands(1.5)
     job.tell(Looked(CULPRIT))
 
     assert job.stands(1.4) == []
     assert job.stands(0.2) == [BOTH]
-    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "hang_rank_1")]
+    assert job.tell(Looked(CULPRIT)) == [EndHungRank(1, "hang_rank_1")]
 
 
 def test_short_standstills_teach_no_short_limit() -> None:
@@ -200,33 +206,33 @@ def test_a_phase_that_took_long_once_may_take_long_again() -> None:
 
 
 def test_an_attached_script_is_only_spoken_about() -> None:
-    job = Job(State(Limits(kills=False)))
+    job = Job(State(HangLimits(kills=False)))
     job.trains(20)
     job.stands(2.0)
     job.tell(Looked(CULPRIT))
     job.stands(100.0)
 
-    assert job.tell(Looked(CULPRIT)) == [Notify(1, "hang_rank_1")]
+    assert job.tell(Looked(CULPRIT)) == [NotifyHang(1, "hang_rank_1")]
 
 
 def test_a_silent_threadlet_makes_a_suspect_and_nothing_else_while_steps_go_on() -> None:
     job = learned()
 
-    assert job.tell(Heard(1, True)) == [Suspect(1, "its threadlet is silent"), BOTH]
+    assert job.tell(ThreadletHeard(1, True)) == [Suspect(1, "its threadlet is silent"), BOTH]
     job.tell(Looked(CULPRIT))
     assert job.trains(2000) == []
     assert job.tell(Looked(CULPRIT)) == []
-    assert job.tell(Heard(1, False)) == [Cleared(1)]
+    assert job.tell(ThreadletHeard(1, False)) == [Cleared(1)]
 
 
 def test_a_silent_rank_that_stands_too_is_given_up_as_a_heartbeat_timeout() -> None:
     job = learned()
-    job.tell(Heard(1, True))
+    job.tell(ThreadletHeard(1, True))
     job.tell(Looked(CULPRIT))
     job.stands(1.5)
     job.stands(9.0)
 
-    assert job.tell(Looked(CULPRIT)) == [GiveUp(1, "heartbeat_timeout_worker_1")]
+    assert job.tell(Looked(CULPRIT)) == [EndHungRank(1, "heartbeat_timeout_worker_1")]
 
 
 def test_a_rank_without_boundaries_never_hangs() -> None:
@@ -234,14 +240,14 @@ def test_a_rank_without_boundaries_never_hangs() -> None:
 
     for _ in range(10):
         job.now += 1000
-        unknown = dict.fromkeys((0, 1), Progress(None, age=job.now))
-        assert job.tell(Report(job.now, unknown)) == []
+        unknown = dict.fromkeys((0, 1), RankProgress(None, age=job.now))
+        assert job.tell(ProgressReport(job.now, unknown)) == []
 
 
 def test_stacks_asked_for_before_a_rank_ended_prove_nothing_after() -> None:
     job = learned()
     job.stands(1.5)
-    job.tell(Exited(0))
+    job.tell(RankEnded(0))
 
     assert job.tell(Looked(CULPRIT)) == []
     assert job.state.finding is None
@@ -252,7 +258,7 @@ def test_one_that_works_past_its_limit_is_looked_at_again_but_not_at_every_repor
     job.stands(1.5)
     job.tell(Looked(CULPRIT))
     job.stands(9.0)
-    job.tell(Looked(Finding(1, "user.py:9")))
+    job.tell(Looked(StackFinding(1, "user.py:9")))
 
     assert job.stands(0.5) == []
     assert job.stands(0.6) == [BOTH]
@@ -260,11 +266,11 @@ def test_one_that_works_past_its_limit_is_looked_at_again_but_not_at_every_repor
 
 def test_a_silent_rank_that_moved_is_looked_at_anew_when_it_stands() -> None:
     job = learned()
-    job.tell(Heard(1, True))
+    job.tell(ThreadletHeard(1, True))
     job.tell(Looked(CULPRIT))
     job.trains(5)
 
-    assert names(job.stands(1.5)) == ["Suspect", "TakeStacks"]
+    assert names(job.stands(1.5)) == ["Suspect", "RequestStacks"]
     assert job.state.finding is None
 
 
@@ -273,7 +279,9 @@ def test_a_gap_in_reports_is_no_standstill() -> None:
     limit = job.state.give_up_after(0)
     job.now += 600
 
-    assert job.tell(Report(job.now, dict.fromkeys((0, 1), Progress(9000, age=0.05)))) == []
+    assert (
+        job.tell(ProgressReport(job.now, dict.fromkeys((0, 1), RankProgress(9000, age=0.05)))) == []
+    )
     assert job.state.give_up_after(0) == limit
 
 
@@ -286,8 +294,8 @@ def test_who_moves_within_a_second_is_never_suspect(
     for age, steps, in_eval in looks:
         number += 1 + steps
         job.now += 5 * age
-        seen = Progress(number, "eval" if in_eval else "step", age)
-        assert job.tell(Report(job.now, {0: seen, 1: seen})) == []
+        seen = RankProgress(number, "eval" if in_eval else "step", age)
+        assert job.tell(ProgressReport(job.now, {0: seen, 1: seen})) == []
         assert all(len(rank.times) <= WINDOW for rank in job.state.ranks.values())
 
 
@@ -315,15 +323,15 @@ def test_who_is_given_up_was_named_twice_with_one_stack_and_stood_for_its_limit(
         elif what == "trains":
             told, last = job.trains(how[0]), None
         elif what == "heard":
-            told = job.tell(Heard(*how))
+            told = job.tell(ThreadletHeard(*how))
         else:
-            found, was_asked = Finding(*how), job.state.is_looking
+            found, was_asked = StackFinding(*how), job.state.is_looking
             told = job.tell(Looked(found))
             for effect in told:
-                assert isinstance(effect, GiveUp)
+                assert isinstance(effect, EndHungRank)
                 assert effect.rank == found.culprit
                 assert found == last
                 rank = job.state.ranks[effect.rank]
                 assert rank.age >= job.state.give_up_after(effect.rank) >= 10.0
             last = found if was_asked else last
-        assert what == "looked" or not any(isinstance(effect, GiveUp) for effect in told)
+        assert what == "looked" or not any(isinstance(effect, EndHungRank) for effect in told)

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from torchloom.rules.lifecycle import (
     CANCELLED_BY_USER,
+    ChangeState,
     IllegalTransition,
-    Job,
+    JobLifecycle,
     MissingReason,
-    Move,
     Resume,
     Transition,
     exit_reason,
@@ -30,36 +30,36 @@ EDGES = {
 @pytest.mark.parametrize("before", JobState)
 @pytest.mark.parametrize("after", JobState)
 def test_a_job_moves_along_the_listed_edges_and_no_other(before: JobState, after: JobState) -> None:
-    job = Job("j", before, "so far", changes=7)
+    job = JobLifecycle("j", before, "so far", changes=7)
 
     if after is before:
-        assert step(job, Move(after, "again")) == (job, ())
+        assert step(job, ChangeState(after, "again")) == (job, ())
     elif after in EDGES[before].split():
-        moved = Job("j", after, "why", changes=8)
-        assert step(job, Move(after, "why")) == (
+        moved = JobLifecycle("j", after, "why", changes=8)
+        assert step(job, ChangeState(after, "why")) == (
             moved,
             (Transition("j", 8, 1, before, after, "why"),),
         )
     else:
         with pytest.raises(IllegalTransition, match=f"from {before} to {after}"):
-            step(job, Move(after, "why"))
+            step(job, ChangeState(after, "why"))
 
 
 @pytest.mark.parametrize("state", JobState)
 def test_only_what_has_ended_or_is_paused_is_resumed_as_a_new_attempt(state: JobState) -> None:
-    job = Job("j", state, "so far", attempt=2)
+    job = JobLifecycle("j", state, "so far", attempt=2)
 
     if EDGES[state] and state is not JobState.PAUSED:
         with pytest.raises(IllegalTransition):
             step(job, Resume("resumed_by_user"))
     else:
         after, _ = step(job, Resume("resumed_by_user"))
-        assert after == Job("j", JobState.QUEUED, "resumed_by_user", attempt=3, changes=1)
+        assert after == JobLifecycle("j", JobState.QUEUED, "resumed_by_user", attempt=3, changes=1)
 
 
 def test_no_job_moves_without_a_reason() -> None:
     with pytest.raises(MissingReason, match="job j goes to RUNNING without a reason"):
-        step(Job("j"), Move(JobState.RUNNING, ""))
+        step(JobLifecycle("j"), ChangeState(JobState.RUNNING, ""))
 
 
 def test_an_exit_is_named_by_its_signal_or_code() -> None:
@@ -70,23 +70,23 @@ def test_an_exit_is_named_by_its_signal_or_code() -> None:
 @given(st.lists(st.sampled_from([*JobState, None]), max_size=30))
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)
 def test_stored_events_give_the_row_again(wishes: list[JobState | None]) -> None:
-    job, told = Job("j"), []
+    job, told = JobLifecycle("j"), []
     for wish in wishes:
-        event = Move(wish, CANCELLED_BY_USER) if wish else Resume("resumed_by_user")
+        event = ChangeState(wish, CANCELLED_BY_USER) if wish else Resume("resumed_by_user")
         try:
             job, effects = step(job, event)
         except IllegalTransition:
             continue
         told += effects
 
-    assert replay(Job("j"), told) == job
+    assert replay(JobLifecycle("j"), told) == job
     assert [event.number for event in told] == list(range(1, len(told) + 1))
 
 
 def test_an_event_that_is_missing_is_noticed() -> None:
-    job, first = step(Job("j"), Move(JobState.RUNNING, "ranks_asked_for"))
-    _, second = step(job, Move(JobState.PAUSED, "paused_by_user"))
+    job, first = step(JobLifecycle("j"), ChangeState(JobState.RUNNING, "ranks_asked_for"))
+    _, second = step(job, ChangeState(JobState.PAUSED, "paused_by_user"))
 
-    assert replay(Job("j"), [*first, *second]).state is JobState.PAUSED
+    assert replay(JobLifecycle("j"), [*first, *second]).state is JobState.PAUSED
     with pytest.raises(IllegalTransition, match="event 2"):
-        replay(Job("j"), second)
+        replay(JobLifecycle("j"), second)

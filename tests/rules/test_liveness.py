@@ -3,21 +3,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from torchloom.rules.liveness import (
+    AgentLeft,
+    BusInterrupted,
     Effect,
-    Interrupted,
-    Left,
-    Limits,
+    LivenessLimits,
+    LivenessTick,
     NodeBack,
-    NodeLost,
+    NodeSilent,
     State,
-    Tick,
     step,
 )
 
-LIMITS = Limits()
+LIMITS = LivenessLimits()
 
 
-def after(state: State, *ticks: Tick) -> tuple[State, list[Effect]]:
+def after(state: State, *ticks: LivenessTick) -> tuple[State, list[Effect]]:
     told: list[Effect] = []
     for tick in ticks:
         state, effects = step(state, tick)
@@ -25,10 +25,10 @@ def after(state: State, *ticks: Tick) -> tuple[State, list[Effect]]:
     return state, told
 
 
-def looks(start: float, end: float, *heard: str, echo: bool = False) -> list[Tick]:
+def looks(start: float, end: float, *heard: str, echo: bool = False) -> list[LivenessTick]:
     """Return a look every quarter of a second, each hearing the same agents."""
     count = round((end - start) * 4)
-    return [Tick(start + i / 4, frozenset(heard), echo) for i in range(1, count + 1)]
+    return [LivenessTick(start + i / 4, frozenset(heard), echo) for i in range(1, count + 1)]
 
 
 def test_a_silent_node_is_lost_exactly_once_while_another_is_heard() -> None:
@@ -36,14 +36,14 @@ def test_a_silent_node_is_lost_exactly_once_while_another_is_heard() -> None:
 
     state, told = after(state, *looks(1, 10, "b"))
 
-    assert told == [NodeLost("a", 2.0)]
+    assert told == [NodeSilent("a", 2.0)]
     assert state.lost == {"a"}
 
 
 def test_a_node_alone_is_lost_when_our_own_echo_says_that_we_hear() -> None:
     state, _ = after(State(), *looks(0, 1, "a"))
 
-    assert after(state, *looks(1, 4, echo=True))[1] == [NodeLost("a", 2.0)]
+    assert after(state, *looks(1, 4, echo=True))[1] == [NodeSilent("a", 2.0)]
     assert after(state, *looks(1, 60))[1] == []
 
 
@@ -52,34 +52,36 @@ def test_a_lost_node_that_speaks_is_back_and_can_be_lost_again() -> None:
 
     state, told = after(state, *looks(5, 5.25, "a", "b"), *looks(5.25, 9, "b"))
 
-    assert told == [NodeBack("a"), NodeLost("a", 2.0)]
+    assert told == [NodeBack("a"), NodeSilent("a", 2.0)]
 
 
 def test_a_minute_in_which_we_were_stopped_kills_nobody() -> None:
     state, _ = after(State(), *looks(0, 1, "a", "b"))
 
-    state, told = after(state, Tick(61, frozenset({"b"})), *looks(61, 64.75, "b"))
+    state, told = after(state, LivenessTick(61, frozenset({"b"})), *looks(61, 64.75, "b"))
 
     assert told == []
-    assert after(state, *looks(64.75, 66, "b"))[1] == [NodeLost("a", 2.0)]
+    assert after(state, *looks(64.75, 66, "b"))[1] == [NodeSilent("a", 2.0)]
 
 
 def test_whoever_looks_seldom_counts_little_of_the_time_between() -> None:
-    limits = Limits(deaf=5.0)
+    limits = LivenessLimits(deaf=5.0)
     state, _ = after(State(limits), *looks(0, 1, "a", "b"))
-    seldom = [Tick(1 + 1.9 * i, frozenset({"b"})) for i in range(1, 4)]
+    seldom = [LivenessTick(1 + 1.9 * i, frozenset({"b"})) for i in range(1, 4)]
 
     state, told = after(state, *seldom)
 
     assert told == []
-    assert after(state, Tick(8.6, frozenset({"b"})))[1] == [NodeLost("a", 2.0)]
+    assert after(state, LivenessTick(8.6, frozenset({"b"})))[1] == [NodeSilent("a", 2.0)]
 
 
 def test_a_clock_that_jumps_either_way_kills_nobody() -> None:
     state, _ = after(State(), *looks(1000, 1001, "a", "b"))
 
     for jump in (-900.0, 4000.0):
-        assert after(state, Tick(1001 + jump), *looks(1001 + jump, 1004 + jump, "b"))[1] == []
+        assert (
+            after(state, LivenessTick(1001 + jump), *looks(1001 + jump, 1004 + jump, "b"))[1] == []
+        )
 
 
 def test_a_bus_that_was_down_gives_all_agents_time_to_come_back() -> None:
@@ -94,7 +96,7 @@ def test_a_bus_that_was_down_gives_all_agents_time_to_come_back() -> None:
 def test_a_short_break_that_we_know_of_gives_time_too() -> None:
     state, _ = after(State(), *looks(0, 1, "a", "b"), *looks(1, 2.5, "b"))
 
-    state, _ = step(state, Interrupted())
+    state, _ = step(state, BusInterrupted())
 
     assert after(state, *looks(2.5, 6.25, "b"))[1] == []
 
@@ -102,7 +104,7 @@ def test_a_short_break_that_we_know_of_gives_time_too() -> None:
 def test_who_said_goodbye_is_not_lost() -> None:
     state, _ = after(State(), *looks(0, 1, "a", "b"))
 
-    state, _ = step(state, Left("a"))
+    state, _ = step(state, AgentLeft("a"))
 
     assert after(state, *looks(1, 9, "b"))[1] == []
 
@@ -140,7 +142,7 @@ class World(RuleBasedStateMachine):
         for _ in range(round(seconds / every)):
             self.now += every
             heard = {node for node in self.alive if self.beats(node)}
-            self.happen(Tick(self.now + self.offset, frozenset(heard), self.bus_is_up))
+            self.happen(LivenessTick(self.now + self.offset, frozenset(heard), self.bus_is_up))
 
     def beats(self, node: str) -> bool:
         if self.now < self.next_beat[node]:
@@ -148,16 +150,16 @@ class World(RuleBasedStateMachine):
         self.next_beat[node] = self.now + 1.0
         return self.bus_is_up and self.now >= self.back_at[node]
 
-    def happen(self, event: Tick) -> None:
+    def happen(self, event: LivenessTick) -> None:
         self.state, effects = step(self.state, event)
         for effect in effects:
-            if isinstance(effect, NodeLost):
+            if isinstance(effect, NodeSilent):
                 assert effect.node in self.died_at, "a false death"
                 self.lost.add(effect.node)
         if self.bus_is_up and not self.is_starved(event):
             self.nobody_is_forgotten()
 
-    def is_starved(self, event: Tick) -> bool:
+    def is_starved(self, event: LivenessTick) -> bool:
         return self.now - self.disturbed_at < 8.0
 
     def nobody_is_forgotten(self) -> None:

@@ -4,19 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.rules.placement import Need, Room, Share, fit, free, place, shortage
+from torchloom.rules.queue import Need, NodeCapacity, NodeShare, fit, free, place, shortage
 
-THREE = {"a": Room(4), "b": Room(2), "c": Room(8)}
+THREE = {"a": NodeCapacity(4), "b": NodeCapacity(2), "c": NodeCapacity(8)}
 
 
 def test_one_node_takes_all_and_it_is_the_fullest_that_can() -> None:
-    assert place(Need(2), THREE) == (Share("b", 2, 2),)
-    assert place(Need(3), THREE) == (Share("a", 3, 3),)
+    assert place(Need(2), THREE) == (NodeShare("b", 2, 2),)
+    assert place(Need(3), THREE) == (NodeShare("a", 3, 3),)
 
 
 def test_several_nodes_take_what_one_cannot_as_few_as_possible() -> None:
-    assert place(Need(10), THREE) == (Share("c", 8, 8), Share("b", 2, 2))
-    assert place(Need(14), THREE) == (Share("c", 8, 8), Share("a", 4, 4), Share("b", 2, 2))
+    assert place(Need(10), THREE) == (NodeShare("c", 8, 8), NodeShare("b", 2, 2))
+    assert place(Need(14), THREE) == (
+        NodeShare("c", 8, 8),
+        NodeShare("a", 4, 4),
+        NodeShare("b", 2, 2),
+    )
 
 
 def test_there_is_no_half_a_job() -> None:
@@ -25,12 +29,12 @@ def test_there_is_no_half_a_job() -> None:
 
 
 def test_each_worker_has_gpus_of_its_own() -> None:
-    rooms = {"a": Room(8, 0, ("g0", "g1", "g2")), "b": Room(8, 0, ("h0",))}
+    rooms = {"a": NodeCapacity(8, 0, ("g0", "g1", "g2")), "b": NodeCapacity(8, 0, ("h0",))}
 
     shares = place(Need(2, cpus=2, gpus=1), rooms)
 
-    assert shares == (Share("a", 2, 4, 0, ("g0", "g1")),)
-    assert free(rooms, shares)["a"] == Room(4, 0, ("g2",))
+    assert shares == (NodeShare("a", 2, 4, 0, ("g0", "g1")),)
+    assert free(rooms, shares)["a"] == NodeCapacity(4, 0, ("g2",))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,9 @@ def test_without_nodes_that_is_said() -> None:
 
 ROOMS = st.dictionaries(
     st.sampled_from("abcd"),
-    st.builds(Room, st.integers(0, 9), st.integers(0, 99), st.sampled_from([(), ("x", "y", "z")])),
+    st.builds(
+        NodeCapacity, st.integers(0, 9), st.integers(0, 99), st.sampled_from([(), ("x", "y", "z")])
+    ),
 )
 NEEDS = st.builds(Need, st.integers(1, 12), st.integers(0, 3), st.integers(0, 2), st.integers(0, 9))
 

@@ -7,20 +7,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from torchloom.rules import placement
-from torchloom.rules.placement import Need, Room, Share
+from torchloom.rules import queue
 from torchloom.rules.queue import (
+    Assign,
     Effect,
     Event,
-    Left,
-    LeftTogether,
-    NodeLost,
+    JobLeft,
+    JobsLeft,
+    JobSubmitted,
+    Need,
+    NodeCapacity,
+    NodeDown,
+    NodeShare,
     NodeUp,
-    Place,
     QuotaSet,
     Refuse,
     State,
-    Submitted,
     Waiting,
     reasons,
     settle,
@@ -38,15 +40,15 @@ def after(*events: Event) -> tuple[State, list[Effect]]:
     return state, done
 
 
-HOST = NodeUp("host", Room(4))
+HOST = NodeUp("host", NodeCapacity(4))
 
 
-def job(name: str, workers: int, priority: int = 0, owner: str = "alice") -> Submitted:
-    return Submitted(name, owner, Need(workers), priority)
+def job(name: str, workers: int, priority: int = 0, owner: str = "alice") -> JobSubmitted:
+    return JobSubmitted(name, owner, Need(workers), priority)
 
 
 def test_jobs_are_placed_in_their_order_and_the_next_one_when_there_is_room() -> None:
-    state, done = after(HOST, job("a", 3), job("b", 2), job("c", 1), Left("a"))
+    state, done = after(HOST, job("a", 3), job("b", 2), job("c", 1), JobLeft("a"))
 
     assert [effect.job for effect in done] == ["a", "b", "c"]
     assert not state.waiting
@@ -55,7 +57,7 @@ def test_jobs_are_placed_in_their_order_and_the_next_one_when_there_is_room() ->
 def test_nobody_overtakes_a_job_that_waits_for_room() -> None:
     state, done = after(HOST, job("a", 3), job("big", 4), job("small", 1))
 
-    assert done == [Place("a", (Share("host", 3, 3),))]
+    assert done == [Assign("a", (NodeShare("host", 3, 3),))]
     assert why(state, "big") == "waits for room: needs 4 workers, 1 would fit now"
     assert why(state, "small") == "waits behind big"
 
@@ -80,10 +82,10 @@ def anything(chance: random.Random, number: int) -> Event:
         [
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
-            Left(f"j{chance.randint(0, number)}"),
-            LeftTogether(frozenset(f"j{chance.randint(0, number)}" for _ in range(5))),
-            NodeUp(host, Room(chance.randint(1, 5))),
-            NodeLost(host),
+            JobLeft(f"j{chance.randint(0, number)}"),
+            JobsLeft(frozenset(f"j{chance.randint(0, number)}" for _ in range(5))),
+            NodeUp(host, NodeCapacity(chance.randint(1, 5))),
+            NodeDown(host),
             QuotaSet(owner, chance.choice([None, 1, 3, 6])),
         ]
     )
@@ -102,13 +104,13 @@ def test_everybody_is_told_what_it_waits_for_in_the_order_of_turns() -> None:
 def test_a_queue_that_was_read_from_a_disk_is_settled() -> None:
     one = Waiting("a", "alice", Need(2), 0, 1)
 
-    _, done = settle(State({"host": Room(4)}, {"a": one}, submitted=1))
+    _, done = settle(State({"host": NodeCapacity(4)}, {"a": one}, submitted=1))
 
-    assert done == (Place("a", (Share("host", 2, 2),)),)
+    assert done == (Assign("a", (NodeShare("host", 2, 2),)),)
 
 
 def test_a_higher_priority_goes_first() -> None:
-    _, done = after(HOST, job("a", 4), job("low", 4), job("high", 4, priority=5), Left("a"))
+    _, done = after(HOST, job("a", 4), job("low", 4), job("high", 4, priority=5), JobLeft("a"))
 
     assert [effect.job for effect in done] == ["a", "high"]
 
@@ -132,21 +134,21 @@ def test_an_owners_quota_holds_up_nobody_else() -> None:
 
 
 def test_a_job_whose_node_is_lost_keeps_its_share_and_holds_up_nobody() -> None:
-    other = NodeUp("other", Room(1))
-    events = (HOST, other, job("a", 4), job("b", 4), NodeLost("host"), job("c", 1), HOST)
+    other = NodeUp("other", NodeCapacity(1))
+    events = (HOST, other, job("a", 4), job("b", 4), NodeDown("host"), job("c", 1), HOST)
 
     state, done = after(*events)
 
     assert [effect.job for effect in done] == ["a", "c"]
-    assert state.free() == {"host": Room(0), "other": Room(0)}
+    assert state.free() == {"host": NodeCapacity(0), "other": NodeCapacity(0)}
     assert why(state, "b") == "waits for room: needs 4 workers, 0 would fit now"
 
 
 def test_jobs_that_leave_together_are_not_given_the_room_that_others_of_them_wait_for() -> None:
     queue = (HOST, job("a", 3), job("big", 4), job("small", 1), job("kept", 1))
 
-    one_by_one, _ = after(*queue, Left("big"))
-    state, done = after(*queue, LeftTogether(frozenset({"big", "small"})))
+    one_by_one, _ = after(*queue, JobLeft("big"))
+    state, done = after(*queue, JobsLeft(frozenset({"big", "small"})))
 
     assert "small" in one_by_one.placed
     assert [effect.job for effect in done] == ["a", "kept"]
@@ -166,13 +168,13 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
         super().__init__()
         self.state = State()
         self.count = 0
-        self.live: dict[str, tuple[Share, ...]] = {}
-        self.whole: dict[str, Room] = {}
+        self.live: dict[str, tuple[NodeShare, ...]] = {}
+        self.whole: dict[str, NodeCapacity] = {}
 
     def take(self, event: Event) -> None:
         self.state, effects = step(self.state, event)
         for effect in effects:
-            if isinstance(effect, Place):
+            if isinstance(effect, Assign):
                 assert effect.job not in self.live
                 self.live[effect.job] = effect.shares
 
@@ -185,7 +187,7 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
     )
     def submit(self, workers: int, cpus: int, gpus: int, owner: str, priority: int) -> None:
         self.count += 1
-        self.take(Submitted(f"j{self.count}", owner, Need(workers, cpus, gpus), priority))
+        self.take(JobSubmitted(f"j{self.count}", owner, Need(workers, cpus, gpus), priority))
 
     @rule(which=st.integers(0, 99))
     def end(self, which: int) -> None:
@@ -193,19 +195,19 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
         if jobs:
             job = jobs[which % len(jobs)]
             self.live.pop(job, None)
-            self.take(Left(job))
+            self.take(JobLeft(job))
 
     @rule(name=st.sampled_from("abc"))
     def come(self, name: str) -> None:
         """A node comes back as it was: what runs there may still run there."""
         number = "abc".index(name)
         gpus = tuple(f"{name}{index}" for index in range(number * 2))
-        self.whole[name] = Room(4 + 4 * number, 0, gpus)
+        self.whole[name] = NodeCapacity(4 + 4 * number, 0, gpus)
         self.take(NodeUp(name, self.whole[name]))
 
     @rule(name=st.sampled_from("abc"))
     def lose(self, name: str) -> None:
-        self.take(NodeLost(name))
+        self.take(NodeDown(name))
 
     @rule(owner=st.sampled_from(["alice", "bob"]), workers=st.none() | st.integers(0, 9))
     def allow(self, owner: str, workers: int | None) -> None:
@@ -238,9 +240,9 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
             )
             if quota is not None and has + one.need.workers > quota:
                 continue
-            if placement.shortage(one.need, self.state.nodes):
+            if queue.shortage(one.need, self.state.nodes):
                 continue
-            room = sum(placement.fit(one.need, left) for left in self.state.free().values())
+            room = sum(queue.fit(one.need, left) for left in self.state.free().values())
             assert room < one.need.workers
             return
 

@@ -2,7 +2,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from torchloom.rules.happening import (
+from torchloom.rules.recovery import step
+from torchloom.rules.replicas import (
+    AppVerdict,
     Begin,
     Cancelled,
     Effect,
@@ -11,25 +13,23 @@ from torchloom.rules.happening import (
     LiveEnded,
     NodeLost,
     RankExited,
+    ReplicaKey,
     RoleRule,
     Start,
     StartFailed,
     State,
     Stop,
-    Verdict,
     initial,
 )
-from torchloom.rules.recovery import step
-from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 
 REPLICA, ROLE, APPLICATION = RetryPolicy.REPLICA, RetryPolicy.ROLE, RetryPolicy.APPLICATION
-SUCCESS = Verdict(AppState.SUCCEEDED, "")
-STOPPED = Verdict(AppState.CANCELLED, "cancelled_by_user")
+SUCCESS = AppVerdict(AppState.SUCCEEDED, "")
+STOPPED = AppVerdict(AppState.CANCELLED, "cancelled_by_user")
 
 
-def failed(cause: str) -> Verdict:
-    return Verdict(AppState.FAILED, cause)
+def failed(cause: str) -> AppVerdict:
+    return AppVerdict(AppState.FAILED, cause)
 
 
 def key(name: str) -> ReplicaKey:
@@ -43,7 +43,7 @@ class App:
 
     state: State
     done: list[str] = field(default_factory=list)
-    verdict: Verdict | None = None
+    verdict: AppVerdict | None = None
 
     @classmethod
     def of(cls, *roles: RoleRule) -> "App":

@@ -4,31 +4,31 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from torchloom.rules.happening import (
+from torchloom.rules.recovery import step
+from torchloom.rules.replicas import (
+    AppVerdict,
     Begin,
     Cancelled,
-    Due,
     Effect,
     Event,
     Finish,
     Idle,
     Leaving,
     NodeLost,
-    Phase,
+    ProgressMark,
     RankExited,
     Reached,
     Replace,
+    ReplicaKey,
+    ReplicaPhase,
     RoleRule,
     Start,
     StartFailed,
     Stop,
-    Verdict,
     Wait,
+    WaitOver,
     initial,
 )
-from torchloom.rules.lives import Point
-from torchloom.rules.recovery import step
-from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 
 
@@ -87,7 +87,7 @@ class World(RuleBasedStateMachine):
         self.told_to_stop: set[ReplicaKey] = set()
         self.went_wrong: set[ReplicaKey] = set()  # in its present life
         self.cancelled = False
-        self.verdict: Verdict | None = None
+        self.verdict: AppVerdict | None = None
         if begins:
             self.it_begins()
 
@@ -139,13 +139,13 @@ class World(RuleBasedStateMachine):
     def time_passes(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.waits)))
         del self.waits[number]
-        self.happen(Due(number))
+        self.happen(WaitOver(number))
 
     @precondition(lambda self: any(self.alive.values()))
     @rule(data=st.data(), saved=st.integers(-1, 2), lived=st.floats(0, 9))
     def a_replica_has_come_so_far(self, data: st.DataObject, saved: int, lived: float) -> None:
         key = data.draw(st.sampled_from([key for key, ranks in self.alive.items() if ranks]))
-        self.happen(Reached(key, Point(saved, saved, lived)))
+        self.happen(Reached(key, ProgressMark(saved, saved, lived)))
 
     @precondition(lambda self: any(self.alive.values()))
     @rule(data=st.data(), when=st.integers(0, 4))
@@ -174,7 +174,7 @@ class World(RuleBasedStateMachine):
         """Whoever is up or to come back has a node that is there; each its own where there are."""
         if self.state.verdict is not None:
             return
-        done = (Phase.SUCCEEDED, Phase.FAILED)
+        done = (ReplicaPhase.SUCCEEDED, ReplicaPhase.FAILED)
         needed = [
             key
             for key, replica in self.state.replicas.items()
@@ -222,7 +222,7 @@ class World(RuleBasedStateMachine):
         self.told_to_stop.discard(key)
         self.went_wrong.discard(key)
 
-    def judge(self, verdict: Verdict) -> None:
+    def judge(self, verdict: AppVerdict) -> None:
         match verdict.state:
             case AppState.SUCCEEDED:
                 assert all(self.did_enough(role) for role in self.roles.values())
@@ -270,7 +270,7 @@ class World(RuleBasedStateMachine):
                 self.end(*living[0], ok=True)
             else:
                 number, _ = self.waits.popitem()
-                self.happen(Due(number))
+                self.happen(WaitOver(number))
         assert self.verdict is not None
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torchloom.rules.retention import (
     KEEP,
     BadRetention,
-    Due,
-    Known,
-    Limits,
+    EndedRun,
+    Removal,
+    RetentionLimits,
     due,
     in_words,
     limits_of,
@@ -21,9 +21,9 @@ DAY = 86400.0
 NOW = 1000 * DAY
 
 
-def ended(job: str, days: float, name: str = "", tags: str = "", parent: str = "") -> Known:
+def ended(job: str, days: float, name: str = "", tags: str = "", parent: str = "") -> EndedRun:
     """Return a run that ended so many days ago."""
-    return Known(job, True, NOW - days * DAY, name, frozenset(tags.split()), parent)
+    return EndedRun(job, True, NOW - days * DAY, name, frozenset(tags.split()), parent)
 
 
 def test_what_a_section_says_is_read() -> None:
@@ -36,7 +36,7 @@ def test_what_a_section_says_is_read() -> None:
         "pinned": "gpt-1a2b, best paper",
     }
 
-    assert limits_of(section) == Limits(
+    assert limits_of(section) == RetentionLimits(
         runs=90 * DAY,
         metrics=28 * DAY,
         logs=1.5 * DAY,
@@ -49,7 +49,7 @@ def test_what_a_section_says_is_read() -> None:
 def test_without_a_section_everything_is_kept() -> None:
     runs = [ended(str(at), 10_000) for at in range(500)]
 
-    assert limits_of({}) == Limits(keep=KEEP)
+    assert limits_of({}) == RetentionLimits(keep=KEEP)
     assert due(limits_of({}), runs, NOW) == []
 
 
@@ -78,47 +78,51 @@ def test_what_cannot_be_meant_is_refused_with_the_remedy(key: str, text: str, re
 
 
 def test_each_thing_goes_at_its_own_age() -> None:
-    limits = Limits(runs=90 * DAY, metrics=30 * DAY, logs=7 * DAY, dumps=2 * DAY, keep=0)
+    limits = RetentionLimits(runs=90 * DAY, metrics=30 * DAY, logs=7 * DAY, dumps=2 * DAY, keep=0)
     runs = [ended("a", 1), ended("b", 3), ended("c", 8), ended("d", 31), ended("e", 91)]
 
     assert due(limits, runs, NOW) == [
-        Due("run", "e"),
-        Due("metrics", "d"),
-        Due("logs", "d"),
-        Due("dumps", "d"),
-        Due("logs", "c"),
-        Due("dumps", "c"),
-        Due("dumps", "b"),
+        Removal("run", "e"),
+        Removal("metrics", "d"),
+        Removal("logs", "d"),
+        Removal("dumps", "d"),
+        Removal("logs", "c"),
+        Removal("dumps", "c"),
+        Removal("dumps", "b"),
     ]
 
 
 def test_who_is_pinned_by_id_name_or_tag_stays() -> None:
-    limits = Limits(runs=DAY, keep=0, pinned=frozenset({"a", "best", "paper"}))
+    limits = RetentionLimits(runs=DAY, keep=0, pinned=frozenset({"a", "best", "paper"}))
     runs = [ended("a", 9), ended("b", 9, name="best"), ended("c", 9, tags="x paper"), ended("d", 9)]
 
-    assert due(limits, runs, NOW) == [Due("run", "d")]
+    assert due(limits, runs, NOW) == [Removal("run", "d")]
 
 
 def test_what_a_rank_launched_goes_with_its_run_and_counts_for_none() -> None:
-    limits = Limits(runs=DAY, keep=1)
+    limits = RetentionLimits(runs=DAY, keep=1)
     child = ended("child", 50, parent="old")
     runs = [child, ended("old", 9), ended("new", 8), ended("orphan", 70, parent="gone")]
 
-    assert due(limits, runs, NOW) == [Due("run", "orphan"), Due("run", "old"), Due("run", "child")]
+    assert due(limits, runs, NOW) == [
+        Removal("run", "orphan"),
+        Removal("run", "old"),
+        Removal("run", "child"),
+    ]
     assert due(limits, [child, ended("old", 9)], NOW) == []
 
 
 def test_what_is_kept_is_told_in_words() -> None:
-    assert in_words(Limits()) == "everything is kept"
-    assert in_words(Limits(runs=90 * DAY, logs=5400.0, keep=3, pinned=frozenset("ab"))) == (
-        "runs after 90d, logs after 90m; the last 3 runs and 2 pinned stay"
-    )
+    assert in_words(RetentionLimits()) == "everything is kept"
+    assert in_words(
+        RetentionLimits(runs=90 * DAY, logs=5400.0, keep=3, pinned=frozenset("ab"))
+    ) == ("runs after 90d, logs after 90m; the last 3 runs and 2 pinned stay")
 
 
 ages = st.none() | st.floats(0, 100 * DAY)
 many = st.lists(
     st.builds(
-        Known,
+        EndedRun,
         st.sampled_from([f"run-{at}" for at in range(12)]),
         st.booleans(),
         st.none() | st.floats(0, NOW),
@@ -129,13 +133,13 @@ many = st.lists(
 )
 
 
-@given(st.builds(Limits, ages, ages, ages, ages, st.integers(0, 5)), many, st.booleans())
+@given(st.builds(RetentionLimits, ages, ages, ages, ages, st.integers(0, 5)), many, st.booleans())
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 def test_whatever_the_limits_the_last_the_pinned_and_those_that_run_stay(
-    limits: Limits, runs: list[Known], pins: bool
+    limits: RetentionLimits, runs: list[EndedRun], pins: bool
 ) -> None:
     pinned = frozenset({"best"}) if pins else frozenset[str]()
-    limits = Limits(**limits.ages, keep=limits.keep, pinned=pinned)
+    limits = RetentionLimits(**limits.ages, keep=limits.keep, pinned=pinned)
 
     going = {one.job for one in due(limits, runs, NOW)}
 

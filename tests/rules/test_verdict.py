@@ -6,26 +6,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchloom.bus import messages
-from torchloom.rules.hang import Finding
-from torchloom.rules.verdict import Frame, Kind, Look, Standing, finding, judge, numbers, see
+from torchloom.rules.hang import StackFinding
+from torchloom.rules.verdict import (
+    RankSamples,
+    StackFrame,
+    StackSample,
+    VerdictKind,
+    finding,
+    judge,
+    numbers,
+    see,
+)
 
 from .hangs.record import WAYS, recorded
 
 PLACES = "/venv/lib/python3.11/site-packages/torch"
-ALL_REDUCE = Frame("all_reduce", f"{PLACES}/distributed/distributed_c10d.py", 2806)
-BACKWARD = Frame("_engine_run_backward", f"{PLACES}/autograd/graph.py", 979)
-NEXT = Frame("_try_get_data", f"{PLACES}/utils/data/dataloader.py", 1275)
-SLEEP = Frame("train", "/job/train.py", 32, "time.sleep(1000)")
+ALL_REDUCE = StackFrame("all_reduce", f"{PLACES}/distributed/distributed_c10d.py", 2806)
+BACKWARD = StackFrame("_engine_run_backward", f"{PLACES}/autograd/graph.py", 979)
+NEXT = StackFrame("_try_get_data", f"{PLACES}/utils/data/dataloader.py", 1275)
+SLEEP = StackFrame("train", "/job/train.py", 32, "time.sleep(1000)")
 
 
-def twice(frame: Frame | None, state: str = "S", cpu: float = 0.0, where: str = "") -> Standing:
+def twice(
+    frame: StackFrame | None, state: str = "S", cpu: float = 0.0, where: str = ""
+) -> RankSamples:
     """Return a rank in step 20 that was seen there both times, and computed so much between."""
-    frames = (frame, Frame("<module>", "/job/train.py", 69)) if frame else ()
-    first = Look(1.0, 5.0, state, where, frames)
-    return Standing(20, (first, replace(first, at=1.3, cpu=5.0 + cpu)))
+    frames = (frame, StackFrame("<module>", "/job/train.py", 69)) if frame else ()
+    first = StackSample(1.0, 5.0, state, where, frames)
+    return RankSamples(20, (first, replace(first, at=1.3, cpu=5.0 + cpu)))
 
 
-def saying(rank: Standing, *steps: int, still: float = 60.0, lasted: float = 0.3) -> Standing:
+def saying(rank: RankSamples, *steps: int, still: float = 60.0, lasted: float = 0.3) -> RankSamples:
     """Return a rank whose own word, at each look, was that it is in these steps."""
     looks = tuple(
         replace(look, step=step, phase=1, still=still, lasted=lasted)
@@ -34,39 +45,39 @@ def saying(rank: Standing, *steps: int, still: float = 60.0, lasted: float = 0.3
     return replace(rank, looks=looks)
 
 
-def of_recording(how: str) -> Mapping[int, Standing]:
+def of_recording(how: str) -> Mapping[int, RankSamples]:
     """Return what two looks at four real ranks saw."""
     steps, ranks = recorded(how)
     return {
-        rank: Standing(step, tuple(_look(look) for look in looks))
+        rank: RankSamples(step, tuple(_look(look) for look in looks))
         for rank, (step, looks) in enumerate(zip(steps, ranks, strict=True))
     }
 
 
-def _look(look: messages.Look) -> Look:
+def _look(look: messages.Look) -> StackSample:
     (main,) = (thread for thread in look.threads if thread.is_main)
-    frames = tuple(Frame(f.function, f.file, f.line, f.text) for f in main.frames)
-    return Look(look.at, look.cpu, look.state, look.waits_in, frames)
+    frames = tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames)
+    return StackSample(look.at, look.cpu, look.state, look.waits_in, frames)
 
 
 @pytest.mark.parametrize(
     ("how", "culprits", "awaited", "kind"),
     [
-        ("sleep", (1,), (1,), Kind.WAITING),
-        ("stopped", (1,), (1,), Kind.STOPPED),
-        ("io", (1,), (1,), Kind.IO),
-        ("loader", (1,), (1,), Kind.LOADER),
-        ("barrier", (1,), (1,), Kind.WAITING),
-        ("handle", (1,), (1,), Kind.WAITING),
-        ("regex", (), (1,), Kind.COMPUTING),
-        ("spin", (), (1,), Kind.COMPUTING),
-        ("evaluation", (), (1,), Kind.COMPUTING),
-        ("everyone", (), (), Kind.COMPUTING),
-        ("apart", (), (), Kind.COLLECTIVE),
+        ("sleep", (1,), (1,), VerdictKind.WAITING),
+        ("stopped", (1,), (1,), VerdictKind.STOPPED),
+        ("io", (1,), (1,), VerdictKind.IO),
+        ("loader", (1,), (1,), VerdictKind.LOADER),
+        ("barrier", (1,), (1,), VerdictKind.WAITING),
+        ("handle", (1,), (1,), VerdictKind.WAITING),
+        ("regex", (), (1,), VerdictKind.COMPUTING),
+        ("spin", (), (1,), VerdictKind.COMPUTING),
+        ("evaluation", (), (1,), VerdictKind.COMPUTING),
+        ("everyone", (), (), VerdictKind.COMPUTING),
+        ("apart", (), (), VerdictKind.COLLECTIVE),
     ],
 )
 def test_real_ranks_that_got_stuck_are_judged(
-    how: str, culprits: tuple[int, ...], awaited: tuple[int, ...], kind: Kind
+    how: str, culprits: tuple[int, ...], awaited: tuple[int, ...], kind: VerdictKind
 ) -> None:
     verdict = judge(of_recording(how))
 
@@ -96,38 +107,41 @@ def test_what_is_compared_over_time_is_the_culprit_and_where_it_stands() -> None
     found = finding(judge(ranks), ranks)
 
     stack = "waiting\ntrain (job/train.py:32)\n<module> (job/train.py:69)"
-    assert found == Finding(1, stack, judge(ranks).words)
+    assert found == StackFinding(1, stack, judge(ranks).words)
     assert finding(judge({0: twice(SLEEP)}), {}).culprit is None
 
 
 @pytest.mark.parametrize(
     ("rank", "kind"),
     [
-        (twice(ALL_REDUCE), Kind.COLLECTIVE),
-        (twice(ALL_REDUCE, "R", 0.3), Kind.COLLECTIVE),  # a wait that spins
-        (twice(BACKWARD), Kind.COLLECTIVE),
-        (twice(BACKWARD, "S", 0.3), Kind.COMPUTING),
-        (twice(BACKWARD, "R"), Kind.COMPUTING),  # it would, but others have the CPU
-        (twice(Frame("f", "/job/a.py", 3, "loss.item()"), "R", 0.3), Kind.DEVICE),
-        (twice(Frame("f", "/job/a.py", 3, "work.wait()")), Kind.COLLECTIVE),
-        (twice(Frame("wait", "/usr/lib/python3.11/threading.py", 3, "x.wait()")), Kind.WAITING),
-        (twice(NEXT), Kind.LOADER),
-        (twice(NEXT, "R", 0.3), Kind.COMPUTING),
-        (twice(SLEEP), Kind.WAITING),
-        (twice(SLEEP, "D"), Kind.IO),
-        (twice(SLEEP, "S", where="pipe_read"), Kind.IO),
-        (twice(SLEEP, "T"), Kind.STOPPED),
-        (twice(SLEEP, "t"), Kind.UNKNOWN),
-        (twice(None), Kind.UNKNOWN),
-        (twice(None, "D"), Kind.IO),
-        (Standing(20, ()), Kind.UNKNOWN),
+        (twice(ALL_REDUCE), VerdictKind.COLLECTIVE),
+        (twice(ALL_REDUCE, "R", 0.3), VerdictKind.COLLECTIVE),  # a wait that spins
+        (twice(BACKWARD), VerdictKind.COLLECTIVE),
+        (twice(BACKWARD, "S", 0.3), VerdictKind.COMPUTING),
+        (twice(BACKWARD, "R"), VerdictKind.COMPUTING),  # it would, but others have the CPU
+        (twice(StackFrame("f", "/job/a.py", 3, "loss.item()"), "R", 0.3), VerdictKind.DEVICE),
+        (twice(StackFrame("f", "/job/a.py", 3, "work.wait()")), VerdictKind.COLLECTIVE),
         (
-            twice(Frame("write", f"{PLACES}/distributed/checkpoint/filesystem.py", 8), "D"),
-            Kind.IO,
+            twice(StackFrame("wait", "/usr/lib/python3.11/threading.py", 3, "x.wait()")),
+            VerdictKind.WAITING,
+        ),
+        (twice(NEXT), VerdictKind.LOADER),
+        (twice(NEXT, "R", 0.3), VerdictKind.COMPUTING),
+        (twice(SLEEP), VerdictKind.WAITING),
+        (twice(SLEEP, "D"), VerdictKind.IO),
+        (twice(SLEEP, "S", where="pipe_read"), VerdictKind.IO),
+        (twice(SLEEP, "T"), VerdictKind.STOPPED),
+        (twice(SLEEP, "t"), VerdictKind.UNKNOWN),
+        (twice(None), VerdictKind.UNKNOWN),
+        (twice(None, "D"), VerdictKind.IO),
+        (RankSamples(20, ()), VerdictKind.UNKNOWN),
+        (
+            twice(StackFrame("write", f"{PLACES}/distributed/checkpoint/filesystem.py", 8), "D"),
+            VerdictKind.IO,
         ),
     ],
 )
-def test_what_a_rank_is_about(rank: Standing, kind: Kind) -> None:
+def test_what_a_rank_is_about(rank: RankSamples, kind: VerdictKind) -> None:
     assert see(rank.looks).kind is kind
 
 
@@ -145,7 +159,7 @@ def test_of_ranks_that_all_wait_the_one_behind_is_named() -> None:
 
     verdict = judge({0: twice(ALL_REDUCE), 1: behind, 2: twice(BACKWARD)})
 
-    assert (verdict.culprits, verdict.kind) == ((1,), Kind.COLLECTIVE)
+    assert (verdict.culprits, verdict.kind) == ((1,), VerdictKind.COLLECTIVE)
     assert "in step 19 while" in verdict.words
     assert judge({0: twice(ALL_REDUCE), 1: twice(BACKWARD)}).culprits == ()
 
@@ -157,7 +171,7 @@ def test_a_rank_that_is_past_those_who_wait_is_not_what_they_wait_for() -> None:
 
 
 def test_of_whom_nothing_is_known_nothing_is_said() -> None:
-    unseen = Standing(20)
+    unseen = RankSamples(20)
 
     assert judge({0: twice(ALL_REDUCE), 1: unseen}).culprits == ()
     assert judge({0: twice(ALL_REDUCE), 1: unseen, 2: twice(SLEEP)}).culprits == (2,)
@@ -210,7 +224,9 @@ def test_ranks_are_counted_as_people_do() -> None:
     assert numbers([0, 2, 3, 4, 7]) == "ranks 0, 2-4, 7"
 
 
-def said(looks: tuple[Look, ...], word: tuple[int | None, int | None, float]) -> tuple[Look, ...]:
+def said(
+    looks: tuple[StackSample, ...], word: tuple[int | None, int | None, float]
+) -> tuple[StackSample, ...]:
     """Return two looks at a rank that says it is in these steps, the last for so many seconds."""
     first, last = looks
     return replace(first, step=word[0]), replace(last, step=word[1], still=word[2])
@@ -241,22 +257,24 @@ often = settings(max_examples=300, derandomize=True, database=None, deadline=Non
 
 @given(jobs)
 @often
-def test_whoever_moves_is_never_a_culprit(job: dict[int, Standing]) -> None:
+def test_whoever_moves_is_never_a_culprit(job: dict[int, RankSamples]) -> None:
     for rank in judge(job).culprits:
         first, last = job[rank].looks
         kind = see(job[rank].looks).kind
-        assert kind is Kind.STOPPED or first.step == last.step
-        assert kind is Kind.STOPPED or first.frames == last.frames
+        assert kind is VerdictKind.STOPPED or first.step == last.step
+        assert kind is VerdictKind.STOPPED or first.frames == last.frames
         is_idle = last.cpu - first.cpu < 0.25 and "R" not in (first.state, last.state)
-        assert is_idle or kind in (Kind.STOPPED, Kind.COLLECTIVE)  # some waits spin
+        assert is_idle or kind in (VerdictKind.STOPPED, VerdictKind.COLLECTIVE)  # some waits spin
 
 
 @given(jobs)
 @often
-def test_nobody_is_blamed_unless_another_waits(job: dict[int, Standing]) -> None:
+def test_nobody_is_blamed_unless_another_waits(job: dict[int, RankSamples]) -> None:
     verdict = judge(job)
     sights = {rank: see(standing.looks) for rank, standing in job.items()}
-    waiting = {r for r, s in sights.items() if s.kind in (Kind.COLLECTIVE, Kind.DEVICE)}
+    waiting = {
+        r for r, s in sights.items() if s.kind in (VerdictKind.COLLECTIVE, VerdictKind.DEVICE)
+    }
 
     assert not verdict.culprits or waiting - set(verdict.culprits)
     assert set(verdict.culprits) <= set(verdict.awaited) <= set(job)
@@ -265,7 +283,7 @@ def test_nobody_is_blamed_unless_another_waits(job: dict[int, Standing]) -> None
 @given(jobs, st.permutations(range(8)))
 @often
 def test_who_is_blamed_does_not_hang_on_the_numbers_of_ranks(
-    job: dict[int, Standing], names: list[int]
+    job: dict[int, RankSamples], names: list[int]
 ) -> None:
     renamed = judge({names[rank]: standing for rank, standing in job.items()})
 
@@ -274,7 +292,7 @@ def test_who_is_blamed_does_not_hang_on_the_numbers_of_ranks(
 
 @given(jobs)
 @often
-def test_one_more_that_waits_clears_nobody(job: dict[int, Standing]) -> None:
+def test_one_more_that_waits_clears_nobody(job: dict[int, RankSamples]) -> None:
     culprits = judge(job).culprits
 
     more = judge({**job, 8: replace(twice(ALL_REDUCE), step=21)})

@@ -1,7 +1,6 @@
 import pytest
 
-from torchloom.rules.drmap import DeviceState
-from torchloom.rules.xid import MEANINGS, Blame, meaning_of, xid_reason
+from torchloom.rules.devices import MEANINGS, Blame, DeviceState, meaning_of, xid_reason
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.rules.retention import BadRetention, Limits
+from torchloom.rules.retention import BadRetention, RetentionLimits
 from torchloom.runner import retention
 
 DAY = 86400.0
@@ -27,14 +27,14 @@ def shown() -> list[tuple[str, str]]:
 def test_the_file_in_the_home_counts(tmp_path: Path) -> None:
     (tmp_path / "home/.loomconfig").write_text("[retention]\nruns = 90d\nkeep = 3\n")
 
-    assert retention.limits() == Limits(runs=90 * DAY, keep=3)
+    assert retention.limits() == RetentionLimits(runs=90 * DAY, keep=3)
     assert shown() == [("ok", "runs after 90d; the last 3 runs stay")]
 
 
 def test_a_project_cannot_have_anything_removed_and_is_told_so() -> None:
     Path(".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\n")
 
-    assert retention.limits() == Limits()
+    assert retention.limits() == RetentionLimits()
     ((state, text),) = shown()
     assert state == "note"
     assert text.endswith("project/.loomconfig has [retention], which does not count there")
@@ -44,11 +44,11 @@ def test_the_file_that_is_named_counts(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "own").write_text("[retention]\nlogs = 2w\n")
     monkeypatch.setenv("LOOMCONFIG", str(tmp_path / "own"))
 
-    assert retention.limits() == Limits(logs=14 * DAY)
+    assert retention.limits() == RetentionLimits(logs=14 * DAY)
 
 
 def test_without_any_everything_is_kept() -> None:
-    assert retention.limits() == Limits()
+    assert retention.limits() == RetentionLimits()
     assert shown() == [("ok", "everything is kept")]
 
 

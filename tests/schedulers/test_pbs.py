@@ -188,7 +188,7 @@ def test_a_second_job_on_a_host_and_its_next_life_have_a_plane(
     strike.touch()
     until(lambda: second.trains((2,)), LIMIT)
     jobs.pbs("qdel", "-W", "force", one.rpartition("/")[2])
-    second.kill_all("torchloom.weaver.plane")  # as where a job's end is that of its cgroup
+    second.kill_all("torchloom.plane")  # as where a job's end is that of its cgroup
     words = ("set", two, "lr=0.01")
     until(lambda: second.loom(*words, env={**second.plane, **LOGIN}).returncode == 0, LIMIT)
     until(lambda: second.lives(0)[-1][1][-1][1] == 0.01, LIMIT)

@@ -9,24 +9,24 @@ import pytest
 
 from torchloom.server.auth import CookieRefused, Identities, Identity, identities_of
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.people import People, hash_of
-from torchloom.weaver.store import Place, StateLost, Store, open_store
-from torchloom.weaver.store.reading import open_reading
-from torchloom.weaver.store.rows import Token
+from torchloom.weaver.store import DatabasePlace, PlaneStore, StateLost, open_store
+from torchloom.weaver.store.reader import open_reading
+from torchloom.weaver.store.rows import TokenRow
+from torchloom.weaver.users import People, hash_of
 
 from ..living import TIMEOUT, allowed
 from ..weaver.fresh import fresh
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[PlaneStore]:
     opened = open_store(fresh(tmp_path))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def people(store: Store) -> People:
+def people(store: PlaneStore) -> People:
     made = People(store.state, Journal(store.state))
     made.put("admin", "admin", None, "test")
     made.put("alice", "operator", None, "test")
@@ -35,7 +35,7 @@ def people(store: Store) -> People:
 
 @pytest.fixture
 def identities(tmp_path: Path, people: People) -> Iterator[Identities]:
-    reading = open_reading(Place(tmp_path))
+    reading = open_reading(DatabasePlace(tmp_path))
     yield identities_of(reading.state)
     reading.close()
 
@@ -55,7 +55,7 @@ def test_a_token_is_its_users_until_it_is_revoked(people: People, identities: Id
 def test_a_session_is_its_users_by_both_secrets_of_one_login(
     people: People, identities: Identities
 ) -> None:
-    def login(user: str) -> tuple[Token, str, str]:
+    def login(user: str) -> tuple[TokenRow, str, str]:
         _, code = people.add_link(user, "admin")
         return people.use_link(code, "cookie", "browser")
 
@@ -83,10 +83,10 @@ def test_a_session_is_its_users_by_both_secrets_of_one_login(
 
 
 def test_a_session_without_a_second_secret_lets_nobody_in(
-    people: People, identities: Identities, store: Store
+    people: People, identities: Identities, store: PlaneStore
 ) -> None:
     secret = "loom_of_long_ago"
-    store.state.put(Token("t-old", "alice", "browser", hash_of(secret), "cookie"))
+    store.state.put(TokenRow("t-old", "alice", "browser", hash_of(secret), "cookie"))
 
     for proof in ("", "x", hash_of("")):
         assert asyncio.run(identities.session([secret], proof)) is None
@@ -94,7 +94,7 @@ def test_a_session_without_a_second_secret_lets_nobody_in(
 
 
 def test_a_revoked_token_ends_within_two_seconds_also_where_nobody_was_told(
-    people: People, store: Store
+    people: People, store: PlaneStore
 ) -> None:
     clock = [0.0]
     look = identities_of(store.state)._look
@@ -148,7 +148,7 @@ def test_neither_a_hash_nor_an_id_is_a_token(people: People, identities: Identit
 
 
 def test_a_token_that_is_over_or_whose_user_is_disabled_lets_nobody_in(
-    people: People, store: Store
+    people: People, store: PlaneStore
 ) -> None:
     token, secret = people.add_token("alice", "", "admin", seconds=60)
     later = identities_of(store.state, lambda: token.created_at + 60)

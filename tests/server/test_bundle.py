@@ -13,8 +13,8 @@ from torchloom.server.bundle import HOW, NO_BUNDLE, Bundle, bundle_of
 from torchloom.server.desk import Desk
 from torchloom.server.hosts import reach
 from torchloom.server.weaver_link import WeaverLink
-from torchloom.weaver.store import Place
-from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.store import DatabasePlace
+from torchloom.weaver.store.reader import open_reading
 
 from .asgi import HOST, Answer, acall
 
@@ -29,7 +29,7 @@ class Site:
         self._app = self._loop.run_until_complete(self._built(folder, bundle))
 
     async def _built(self, folder: Path, bundle: Bundle) -> ASGIApp:
-        self._desk = Desk(WeaverLink(folder / "none"), open_reading(Place(folder)), folder)
+        self._desk = Desk(WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder)
         front = Front(reach(8787), bundle=bundle)
         return guarded(build(self._desk, front), front)
 

@@ -16,8 +16,8 @@ from torchloom.server.drafts import (
     of_told,
 )
 from torchloom.server.joblogs import Line, Output
-from torchloom.weaver.store.curves import Segment
-from torchloom.weaver.store.rows import Happening, Told
+from torchloom.weaver.store.rows import EventRow, RankEventRow
+from torchloom.weaver.store.series.curves import NewsSegment
 
 AT = 1767225600.25
 TIME = "2026-01-01T00:00:00.250+00:00"
@@ -30,10 +30,10 @@ def sent(draft: Draft) -> dict[str, Any]:
     return found
 
 
-def segment(name: str, values: dict[int, float], **more: Any) -> Segment:
+def segment(name: str, values: dict[int, float], **more: Any) -> NewsSegment:
     facts = {"job": "j", "rank": 0, "role": "trainer", "generation": 0, "position": 9, **more}
     steps, numbers = array("q", values), array("d", values.values())
-    return Segment(
+    return NewsSegment(
         name=name, steps=steps, times=array("d", [AT] * len(steps)), values=numbers, **facts
     )
 
@@ -58,7 +58,7 @@ def test_a_metric_has_the_seeds_keys_and_says_whose_it_is() -> None:
 
 def test_a_state_has_the_seeds_keys_and_says_whose_it_is() -> None:
     facts = {"before": "RUNNING", "after": "RECOVERING"}
-    row = Happening(7, AT, "j", "job_state", reason="heartbeat_timeout_worker_2", facts=facts)
+    row = EventRow(7, AT, "j", "job_state", reason="heartbeat_timeout_worker_2", facts=facts)
 
     found = sent(of_happening(row))
 
@@ -68,7 +68,7 @@ def test_a_state_has_the_seeds_keys_and_says_whose_it_is() -> None:
 
 def test_a_job_that_begins_is_in_a_state() -> None:
     found = [
-        sent(of_happening(Happening(7, AT, "j", kind))) for kind in ("submitted", "job_started")
+        sent(of_happening(EventRow(7, AT, "j", kind))) for kind in ("submitted", "job_started")
     ]
 
     assert [(each["status"], each["reason"]) for each in found] == [
@@ -78,7 +78,7 @@ def test_a_job_that_begins_is_in_a_state() -> None:
 
 
 def test_what_else_the_weaver_notes_is_an_event() -> None:
-    row = Happening(7, AT, "j", "rank_suspect", 3, 40, "ann", "still", {"for": 2})
+    row = EventRow(7, AT, "j", "rank_suspect", 3, 40, "ann", "still", {"for": 2})
 
     assert sent(of_happening(row)) == {
         "type": "event",
@@ -97,7 +97,7 @@ def test_what_else_the_weaver_notes_is_an_event() -> None:
 
 
 def test_what_a_rank_tells_is_an_event() -> None:
-    row = Told(8, "j", 1, 2, "life", 5, "nan", 40, AT, {"name": "loss"})
+    row = RankEventRow(8, "j", 1, 2, "life", 5, "nan", 40, AT, {"name": "loss"})
 
     assert sent(of_told(row)) == {
         "type": "event",

@@ -10,21 +10,21 @@ from torchloom.server.topics.entries import concerns, entry_of, is_of_nodes
 from torchloom.server.topics.timeline import newest
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import open_store
-from torchloom.weaver.store.rows import Happening, Told
+from torchloom.weaver.store.rows import EventRow, RankEventRow
 
 from ..weaver.fresh import fresh
 
 
 def happened(kind: str, **more: Any) -> dict[str, Any]:
-    entry = entry_of(of_happening(Happening(seq=7, time=1.0, job="j", kind=kind, **more)))
+    entry = entry_of(of_happening(EventRow(seq=7, time=1.0, job="j", kind=kind, **more)))
     assert entry is not None
     return entry
 
 
-def command(state: str, kind: str = "knob", payload: Any = None, **said: Any) -> Happening:
+def command(state: str, kind: str = "knob", payload: Any = None, **said: Any) -> EventRow:
     values = {"before": None, "after": None, **said}
     facts = {"command": "c1", "kind": kind, "payload": payload or {}, **values}
-    return Happening(7, 1.0, "j", f"command_{state}", -1, 40, "ada", "too hot", facts)
+    return EventRow(7, 1.0, "j", f"command_{state}", -1, 40, "ada", "too hot", facts)
 
 
 def test_a_change_of_a_knob_has_who_before_and_after() -> None:
@@ -74,7 +74,7 @@ def test_a_change_of_a_knob_has_who_before_and_after() -> None:
         (command("aborted", "pause"), "pause: aborted"),
     ],
 )
-def test_a_command_is_told_in_few_words(row: Happening, title: str) -> None:
+def test_a_command_is_told_in_few_words(row: EventRow, title: str) -> None:
     entry = entry_of(of_happening(row))
 
     assert entry is not None
@@ -138,13 +138,13 @@ def test_of_a_long_timeline_the_newest_and_every_failure_are_told(tmp_path: Path
 
 
 def test_what_a_rank_says_of_its_job_is_no_entry() -> None:
-    told = Told(7, "j", 1, 0, "x", 3, "job", 12, 1.0, {"total_steps": 60})
+    told = RankEventRow(7, "j", 1, 0, "x", 3, "job", 12, 1.0, {"total_steps": 60})
 
     assert entry_of(of_told(told)) is None
 
 
 def test_what_a_rank_tells_has_a_key_of_its_own() -> None:
-    entry = entry_of(of_told(Told(7, "j", 1, 0, "x", 3, "nan", 12, 1.0, {"name": "loss"})))
+    entry = entry_of(of_told(RankEventRow(7, "j", 1, 0, "x", 3, "nan", 12, 1.0, {"name": "loss"})))
 
     assert entry is not None
     assert (entry["key"], entry["kind"], entry["rank"], entry["step"]) == ("r7", "alert", 1, 12)
@@ -157,10 +157,10 @@ def test_facts_that_are_long_are_left_out() -> None:
 
 def test_of_what_is_of_no_job_only_its_own_nodes_and_devices_are_a_jobs() -> None:
     rows = [
-        Happening(1, 1.0, "", "agent_lost", facts={"agent": "node-1"}),
-        Happening(2, 1.0, "", "device_failed", facts={"device": "GPU-1"}),
-        Happening(3, 1.0, "", "agent_lost", facts={"agent": "node-2"}),
-        Happening(4, 1.0, "", "token_added", author="ada", facts={"user": "eve"}),
+        EventRow(1, 1.0, "", "agent_lost", facts={"agent": "node-1"}),
+        EventRow(2, 1.0, "", "device_failed", facts={"device": "GPU-1"}),
+        EventRow(3, 1.0, "", "agent_lost", facts={"agent": "node-2"}),
+        EventRow(4, 1.0, "", "token_added", author="ada", facts={"user": "eve"}),
     ]
 
     drafts = [draft for draft in map(of_happening, rows) if is_of_nodes(draft)]

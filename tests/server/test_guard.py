@@ -12,8 +12,8 @@ from torchloom.server.auth import Identities, Identity
 from torchloom.server.guard import Guard
 from torchloom.server.hosts import reach
 from torchloom.server.policy import ADMIN, OPEN, OPERATOR, VIEWER, WEBSOCKET, Policy
-from torchloom.weaver.people import hash_of
 from torchloom.weaver.store import StateLost
+from torchloom.weaver.users import hash_of
 
 from .asgi import HOST, Answer, Headers, acall, call
 

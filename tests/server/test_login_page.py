@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from torchloom.weaver.plane.certificates import certificate
+from torchloom.plane.certificates import certificate
 
 from .plane import PATIENCE, Plane, Server
 

@@ -16,9 +16,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from torchloom.plane.certificates import certificate
 from torchloom.server.access import JsonLines
 from torchloom.server.main import PORT, Options, listen, options_of
-from torchloom.weaver.plane.certificates import certificate
 
 from ..living import TIMEOUT, until
 from .plane import Plane, Server

@@ -17,9 +17,9 @@ from torchloom.server.hosts import reach
 from torchloom.server.policy import OPEN, POLICY, PolicyGap, Row, check, routes_of
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.people import ROLES, People
-from torchloom.weaver.store import Place, open_store
-from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.store import DatabasePlace, open_store
+from torchloom.weaver.store.reader import open_reading
+from torchloom.weaver.users import ROLES, People
 
 from .asgi import HOST, Answer, acall
 
@@ -33,7 +33,7 @@ class Walk:
     """The whole app before a plane that nobody is in, and a token for each role."""
 
     def __init__(self, folder: Path) -> None:
-        store = open_store(Place(folder))
+        store = open_store(DatabasePlace(folder))
         people = People(store.state, Journal(store.state))
         self.tokens: dict[str, str] = {}
         for role in ROLES:
@@ -46,7 +46,7 @@ class Walk:
         self.app, self.front = self._loop.run_until_complete(self._build(folder))
 
     async def _build(self, folder: Path) -> tuple[FastAPI, ASGIApp]:
-        reading = open_reading(Place(folder))
+        reading = open_reading(DatabasePlace(folder))
         front = Front(reach(8787))
         app = build(Desk(WeaverLink(folder / "nobody.sock"), reading, folder), front)
         assert app.state.identities.__class__ is identities_of(reading.state).__class__

@@ -8,7 +8,7 @@ import pytest
 
 from torchloom.errors import LoomError
 from torchloom.server.preview import Scene, command_line, outlook
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.rows import JobRow
 
 from .plane import Plane, Ranks, Server
 
@@ -126,7 +126,7 @@ def test_the_same_can_be_typed(asked: dict[str, Any], line: str) -> None:
 def test_a_resume_that_would_surprise_is_refused_before_it_is_asked_for(
     state: str, newest: int | None, asked: dict[str, Any], code: str
 ) -> None:
-    scene = Scene(Job("j", name="j", run_id="j", state=state), (), {}, (), (), 40, None, newest)
+    scene = Scene(JobRow("j", name="j", run_id="j", state=state), (), {}, (), (), 40, None, newest)
 
     try:
         outlook(scene, {"verb": "resume", **asked})

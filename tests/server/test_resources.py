@@ -10,7 +10,7 @@ import pytest
 
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.resources import Meters
-from torchloom.weaver.store.rows import Rank
+from torchloom.weaver.store.rows import RankProcessRow
 
 from ..living import until
 
@@ -28,10 +28,10 @@ def busy() -> Iterator[int]:
         process.kill()
 
 
-def rank_of(pid: int, started: str | None = None) -> Rank:
+def rank_of(pid: int, started: str | None = None) -> RankProcessRow:
     here = ProcessIdentity.of(pid)
     assert here is not None
-    return Rank(
+    return RankProcessRow(
         "j", "trainer", 3, 0, "life", node="n1", pid=pid, started=int(started or here.started)
     )
 

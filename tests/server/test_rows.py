@@ -7,9 +7,9 @@ import pytest
 
 from torchloom.server.topics.detail import clocks_of, verbs_of
 from torchloom.server.topics.rows import Pace, labels, progress_of
-from torchloom.weaver.jobs import TOTAL
-from torchloom.weaver.store import Place, open_store
-from torchloom.weaver.store.rows import Job, Submission
+from torchloom.weaver.jobs.registry import TOTAL
+from torchloom.weaver.store import DatabasePlace, open_store
+from torchloom.weaver.store.rows import JobRow, SubmissionRow
 
 
 class Clock:
@@ -67,11 +67,13 @@ def test_progress_is_told_where_it_can_be(
 def test_a_job_has_the_steps_that_its_loop_reports_or_the_fewer_that_it_was_given(
     tmp_path: Path,
 ) -> None:
-    store = open_store(Place(tmp_path))
-    store.state.put(Job("told", facts={"total_steps": 60}), Job("given"))
-    store.state.put(Job("limited", facts={"total_steps": 9000}), Job("alone", facts={TOTAL: 7}))
+    store = open_store(DatabasePlace(tmp_path))
+    store.state.put(JobRow("told", facts={"total_steps": 60}), JobRow("given"))
+    store.state.put(
+        JobRow("limited", facts={"total_steps": 9000}), JobRow("alone", facts={TOTAL: 7})
+    )
     for number, job in enumerate(("told", "given", "limited"), 1):
-        store.state.put(Submission(job, number, spec={"hyperparameters": {"steps": 500}}))
+        store.state.put(SubmissionRow(job, number, spec={"hyperparameters": {"steps": 500}}))
 
     found = labels(store, ["told", "given", "limited", "alone"])
     store.close()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from torchloom.server.topics.cluster import changes, nodes_of
-from torchloom.weaver.store.rows import Agent
+from torchloom.weaver.store.rows import AgentRow
 
 from .following import Page
 from .plane import Plane, Ranks, Server
@@ -33,9 +33,9 @@ def test_of_each_part_only_what_is_another_is_told() -> None:
 def test_a_host_is_one_node_whoever_was_there_and_a_beat_of_now_is_no_news() -> None:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     agents = [
-        Agent("n-1", "a", "boot", 1, greeted_at=1.0),
-        Agent("j-1", "a", "boot", 2, state="left", greeted_at=2.0),
-        Agent("n-2", "b", "boot", 3, state="lost", reason="silent for 2.1 s", greeted_at=3.0),
+        AgentRow("n-1", "a", "boot", 1, greeted_at=1.0),
+        AgentRow("j-1", "a", "boot", 2, state="left", greeted_at=2.0),
+        AgentRow("n-2", "b", "boot", 3, state="lost", reason="silent for 2.1 s", greeted_at=3.0),
     ]
     offer = {"id": "n-1", "host": "a", "state": "up", "cpus": 8, "memory_mb": 5, "gpus": []}
     offers = {

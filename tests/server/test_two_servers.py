@@ -45,12 +45,12 @@ def test_what_is_told_to_one_is_shown_by_the_other_when_the_first_is_killed(plan
 
 def test_a_server_writes_nothing_even_if_it_tries(plane: Plane) -> None:
     from torchloom.weaver.store import StateLost, place_of
-    from torchloom.weaver.store.reading import open_reading
-    from torchloom.weaver.store.rows import Quota
+    from torchloom.weaver.store.reader import open_reading
+    from torchloom.weaver.store.rows import QuotaRow
 
     reading = open_reading(place_of(plane.home, plane.env))
 
     with pytest.raises(StateLost, match="read-only"):
-        reading.state.put(Quota("eve", 99))
+        reading.state.put(QuotaRow("eve", 99))
 
     reading.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.store import Place, Store, open_store
+from torchloom.weaver.store import DatabasePlace, PlaneStore, open_store
 
 from .fresh import fresh
 from .postgres import new_database, running_postgres
@@ -24,23 +24,23 @@ def postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def made_database(postgres: str) -> str:
     """Return the name of a database as a first start makes it, for others to be copies of."""
-    open_store(Place(None, new_database(postgres, "made"))).close()
+    open_store(DatabasePlace(None, new_database(postgres, "made"))).close()
     return "made"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> DatabasePlace:
     """Return a place for a store, of each kind: empty, or made where the test gets it opened."""
     is_made = "store" in request.fixturenames
     if request.param == "sqlite":
-        return fresh(tmp_path / "plane") if is_made else Place(tmp_path / "plane")
+        return fresh(tmp_path / "plane") if is_made else DatabasePlace(tmp_path / "plane")
     url, name = request.getfixturevalue("postgres"), f"test_{next(_COUNT)}"
     like = request.getfixturevalue("made_database") if is_made else "template1"
-    return Place(None, new_database(url, name, like))
+    return DatabasePlace(None, new_database(url, name, like))
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Store]:
+def store(place: DatabasePlace) -> Iterator[PlaneStore]:
     """Open a store at each kind of place."""
     opened = open_store(place)
     yield opened

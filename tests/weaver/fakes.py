@@ -37,11 +37,10 @@ from torchloom.bus.messages import (
     ToAgent,
     Write,
 )
-from torchloom.weaver.answering import Answering
-from torchloom.weaver.busdoor import BusDoor
-from torchloom.weaver.door import Door
+from torchloom.weaver.api.doors import BusDoor, Door
+from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store import DatabasePlace, open_store
 
 from .fresh import fresh
 
@@ -202,13 +201,13 @@ async def until(condition: Callable[[], object]) -> None:
 
 @contextlib.asynccontextmanager
 async def weaver_at(
-    where: Path | Place, exchange: Exchange, door: Path | None = None
+    where: Path | DatabasePlace, exchange: Exchange, door: Path | None = None
 ) -> AsyncIterator[Weaver]:
     """Run a weaver over SQLite in a folder, or another place; leaving is a clean end."""
-    store = open_store(where if isinstance(where, Place) else fresh(where))
+    store = open_store(where if isinstance(where, DatabasePlace) else fresh(where))
     bus = MemoryBus(exchange)
     weaver = Weaver(store, bus)
-    answering = Answering(weaver)
+    answering = Router(weaver)
     over_bus = BusDoor(answering, bus)
     entrance = Door(answering, weaver.journal, door) if door else None
     await weaver.start()

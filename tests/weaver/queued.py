@@ -17,15 +17,15 @@ from torchloom.errors import Failure
 from torchloom.launch.records.resumption import Continuation
 from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
-from torchloom.weaver.coordinator import Again, Coordinator
-from torchloom.weaver.devices import Devices
-from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.health.devices import DeviceMap
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.coordinator import Again, Coordinator
+from torchloom.weaver.jobs.launch import LaunchOrder, RunSeen
+from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.jobs.submissions import SubmissionRequest
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.launching import Order, Seen
-from torchloom.weaver.roster import Roster
 from torchloom.weaver.store import StateStore, open_store
-from torchloom.weaver.store.transaction import Transaction
-from torchloom.weaver.submissions import Wanted
+from torchloom.weaver.store.state import Transaction
 
 from .fresh import fresh
 
@@ -80,18 +80,18 @@ class World:
         self.fate = Fate()
         self.starts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, LaunchOrder] = {}
         self.running: set[str] = set()
         self.breaks: dict[str, str] = {}  # by name of a job: what its start says
         self.slow: dict[str, threading.Event] = {}  # by name of a job: what its start waits for
         self.slow_seen = self.is_stubborn = False
         self._lock = threading.Lock()
 
-    def look(self, job: str, left: int | None = None) -> Seen:
+    def look(self, job: str, left: int | None = None) -> RunSeen:
         lives = self.starts[job]
-        return Seen.BEGUN if lives > (0 if left is None else left + 1) else Seen.NOTHING
+        return RunSeen.BEGUN if lives > (0 if left is None else left + 1) else RunSeen.NOTHING
 
-    def start(self, order: Order) -> None:
+    def start(self, order: LaunchOrder) -> None:
         self.fate.step()
         if wait := self.slow.get(str(order.spec["name"])):
             self.slow_seen = True
@@ -129,9 +129,9 @@ class Plane:
         self.state.take_epoch("host", 1)
         self.journal = Journal(self.state)
         dropped: Counter[str] = Counter()
-        self.jobs = Jobs(self.state, self.journal, dropped)
+        self.jobs = JobRegistry(self.state, self.journal, dropped)
         roster = Roster(self.state, self.jobs, self.journal, dropped)
-        self.devices = Devices(self.state, (), self.journal)
+        self.devices = DeviceMap(self.state, (), self.journal)
         self.roster = roster
         self.coordinator = Coordinator(
             self.state, self.jobs, roster, self.devices, self.journal, world, gathering=0.0
@@ -157,7 +157,7 @@ class Plane:
         words = {key: more.pop(key) for key in ("owner", "key") if key in more}
         each = {"workers": workers, **more.pop("resources", {})}
         plain = {"name": name, "script": "train.py", "resources": each, **more}
-        wanted = Wanted(job_from_dict(plain), plain, **{"owner": "alice", **words})
+        wanted = SubmissionRequest(job_from_dict(plain), plain, **{"owner": "alice", **words})
         job, _ = await self.coordinator.submit(wanted)
         return job.id
 

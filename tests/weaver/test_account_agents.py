@@ -10,7 +10,7 @@ from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.bus.messages import Device, DeviceEvent, Event, Hello
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.rows import JobRow
 
 from .fakes import FakeAgent, job_event, register, rows, until, weaver_at
 
@@ -22,7 +22,7 @@ def submitted(weaver: Weaver) -> None:
     for name, account in ((OWN, "games"), (OTHER, "daemon"), (PLANES, "")):
         facts = {"submitted": True}
         weaver.jobs.submit(
-            Job(name, name=name, owner="ada", run_id=name, facts=facts, account=account)
+            JobRow(name, name=name, owner="ada", run_id=name, facts=facts, account=account)
         )
 
 

@@ -21,8 +21,8 @@ from torchloom.bus.nats import NatsBus
 from ..bus.server import NatsServer
 from ..bus.waiting import come_true
 from ..launch.node_agent.node import Node
+from .api.test_doors import Caller
 from .fakes import FakeAgent, job_event, rows
-from .test_door import Caller
 from .test_main import WeaverProcess
 
 pytestmark = pytest.mark.process

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.first_token import TokenFileUnusable, introduce, token_file
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.people import People, hash_of
 from torchloom.weaver.store import open_store
+from torchloom.weaver.users import People, TokenFileUnusable, hash_of, introduce, token_file
 
 from .fresh import fresh
 

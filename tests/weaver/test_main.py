@@ -19,8 +19,8 @@ from torchloom.bus.nats import NatsBus
 from ..bus.server import NatsServer
 from ..living import TIMEOUT
 from ..metrics import in_file
+from .api.test_doors import Caller
 from .fakes import FakeAgent, FakeRank, register, rows, until
-from .test_door import Caller
 
 pytestmark = pytest.mark.process
 

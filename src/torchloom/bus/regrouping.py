@@ -1,4 +1,4 @@
-"""What is said when members of a job change while it runs; the weaver decides, by `rules/live.py`.
+"""What is said when members of a job change while it runs; `rules/membership` decides.
 
 What has no answer is said again: none of it is a record, and any may come twice.
 """

@@ -22,7 +22,7 @@ def command(target: Path | None, as_json: bool) -> None:
     import os
 
     from torchloom.weaver.store.backup import back_up
-    from torchloom.weaver.store.daily import name_of
+    from torchloom.weaver.store.daily_backup import name_of
     from torchloom.weaver.store.place import place_of
 
     home = settings.loom_home()

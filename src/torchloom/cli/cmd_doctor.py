@@ -15,7 +15,7 @@ from torchloom.errors import UserError
 
 if TYPE_CHECKING:
     from torchloom.doctor.checks import CheckFinding, HostPlace
-    from torchloom.rules.retention import Limits
+    from torchloom.rules.retention import RetentionLimits
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 _LOGS = ("local", "log_dir")  # where a config file may send logs
@@ -82,7 +82,7 @@ def _kept(home: Path) -> "list[CheckFinding]":
     """Look at the databases and their copies."""
     from torchloom.client import plane
     from torchloom.errors import LoomError
-    from torchloom.weaver.store import daily, health
+    from torchloom.weaver.store import daily_backup, integrity
     from torchloom.weaver.store.place import place_of
 
     try:
@@ -90,7 +90,7 @@ def _kept(home: Path) -> "list[CheckFinding]":
     except (LoomError, OSError):  # no plane runs, or none that answers
         reported = ()
     place = place_of(home, settings.environment())
-    return health.findings(place, reported) + daily.findings(home, place)
+    return integrity.findings(place, reported) + daily_backup.findings(home, place)
 
 
 def _look(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
@@ -181,7 +181,7 @@ def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def _old(limits: "Limits", dry: bool) -> "list[dict[str, Any]]":
+def _old(limits: "RetentionLimits", dry: bool) -> "list[dict[str, Any]]":
     """Have go what `[retention]` says: by the weaver, or of the runs' folders alone without one."""
     from torchloom.client import plane
     from torchloom.client.errors import NoPlane

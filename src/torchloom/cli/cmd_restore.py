@@ -79,8 +79,8 @@ def _salvage(as_json: bool) -> None:
 def _alone(plane: Path) -> Iterator[None]:
     """Keep planes of this state folder from starting; refuse where one runs, on whatever host."""
     from torchloom.client.plane import find
+    from torchloom.plane import lock
     from torchloom.unix import make_private
-    from torchloom.weaver.plane import lock
 
     make_private(plane)
     with contextlib.ExitStack() as held:

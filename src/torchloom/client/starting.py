@@ -11,7 +11,7 @@ from torchloom.client import calls, places
 from torchloom.client.errors import PlaneNotStarted, from_answer
 
 LIMIT = 120.0  # seconds for a plane to be up
-_MODULE = "torchloom.weaver.plane"
+_MODULE = "torchloom.plane"
 _SHELL = "/bin/sh"
 _APART = '"$@" &'  # whoever wants the plane is not its parent: nobody is left to wait for it
 _NOT_THE_PLANES = ("LOOM_JOB", "LOOM_NODE", "LOOM_ROLE", "LOOM_ATTEMPT", "LOOM_GENERATION")

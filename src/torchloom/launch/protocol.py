@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.dataclass import dataclass
 
 

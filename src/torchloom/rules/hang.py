@@ -16,7 +16,7 @@ PHASES = 64  # names of phases that a job may have; more are not learned
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HangLimits:
     """When to look closely, and when to act."""
 
     suspect_steps: float = 3.0
@@ -29,7 +29,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RankProgress:
     """What an agent reads of a rank: without a step there was no boundary yet."""
 
     step: int | None
@@ -38,7 +38,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class WatchedRank:
     """What is known of one rank's process."""
 
     step: int | None = None
@@ -51,7 +51,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StackFinding:
     """What the stacks say: who holds the others up, and a fingerprint of where it stands."""
 
     culprit: int | None
@@ -63,10 +63,10 @@ class Finding:
 class State:
     """The living ranks of a job, and how long its phases take."""
 
-    limits: Limits = field(default_factory=Limits)
-    ranks: Mapping[int, Rank] = field(default_factory=dict)
+    limits: HangLimits = field(default_factory=HangLimits)
+    ranks: Mapping[int, WatchedRank] = field(default_factory=dict)
     longest: Mapping[str, float] = field(default_factory=dict)  # by phase
-    finding: Finding | None = None
+    finding: StackFinding | None = None
     is_looking: bool = False  # stacks are being taken
     look_at: float = 0.0  # the age at which a culprit is worth another look
     given_up: frozenset[int] = frozenset()
@@ -90,29 +90,29 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RankStarted:
     """A rank has a new process."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class RankEnded:
     """The keeper says that a rank's process has ended."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """What one agent read of its ranks, all at one time of its monotonic clock."""
 
     now: float
-    ranks: Mapping[int, Progress]
+    ranks: Mapping[int, RankProgress]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ThreadletHeard:
     """Whether a rank's threadlet speaks; if it does not, its process may still train."""
 
     rank: int
@@ -123,10 +123,10 @@ class Heard:
 class Looked:
     """The stacks that were asked for, judged."""
 
-    finding: Finding
+    finding: StackFinding
 
 
-Event = Started | Exited | Report | Heard | Looked
+Event = RankStarted | RankEnded | ProgressReport | ThreadletHeard | Looked
 
 
 # What to do about it.
@@ -148,14 +148,14 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeStacks:
+class RequestStacks:
     """Take the stacks of these ranks and judge them."""
 
     ranks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class EndHungRank:
     """End this rank: it stands where it stood, and holds the others up."""
 
     rank: int
@@ -163,28 +163,30 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Notify:
+class NotifyHang:
     """Tell people what would have been done."""
 
     rank: int
     reason: str
 
 
-Effect = Suspect | Cleared | TakeStacks | GiveUp | Notify
+Effect = Suspect | Cleared | RequestStacks | EndHungRank | NotifyHang
 Next = tuple[State, tuple[Effect, ...]]
 
 
 def step(state: State, event: Event) -> Next:
     """Take in one event; return the new state and what to do, in order."""
     match event:
-        case Started():
-            return _fresh(replace(state, ranks={**state.ranks, event.rank: Rank()}), event.rank)
-        case Exited():
+        case RankStarted():
+            return _fresh(
+                replace(state, ranks={**state.ranks, event.rank: WatchedRank()}), event.rank
+            )
+        case RankEnded():
             left = {rank: was for rank, was in state.ranks.items() if rank != event.rank}
             return _fresh(replace(state, ranks=left), event.rank)
-        case Report():
+        case ProgressReport():
             return _report(state, event)
-        case Heard() if event.rank in state.ranks:
+        case ThreadletHeard() if event.rank in state.ranks:
             return _heard(state, event)
         case Looked():
             return _looked(state, event.finding)
@@ -198,7 +200,7 @@ def _fresh(state: State, rank: int) -> Next:
     return state, ()
 
 
-def _report(state: State, report: Report) -> Next:
+def _report(state: State, report: ProgressReport) -> Next:
     known = {rank: seen for rank, seen in report.ranks.items() if rank in state.ranks}
     ranks, longest = dict(state.ranks), dict(state.longest)
     moved: list[int] = []
@@ -218,7 +220,7 @@ def _report(state: State, report: Report) -> Next:
     return state, (*effects, *more)
 
 
-def _learn(longest: dict[str, float], old: Rank, seen: Progress, now: float) -> None:
+def _learn(longest: dict[str, float], old: WatchedRank, seen: RankProgress, now: float) -> None:
     """Remember the standstill that just ended, under the phase in which it was spent."""
     if old.phase in longest or len(longest) < PHASES:
         is_next = seen.step is not None and seen.step - (old.step or 0) <= 1
@@ -226,16 +228,16 @@ def _learn(longest: dict[str, float], old: Rank, seen: Progress, now: float) -> 
         longest[old.phase] = max(longest.get(old.phase, 0.0), stood)
 
 
-def _after(old: Rank, seen: Progress, now: float, has_moved: bool) -> Rank:
+def _after(old: WatchedRank, seen: RankProgress, now: float, has_moved: bool) -> WatchedRank:
     times = old.times
     if old.step is not None and seen.step is not None and seen.step > old.step:
         took = ((now - seen.age) - (old.at - old.age)) / (seen.step - old.step)
         times = (*times, max(0.0, took))[-WINDOW:]
     is_suspect = old.is_suspect and (old.is_silent or not has_moved)
-    return Rank(seen.step, seen.phase, seen.age, now, times, is_suspect, old.is_silent)
+    return WatchedRank(seen.step, seen.phase, seen.age, now, times, is_suspect, old.is_silent)
 
 
-def _heard(state: State, event: Heard) -> Next:
+def _heard(state: State, event: ThreadletHeard) -> Next:
     """A silent threadlet makes its rank suspect, and no more than that."""
     was = state.ranks[event.rank]
     if was.is_silent == event.is_silent:
@@ -250,7 +252,7 @@ def _heard(state: State, event: Heard) -> Next:
     return _look(state, (Suspect(event.rank, "its threadlet is silent"),))
 
 
-def _judge(state: State, reported: Mapping[int, Progress]) -> Next:
+def _judge(state: State, reported: Mapping[int, RankProgress]) -> Next:
     """See who stands still for longer than it should, and who for longer than it may."""
     effects: tuple[Effect, ...] = ()
     for rank in sorted(reported):
@@ -290,7 +292,7 @@ def _is_due(state: State) -> bool:
 def _look(state: State, effects: tuple[Effect, ...]) -> Next:
     if state.is_looking:
         return state, effects
-    return replace(state, is_looking=True), (*effects, TakeStacks(frozenset(state.ranks)))
+    return replace(state, is_looking=True), (*effects, RequestStacks(frozenset(state.ranks)))
 
 
 def _look_at(state: State, culprit: int | None) -> float:
@@ -301,7 +303,7 @@ def _look_at(state: State, culprit: int | None) -> float:
     return max((state.ranks[r].age + state.give_up_after(r) / 2 for r in standing), default=0.0)
 
 
-def _looked(state: State, finding: Finding) -> Next:
+def _looked(state: State, finding: StackFinding) -> Next:
     """Compare with what was found before: only one that has not moved since is given up."""
     if not state.is_looking:
         return state, ()  # asked for before a rank came or went
@@ -317,5 +319,5 @@ def _looked(state: State, finding: Finding) -> Next:
     is_silent = state.ranks[culprit].is_silent
     reason = heartbeat_reason(culprit) if is_silent else hang_reason(culprit)
     if not state.limits.kills:
-        return state, (Notify(culprit, reason),)
-    return state, (GiveUp(culprit, reason),)
+        return state, (NotifyHang(culprit, reason),)
+    return state, (EndHungRank(culprit, reason),)

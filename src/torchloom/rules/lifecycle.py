@@ -38,7 +38,7 @@ class MissingReason(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobLifecycle:
     """A job's state, the reason of it, and how many attempts and changes there were."""
 
     id: str
@@ -49,7 +49,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ChangeState:
     """The job is to be in this state, because of this."""
 
     to: JobState
@@ -75,13 +75,13 @@ class Transition:
     reason: str
 
 
-Event = Move | Resume
+Event = ChangeState | Resume
 
 
-def step(job: Job, event: Event) -> tuple[Job, tuple[Transition, ...]]:
+def step(job: JobLifecycle, event: Event) -> tuple[JobLifecycle, tuple[Transition, ...]]:
     """Take in one event; return the job after it and what to tell. To stay is no change."""
     to = JobState.QUEUED if isinstance(event, Resume) else event.to
-    if to is job.state and isinstance(event, Move):
+    if to is job.state and isinstance(event, ChangeState):
         return job, ()
     if not event.reason:
         raise MissingReason(job.id, to)
@@ -89,17 +89,17 @@ def step(job: Job, event: Event) -> tuple[Job, tuple[Transition, ...]]:
         raise IllegalTransition(job.id, job.state, to, event.reason)
     attempt = job.attempt + isinstance(event, Resume)
     told = Transition(job.id, job.changes + 1, attempt, job.state, to, event.reason)
-    return Job(job.id, to, event.reason, attempt, told.number), (told,)
+    return JobLifecycle(job.id, to, event.reason, attempt, told.number), (told,)
 
 
-def replay(job: Job, transitions: Iterable[Transition]) -> Job:
+def replay(job: JobLifecycle, transitions: Iterable[Transition]) -> JobLifecycle:
     """Return the job as its stored events have it; one that does not fit is a bug."""
     for told in transitions:
         is_next = (told.number, told.before) == (job.changes + 1, job.state)
         if not is_next:
             raise IllegalTransition(job.id, job.state, told.after, f"event {told.number}")
         resumes = told.attempt > job.attempt
-        event = Resume(told.reason) if resumes else Move(told.after, told.reason)
+        event = Resume(told.reason) if resumes else ChangeState(told.after, told.reason)
         job, _ = step(job, event)
     return job
 

@@ -15,7 +15,7 @@ _MOST_RECENT = 100  # looks
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LivenessLimits:
     """How long an agent may be silent, and how we know that it is not us."""
 
     silence: float = 2.0  # a node is lost after this much silence that we listened to
@@ -30,7 +30,7 @@ class Limits:
 class State:
     """When each agent was last heard, on the clock of listening."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: LivenessLimits = field(default_factory=LivenessLimits)
     heard_at: Mapping[str, float] = field(default_factory=dict)  # but for what `recent` says
     recent: tuple[tuple[float, frozenset[str]], ...] = ()  # who was heard, look by look
     due: float = 0.0  # before this nobody can have been silent for too long
@@ -42,7 +42,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class LivenessTick:
     """A look at the monotonic clock, with all agents heard since the last one.
 
     `echo` says that a word of our own came back over the bus: evidence that we can hear, without
@@ -55,22 +55,22 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class BusInterrupted:
     """Our connection to the bus broke, or came back: agents may need time to do the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class AgentLeft:
     """An agent said goodbye; its silence means nothing."""
 
     node: str
 
 
-Event = Tick | Interrupted | Left
+Event = LivenessTick | BusInterrupted | AgentLeft
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeSilent:
     """Take a node and all that ran there for gone."""
 
     node: str
@@ -84,24 +84,24 @@ class NodeBack:
     node: str
 
 
-Effect = NodeLost | NodeBack
+Effect = NodeSilent | NodeBack
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """Take in one event; return the new state and what to do."""
     match event:
-        case Tick():
+        case LivenessTick():
             return _tick(state, event)
-        case Interrupted():
+        case BusInterrupted():
             return _forgive(state, state.limits.comeback), ()
-        case Left():
+        case AgentLeft():
             heard_at = _all_heard(state)
             heard_at.pop(event.node, None)
             lost = state.lost - {event.node}
             return replace(state, heard_at=heard_at, recent=(), lost=lost), ()
 
 
-def _tick(state: State, tick: Tick) -> tuple[State, tuple[Effect, ...]]:
+def _tick(state: State, tick: LivenessTick) -> tuple[State, tuple[Effect, ...]]:
     state = _listen(state, tick)
     back = sorted(tick.heard & state.lost)
     if tick.heard:
@@ -114,7 +114,7 @@ def _tick(state: State, tick: Tick) -> tuple[State, tuple[Effect, ...]]:
     if state.listened >= max(state.due, state.floor + state.limits.silence):
         state, silent = _look_through(state)
     since = {node: state.listened - max(state.heard_at[node], state.floor) for node in silent}
-    return state, (*map(NodeBack, back), *(NodeLost(node, gap) for node, gap in since.items()))
+    return state, (*map(NodeBack, back), *(NodeSilent(node, gap) for node, gap in since.items()))
 
 
 def _look_through(state: State) -> tuple[State, list[str]]:
@@ -136,7 +136,7 @@ def _all_heard(state: State) -> dict[str, float]:
     return heard_at
 
 
-def _listen(state: State, tick: Tick) -> State:
+def _listen(state: State, tick: LivenessTick) -> State:
     """Let the clock of listening run, unless we were away or cut off."""
     limits, last = state.limits, state.now
     state = replace(state, now=tick.now)

@@ -8,10 +8,110 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from torchloom.rules import placement
-from torchloom.rules.placement import Need, Room, Share
-
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How many workers, and what each of them must have."""
+
+    workers: int
+    cpus: int = 1
+    gpus: int = 0
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """What a node has, or what of it is free."""
+
+    cpus: int
+    memory_mb: int = 0
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """What a job is given of one node."""
+
+    node: str
+    workers: int
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: tuple[str, ...] = ()
+
+
+Rooms = Mapping[str, NodeCapacity]
+
+
+def place(need: Need, free: Rooms) -> tuple[NodeShare, ...] | None:
+    """Return a share for every node that is needed; nothing when there is no room for all."""
+    fits = {name: count for name, room in free.items() if (count := fit(need, room))}
+    if sum(fits.values()) < need.workers:
+        return None
+    shares, left = [], need.workers
+    while left:
+        enough = [name for name, count in fits.items() if count >= left]
+        names, best = (enough, min) if enough else (list(fits), max)
+        name = best(names, key=lambda name: (fits[name], name))
+        workers = min(left, fits.pop(name))
+        shares.append(_share(need, name, workers, free[name]))
+        left -= workers
+    return tuple(shares)
+
+
+def fit(need: Need, room: NodeCapacity) -> int:
+    """Return for how many of the workers there is room on one node."""
+    limits = [room.cpus // need.cpus] if need.cpus else [need.workers]
+    if need.gpus:
+        limits.append(len(room.gpus) // need.gpus)
+    if need.memory_mb:
+        limits.append(room.memory_mb // need.memory_mb)
+    return max(0, min(limits))
+
+
+def free(rooms: Rooms, shares: Iterable[NodeShare]) -> dict[str, NodeCapacity]:
+    """Return what is left of nodes; shares of nodes that are not there count for nothing."""
+    left = dict(rooms)
+    for share in shares:
+        if share.node in left:
+            left[share.node] = _less_share(left[share.node], share)
+    return left
+
+
+def shortage(need: Need, rooms: Rooms) -> str:
+    """Say what nodes lack to ever run this, if nothing else ran; nothing when they could."""
+    there = sum(fit(need, room) for room in rooms.values())
+    if there >= need.workers:
+        return ""
+    each = " and ".join(_words(need))
+    what = f" with {each} each" if each else ""
+    return f"needs {_count(need.workers)}{what}, the cluster has {there if rooms else 'no node'}"
+
+
+def _share(need: Need, node: str, workers: int, room: NodeCapacity) -> NodeShare:
+    gpus = room.gpus[: workers * need.gpus]
+    return NodeShare(node, workers, workers * need.cpus, workers * need.memory_mb, gpus)
+
+
+def _less_share(room: NodeCapacity, share: NodeShare) -> NodeCapacity:
+    gpus = tuple(gpu for gpu in room.gpus if gpu not in share.gpus)
+    return NodeCapacity(room.cpus - share.cpus, room.memory_mb - share.memory_mb, gpus)
+
+
+def _words(need: Need) -> list[str]:
+    words = []
+    if need.cpus > 1:
+        words.append(f"{need.cpus} CPUs")
+    if need.gpus:
+        words.append(f"{need.gpus} GPU{'s' * (need.gpus > 1)}")
+    if need.memory_mb:
+        words.append(f"{need.memory_mb} MB")
+    return words
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +130,7 @@ class Placed:
     """A job that has its shares."""
 
     owner: str
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
 
     @property
     def workers(self) -> int:
@@ -41,7 +141,7 @@ class Placed:
 class State:
     """All that a decision depends on."""
 
-    nodes: Mapping[str, Room] = field(default_factory=dict)  # those that are up, whole
+    nodes: Mapping[str, NodeCapacity] = field(default_factory=dict)  # those that are up, whole
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
     placed: Mapping[str, Placed] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)  # workers that an owner may have
@@ -49,10 +149,10 @@ class State:
     is_settled: bool = False  # whoever could be given room has it; not so when read from a disk
     blocked: tuple[int, int] | None = None  # the turn of the first who waits for room
 
-    def free(self) -> dict[str, Room]:
+    def free(self) -> dict[str, NodeCapacity]:
         """Return what no job has of the nodes that are up."""
         shares = (share for placed in self.placed.values() for share in placed.shares)
-        return placement.free(self.nodes, shares)
+        return free(self.nodes, shares)
 
     def order(self) -> list[Waiting]:
         """Return the queue, whose turn is first at the front."""
@@ -66,7 +166,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class JobSubmitted:
     """Somebody wants a job to run; one that is known already is not submitted again."""
 
     job: str
@@ -76,14 +176,14 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class JobLeft:
     """A job has ended, or nobody wants it any more."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeftTogether:
+class JobsLeft:
     """Jobs are cancelled at once: none of them is given the room that another one leaves."""
 
     jobs: frozenset[str]
@@ -94,11 +194,11 @@ class NodeUp:
     """A node is there, or has changed."""
 
     name: str
-    room: Room
+    room: NodeCapacity
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeDown:
     """A node is gone; jobs that have a share of it keep it until they leave."""
 
     name: str
@@ -112,18 +212,18 @@ class QuotaSet:
     workers: int | None
 
 
-Event = Submitted | Left | LeftTogether | NodeUp | NodeLost | QuotaSet
+Event = JobSubmitted | JobLeft | JobsLeft | NodeUp | NodeDown | QuotaSet
 
 
 # What to do about it.
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Assign:
     """Start a job on these shares."""
 
     job: str
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +234,21 @@ class Refuse:
     reason: str
 
 
-Effect = Place | Refuse
+Effect = Assign | Refuse
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """Take in one event; return the new state and what to do, in order."""
     match event:
-        case Submitted():
+        case JobSubmitted():
             return _submitted(state, event)
-        case Left(job):
+        case JobLeft(job):
             return _left(state, frozenset((job,)))
-        case LeftTogether(jobs):
+        case JobsLeft(jobs):
             return _left(state, jobs)
         case NodeUp(name, room):
             state = replace(state, nodes={**state.nodes, name: room})
-        case NodeLost(name):
+        case NodeDown(name):
             state = replace(state, nodes=_without(state.nodes, name))
         case QuotaSet(owner, None):
             state = replace(state, quotas=_without(state.quotas, owner))
@@ -195,11 +295,11 @@ class _Keeping:
 
 
 def _no_room(state: State, one: Waiting) -> str:
-    room = sum(placement.fit(one.need, room) for room in state.free().values())
+    room = sum(fit(one.need, room) for room in state.free().values())
     return f"waits for room: needs {one.need.workers} workers, {room} would fit now"
 
 
-def _submitted(state: State, event: Submitted) -> tuple[State, tuple[Effect, ...]]:
+def _submitted(state: State, event: JobSubmitted) -> tuple[State, tuple[Effect, ...]]:
     if event.job in state.waiting or event.job in state.placed:
         return state, ()
     number = state.submitted + 1
@@ -237,13 +337,13 @@ def _settle(
     for one in in_turn:
         if _over_quota(state, one):
             continue  # since this turn began its owner was given something
-        shares = placement.place(one.need, state.free())
+        shares = place(one.need, state.free())
         if shares is None:
             blocked = _turn(one)
             break
         placed = {**state.placed, one.job: Placed(one.owner, shares)}
         state = replace(state, waiting=_without(state.waiting, one.job), placed=placed)
-        effects.append(Place(one.job, shares))
+        effects.append(Assign(one.job, shares))
     return replace(state, is_settled=True, blocked=blocked), tuple(effects)
 
 
@@ -262,7 +362,7 @@ def _never(state: State, one: Waiting) -> str:
     quota = state.quotas.get(one.owner)
     if quota is not None and one.need.workers > quota:
         return f"unschedulable: needs {one.need.workers} workers, {one.owner} may have {quota}"
-    lack = placement.shortage(one.need, state.nodes)
+    lack = shortage(one.need, state.nodes)
     return f"unschedulable: {lack}" if lack else ""
 
 

@@ -10,10 +10,10 @@ decides nothing: it starts, stops, waits and reports exits.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from torchloom.rules.happening import (
+from torchloom.rules.replicas import (
+    AppVerdict,
     Begin,
     Cancelled,
-    Due,
     Effect,
     Event,
     Finish,
@@ -21,22 +21,23 @@ from torchloom.rules.happening import (
     Leaving,
     LiveEnded,
     NodeLost,
-    Phase,
+    ProgressMark,
     RankExited,
     Reached,
     Replace,
     Replica,
+    ReplicaKey,
+    ReplicaPhase,
+    RestartHistory,
     RoleRule,
     Scope,
     Start,
     StartFailed,
     State,
     Stop,
-    Verdict,
     Wait,
+    WaitOver,
 )
-from torchloom.rules.lives import Lives, Point
-from torchloom.rules.replica import ReplicaKey
 from torchloom.specs.api import AppState, RetryPolicy
 
 CRASH_LOOP = "crash_loop_"  # before the cause: no life came further than one before
@@ -54,21 +55,23 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case RankExited():
             return _exited(state, event)
         case StartFailed():
-            down = replace(state.replicas[event.key], phase=Phase.FAILED, alive=frozenset())
-            return _end(_put(state, event.key, down), Verdict(AppState.FAILED, event.cause))
+            down = replace(state.replicas[event.key], phase=ReplicaPhase.FAILED, alive=frozenset())
+            return _end(_put(state, event.key, down), AppVerdict(AppState.FAILED, event.cause))
         case NodeLost():
             return _node_lost(state, event)
         case Idle() | LiveEnded():
-            up = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
+            up = [
+                key for key, replica in state.replicas.items() if replica.phase is ReplicaPhase.UP
+            ]
             return _failed(state, min(up), event.cause) if up else (state, ())
         case Cancelled():
-            return _end(state, Verdict(event.state, event.reason))
+            return _end(state, AppVerdict(event.state, event.reason))
         case Leaving():
-            verdict = state.verdict or Verdict(event.state, event.reason)
+            verdict = state.verdict or AppVerdict(event.state, event.reason)
             return _settle(replace(state, verdict=verdict, restarting={}, resting={}))
         case Reached():
             return _reached(state, event), ()
-        case Due():
+        case WaitOver():
             group = state.resting.get(event.number, frozenset())
             resting = {n: keys for n, keys in state.resting.items() if n != event.number}
             return _start(replace(state, resting=resting), group, again=True)
@@ -78,14 +81,14 @@ def _exited(state: State, event: RankExited) -> tuple[State, tuple[Effect, ...]]
     replica = state.replicas[event.key]
     alive = replica.alive - {event.rank}
     state = _put(state, event.key, replace(replica, alive=alive))
-    if replica.phase is Phase.UP and not event.ok:
+    if replica.phase is ReplicaPhase.UP and not event.ok:
         return _failed(state, event.key, event.cause)
     if alive:
         return state, ()
-    if replica.phase is Phase.UP:
-        state = _put(state, event.key, replace(replica, alive=alive, phase=Phase.SUCCEEDED))
-    elif replica.phase is Phase.STOPPING:
-        state = _put(state, event.key, replace(replica, alive=alive, phase=Phase.DOWN))
+    if replica.phase is ReplicaPhase.UP:
+        state = _put(state, event.key, replace(replica, alive=alive, phase=ReplicaPhase.SUCCEEDED))
+    elif replica.phase is ReplicaPhase.STOPPING:
+        state = _put(state, event.key, replace(replica, alive=alive, phase=ReplicaPhase.DOWN))
     return _settle(state)
 
 
@@ -102,23 +105,23 @@ def _failed(state: State, key: ReplicaKey, cause: str) -> tuple[State, tuple[Eff
         delay = min(rule.backoff * 2.0 ** min(used, 64), LONGEST_BACKOFF)
         return _restart(state, frozenset(_members(state, rule.policy, key)), delay)
     cause = f"{CRASH_LOOP}{cause}" if is_looping else cause
-    state, stops = _stop(state, [key], Phase.FAILED)
+    state, stops = _stop(state, [key], ReplicaPhase.FAILED)
     if _enough_left(state, rule):
         state, after = _settle(state)
         return state, stops + after
-    state, after = _end(state, Verdict(AppState.FAILED, cause))
+    state, after = _end(state, AppVerdict(AppState.FAILED, cause))
     return state, stops + after
 
 
 def _reached(state: State, event: Reached) -> State:
     scope = _scope(state.roles[event.key.role].policy, event.key)
-    before = state.reached.get(scope, Point())
+    before = state.reached.get(scope, ProgressMark())
     return replace(state, reached={**state.reached, scope: event.point.furthest(before)})
 
 
 def _judged(state: State, scope: Scope, limit: int) -> tuple[State, bool]:
     """Note how far the life came that has just failed; tell whether that is a crash loop."""
-    lives = state.lives.get(scope, Lives()).then(state.reached.get(scope, Point()))
+    lives = state.lives.get(scope, RestartHistory()).then(state.reached.get(scope, ProgressMark()))
     reached = {name: point for name, point in state.reached.items() if name != scope}
     state = replace(state, lives={**state.lives, scope: lives}, reached=reached)
     return state, 0 < limit <= lives.stuck
@@ -129,14 +132,14 @@ def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]
     spares = tuple(node for node in state.spares if node != event.node)
     state = replace(state, spares=spares, lost={**state.lost, event.node: event.evidence})
     here = state.members_on(event.node)
-    failed = [key for key in here if state.replicas[key].phase is Phase.UP]
+    failed = [key for key in here if state.replicas[key].phase is ReplicaPhase.UP]
     needed = [key for key in here if _is_needed(state.replicas[key])]
     for key in here:  # some were told to end already
-        phase = Phase.DOWN if key in needed else state.replicas[key].phase
+        phase = ReplicaPhase.DOWN if key in needed else state.replicas[key].phase
         state = _put(state, key, replace(state.replicas[key], alive=frozenset(), phase=phase))
     if state.verdict is not None:
         return _settle(state)
-    verdict = Verdict(AppState.FAILED, f"node_lost_{event.node}")
+    verdict = AppVerdict(AppState.FAILED, f"node_lost_{event.node}")
     rule = state.roles[failed[0].role] if failed else None
     if rule and state.retries.get(_scope(rule.policy, failed[0]), 0) >= rule.max_retries:
         return _end(state, verdict)
@@ -151,7 +154,7 @@ def _node_lost(state: State, event: NodeLost) -> tuple[State, tuple[Effect, ...]
 
 
 def _is_needed(replica: Replica) -> bool:
-    return replica.phase not in (Phase.SUCCEEDED, Phase.FAILED)
+    return replica.phase not in (ReplicaPhase.SUCCEEDED, ReplicaPhase.FAILED)
 
 
 def _seat(state: State, keys: Iterable[ReplicaKey]) -> tuple[State, tuple[Effect, ...]] | None:
@@ -191,13 +194,13 @@ def _restart(
     seated = _seat(state, sorted(members))  # one that had ended may have lost its node since
     if seated is None:
         lost = next(key for key in sorted(members) if state.seats[key] in state.lost)
-        return _end(state, Verdict(AppState.FAILED, f"node_lost_{state.seats[lost]}"))
+        return _end(state, AppVerdict(AppState.FAILED, f"node_lost_{state.seats[lost]}"))
     state, moves = seated
     members -= state.dropped
     if not members:
         state, after = _settle(state)
         return state, moves + after
-    state, stops = _stop(state, sorted(members), Phase.STOPPING)
+    state, stops = _stop(state, sorted(members), ReplicaPhase.STOPPING)
     state = _joined(state, members, delay)
     state, after = _settle(state)
     return state, moves + stops + after
@@ -214,11 +217,11 @@ def _joined(state: State, members: frozenset[ReplicaKey], delay: float) -> State
     return replace(state, restarting={**left, together: longest}, resting=rest)
 
 
-def _end(state: State, verdict: Verdict) -> tuple[State, tuple[Effect, ...]]:
+def _end(state: State, verdict: AppVerdict) -> tuple[State, tuple[Effect, ...]]:
     """Stop what runs; the first verdict stands, but a wish to cancel beats a retry under way."""
     state = replace(state, verdict=state.verdict or verdict, restarting={}, resting={})
-    running = [key for key, replica in state.replicas.items() if replica.phase is Phase.UP]
-    state, stops = _stop(state, running, Phase.STOPPING)
+    running = [key for key, replica in state.replicas.items() if replica.phase is ReplicaPhase.UP]
+    state, stops = _stop(state, running, ReplicaPhase.STOPPING)
     state, after = _settle(state)
     return state, stops + after
 
@@ -232,7 +235,7 @@ def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
         return _begin(replace(state, restarting=left), ready)
     if up or state.resting:
         return state, ()
-    verdict = state.verdict or Verdict(AppState.SUCCEEDED, "")
+    verdict = state.verdict or AppVerdict(AppState.SUCCEEDED, "")
     return replace(state, verdict=verdict, finished=True), (Finish(verdict),)
 
 
@@ -258,20 +261,20 @@ def _start(
     for key in sorted(keys):
         attempt = state.replicas[key].attempt + again
         alive = frozenset(range(state.roles[key.role].ranks_of(key.index)))
-        state = _put(state, key, Replica(Phase.UP, alive, attempt))
+        state = _put(state, key, Replica(ReplicaPhase.UP, alive, attempt))
         effects.append(Start(key, attempt))
     return state, tuple(effects)
 
 
 def _stop(
-    state: State, keys: Iterable[ReplicaKey], phase: Phase
+    state: State, keys: Iterable[ReplicaKey], phase: ReplicaPhase
 ) -> tuple[State, tuple[Effect, ...]]:
     """Stop what is up; a replica that was told to stop before is not told again."""
     effects: list[Effect] = []
     for key in keys:
         replica = state.replicas[key]
         state = _put(state, key, replace(replica, phase=phase))
-        if replica.alive and replica.phase is Phase.UP:
+        if replica.alive and replica.phase is ReplicaPhase.UP:
             effects.append(Stop(key))
     return state, tuple(effects)
 
@@ -302,5 +305,5 @@ def _enough_left(state: State, rule: RoleRule) -> bool:
     if rule.min_replicas is None:
         return False
     keys = (ReplicaKey(rule.name, index) for index in range(rule.replicas))
-    good = sum(state.replicas[key].phase is not Phase.FAILED for key in keys)
+    good = sum(state.replicas[key].phase is not ReplicaPhase.FAILED for key in keys)
     return good >= max(1, rule.min_replicas)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from torchloom.rules.drmap import DeviceState, DRMap, GroupId, ProcessId
+from torchloom.rules.devices import DeviceState, DRMap, GroupId, RankId
 from torchloom.rules.lifecycle import (
     collective_reason,
     device_reason,
@@ -14,7 +14,7 @@ from torchloom.rules.lifecycle import (
 )
 
 
-class Recovery(StrEnum):
+class LossRecovery(StrEnum):
     """What a job wants when it loses ranks."""
 
     LIVE = "live"  # the others stay up, and wait for the replica groups that were hit
@@ -32,10 +32,10 @@ class OnLoss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class FailurePolicy:
     """A job's wishes; it shrinks to no fewer than `min_groups` replica groups."""
 
-    recovery: Recovery = Recovery.RESTART
+    recovery: LossRecovery = LossRecovery.RESTART
     on_loss: OnLoss = OnLoss.NOTIFY
     min_groups: int = 1
 
@@ -44,18 +44,18 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Exited:
+class RankFailed:
     """The keeper says that a rank ended: with a code, or by a signal if it is negative."""
 
-    process: ProcessId
+    process: RankId
     code: int
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class RankGivenUp:
     """A rank that lives is held to be beyond help: silent, or hanging."""
 
-    process: ProcessId
+    process: RankId
     reason: str
 
 
@@ -63,7 +63,7 @@ class GivenUp:
 class CollectiveFailed:
     """A rank says that a collective failed; whose fault it is, another signal will tell."""
 
-    process: ProcessId
+    process: RankId
     words: str
 
 
@@ -71,7 +71,7 @@ class CollectiveFailed:
 class LossNotFinite:
     """A rank's loss is NaN or infinite."""
 
-    process: ProcessId
+    process: RankId
     step: int
 
 
@@ -85,13 +85,13 @@ class DeviceReported:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
+class NodeFailed:
     """A node is gone, with all that ran there."""
 
     node: str
 
 
-Signal = Exited | GivenUp | CollectiveFailed | LossNotFinite | DeviceReported | NodeLost
+Signal = RankFailed | RankGivenUp | CollectiveFailed | LossNotFinite | DeviceReported | NodeFailed
 
 
 # What to do about it.
@@ -101,7 +101,7 @@ Signal = Exited | GivenUp | CollectiveFailed | LossNotFinite | DeviceReported | 
 class Mark:
     """Note at a rank what has hit it."""
 
-    process: ProcessId
+    process: RankId
     reason: str
 
 
@@ -118,7 +118,7 @@ class Notify:
 class Kill:
     """Have the agent end a rank that lives, at once."""
 
-    process: ProcessId
+    process: RankId
     reason: str
 
 
@@ -126,7 +126,7 @@ class Kill:
 class GiveUp:
     """Have a rank that lives replaced: those who recover its job live end it, and only it."""
 
-    process: ProcessId
+    process: RankId
     reason: str
 
 
@@ -144,8 +144,8 @@ class Restart:
     """Have the agents start these ranks again once they are down."""
 
     job: str
-    processes: frozenset[ProcessId]
-    recovery: Recovery
+    processes: frozenset[RankId]
+    recovery: LossRecovery
     reason: str
 
 
@@ -174,7 +174,7 @@ class State:
     """All that a response depends on. A job without a policy has the usual one."""
 
     drmap: DRMap = field(default_factory=DRMap)
-    policies: Mapping[str, Policy] = field(default_factory=dict)
+    policies: Mapping[str, FailurePolicy] = field(default_factory=dict)
     live: frozenset[str] = frozenset()  # jobs that are recovered live at this moment
 
 
@@ -184,12 +184,12 @@ Next = tuple[State, tuple[Effect, ...]]
 def step(state: State, signal: Signal) -> Next:
     """Take in one signal; return the state after it and what to do, in order."""
     match signal:
-        case Exited():
+        case RankFailed():
             if signal.code == 0:
                 return state, ()
             reason = exit_reason(signal.process.rank, signal.code)
             return state, _hit(state, [signal.process], reason, gone={signal.process})
-        case GivenUp():
+        case RankGivenUp():
             return state, _hit(state, [signal.process], signal.reason)
         case CollectiveFailed():
             reason = collective_reason(signal.process.rank)
@@ -199,7 +199,7 @@ def step(state: State, signal: Signal) -> Next:
             return state, _loss(state, signal)
         case DeviceReported():
             return _device(state, signal)
-        case NodeLost():
+        case NodeFailed():
             here = state.drmap.processes_at(signal.node)
             return state, _hit(state, here, node_reason(signal.node), gone=here)
 
@@ -234,7 +234,7 @@ def _loss(state: State, signal: LossNotFinite) -> tuple[Effect, ...]:
         case OnLoss.NOTIFY:
             return effects
         case OnLoss.RESTART:
-            again = Restart(job, everyone, Recovery.RESTART, reason)
+            again = Restart(job, everyone, LossRecovery.RESTART, reason)
             return (*effects, *_kills(everyone, reason), again)
         case OnLoss.FAIL:
             return (*effects, *_kills(everyone, reason), Fail(job, reason))
@@ -242,9 +242,9 @@ def _loss(state: State, signal: LossNotFinite) -> tuple[Effect, ...]:
 
 def _hit(
     state: State,
-    processes: Iterable[ProcessId],
+    processes: Iterable[RankId],
     reason: str,
-    gone: Iterable[ProcessId] = (),
+    gone: Iterable[RankId] = (),
 ) -> tuple[Effect, ...]:
     """Recover every job that loses one of these processes; `gone` need not be killed."""
     hit, dead = frozenset(processes), frozenset(gone)
@@ -256,51 +256,51 @@ def _hit(
 
 
 def _recover(
-    state: State, job: str, hit: frozenset[ProcessId], dead: frozenset[ProcessId], reason: str
+    state: State, job: str, hit: frozenset[RankId], dead: frozenset[RankId], reason: str
 ) -> tuple[Effect, ...]:
     """A replica group that lost a member is lost as a whole: the copy it held is not complete.
 
     Where a job is recovered live every rank has a whole copy, and is replaced alone.
     """
-    if _policy(state, job).recovery is Recovery.LIVE and job in state.live:
+    if _policy(state, job).recovery is LossRecovery.LIVE and job in state.live:
         return tuple(GiveUp(process, reason) for process in sorted(hit - dead))
     drmap, everyone = state.drmap, _everyone(state.drmap, job) | hit
     groups = drmap.groups_of(hit)
     members = drmap.members(*groups) | hit
     recovery = _possible(_policy(state, job), drmap, everyone - members)
-    kills = _kills((everyone if recovery is Recovery.FAIL else members) - dead, reason)
+    kills = _kills((everyone if recovery is LossRecovery.FAIL else members) - dead, reason)
     match recovery:
-        case Recovery.RESTART:  # whoever starts them again ends the others, in their grace
+        case LossRecovery.RESTART:  # whoever starts them again ends the others, in their grace
             return (*kills, Restart(job, everyone, recovery, reason))
-        case Recovery.SHRINK:
+        case LossRecovery.SHRINK:
             return (*kills, Shrink(job, groups, reason))
-        case Recovery.FAIL:
+        case LossRecovery.FAIL:
             return (*kills, Fail(job, reason))
         case _:
             return (*kills, Restart(job, members, recovery, reason))
 
 
-def _possible(policy: Policy, drmap: DRMap, left: frozenset[ProcessId]) -> Recovery:
+def _possible(policy: FailurePolicy, drmap: DRMap, left: frozenset[RankId]) -> LossRecovery:
     """Return what the job wants, or the next best where nobody is left to do it with."""
-    if policy.recovery is Recovery.LIVE and not left:
-        return Recovery.RESTART
+    if policy.recovery is LossRecovery.LIVE and not left:
+        return LossRecovery.RESTART
     least = max(1, policy.min_groups)
-    if policy.recovery is Recovery.SHRINK and len(drmap.groups_of(left)) < least:
-        return Recovery.FAIL
+    if policy.recovery is LossRecovery.SHRINK and len(drmap.groups_of(left)) < least:
+        return LossRecovery.FAIL
     return policy.recovery
 
 
-def _policy(state: State, job: str) -> Policy:
-    return state.policies.get(job, Policy())
+def _policy(state: State, job: str) -> FailurePolicy:
+    return state.policies.get(job, FailurePolicy())
 
 
-def _everyone(drmap: DRMap, job: str) -> frozenset[ProcessId]:
+def _everyone(drmap: DRMap, job: str) -> frozenset[RankId]:
     return frozenset(process for process in drmap.processes if process.job == job)
 
 
-def _groups(drmap: DRMap, job: str, processes: Iterable[ProcessId]) -> frozenset[GroupId]:
+def _groups(drmap: DRMap, job: str, processes: Iterable[RankId]) -> frozenset[GroupId]:
     return drmap.groups_of(process for process in processes if process.job == job)
 
 
-def _kills(processes: Iterable[ProcessId], reason: str) -> tuple[Effect, ...]:
+def _kills(processes: Iterable[RankId], reason: str) -> tuple[Effect, ...]:
     return tuple(Kill(process, reason) for process in sorted(processes))

@@ -33,7 +33,7 @@ class BadRetention(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """After how many seconds what goes; nothing means never."""
 
     runs: float | None = None
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EndedRun:
     """A run as far as this is about it."""
 
     id: str
@@ -63,14 +63,14 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class Removal:
     """One thing that may go."""
 
     what: What
     job: str
 
 
-def limits_of(values: Mapping[str, str]) -> Limits:
+def limits_of(values: Mapping[str, str]) -> RetentionLimits:
     """Return what a section of a config file says; what cannot be meant is refused."""
     known = (*AGES, "keep", "pinned")
     for key, text in values.items():
@@ -80,10 +80,10 @@ def limits_of(values: Mapping[str, str]) -> Limits:
     ages = {key: _age(key, text) for key, text in said.items() if key in AGES}
     keep = _count("keep", said["keep"]) if "keep" in said else KEEP
     pinned = frozenset(re.split(r"[\s,]+", said.get("pinned", ""))) - {""}
-    return Limits(**ages, keep=keep, pinned=pinned)
+    return RetentionLimits(**ages, keep=keep, pinned=pinned)
 
 
-def due(limits: Limits, runs: Iterable[Known], now: float) -> list[Due]:
+def due(limits: RetentionLimits, runs: Iterable[EndedRun], now: float) -> list[Removal]:
     """Return what may go, the oldest first; of a run that goes whole only that is said."""
     everything = list(runs)
     present = {run.id for run in everything}
@@ -91,15 +91,15 @@ def due(limits: Limits, runs: Iterable[Known], now: float) -> list[Due]:
     over = [run for run in ended if run.parent not in present]
     over.sort(key=lambda run: (run.ended_at or 0.0, run.id))
     last = {run.id for run in over[max(0, len(over) - limits.keep) :]} if limits.keep else set()
-    found: list[Due] = []
+    found: list[Removal] = []
     for run in over:
         if run.id not in last and not _is_pinned(limits, run):
             found += _of(limits, run.id, now - (run.ended_at or 0.0))
     gone = {one.job for one in found if one.what == "run"}
-    return found + [Due("run", run.id) for run in ended if run.parent in gone]
+    return found + [Removal("run", run.id) for run in ended if run.parent in gone]
 
 
-def in_words(limits: Limits) -> str:
+def in_words(limits: RetentionLimits) -> str:
     """Return what goes when, as people say it."""
     if not limits.ages:
         return "everything is kept"
@@ -108,15 +108,15 @@ def in_words(limits: Limits) -> str:
     return f"{ages}; the last {limits.keep} runs{pinned} stay"
 
 
-def _of(limits: Limits, job: str, age: float) -> list[Due]:
+def _of(limits: RetentionLimits, job: str, age: float) -> list[Removal]:
     if limits.runs is not None and age > limits.runs:
-        return [Due("run", job)]
+        return [Removal("run", job)]
     parts: tuple[What, ...] = ("metrics", "logs", "dumps")
     ages = limits.ages
-    return [Due(part, job) for part in parts if part in ages and age > ages[part]]
+    return [Removal(part, job) for part in parts if part in ages and age > ages[part]]
 
 
-def _is_pinned(limits: Limits, run: Known) -> bool:
+def _is_pinned(limits: RetentionLimits, run: EndedRun) -> bool:
     return not limits.pinned.isdisjoint({run.id, run.name, *run.tags})
 
 

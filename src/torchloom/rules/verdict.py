@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torchloom.rules.hang import Finding
+from torchloom.rules.hang import StackFinding
 
 _PLACES = 3  # that a sentence names
 BUSY = 0.25  # of a CPU, from which on a process is taken to work
@@ -29,7 +29,7 @@ _FOREIGN = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<frozen")
 _READING = re.compile(r"pipe_|read|write|wait_for_partner|wait_woken|nfs|rpc_|fuse|inode|page|io_")
 
 
-class Kind(StrEnum):
+class VerdictKind(StrEnum):
     """What a rank is about while it makes no progress."""
 
     COLLECTIVE = "waiting in a collective"
@@ -42,11 +42,11 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
-_WAITS = (Kind.COLLECTIVE, Kind.DEVICE)  # for somebody else
+_WAITS = (VerdictKind.COLLECTIVE, VerdictKind.DEVICE)  # for somebody else
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One call of a stack; `text` is the line of the program, where it could be read."""
 
     function: str
@@ -63,14 +63,14 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StackSample:
     """What was seen of a process at one moment: its main thread's calls, the innermost first."""
 
     at: float  # of its agent's clock
     cpu: float  # seconds that the process has computed so far
     state: str = ""  # the kernel's letter
     waits_in: str = ""  # the kernel's function, where it tells
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     step: int | None = None  # as the rank itself says, like the rest; nothing where it does not
     phase: int | None = None
     still: float = 0.0  # seconds since it last said so
@@ -78,18 +78,18 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankSamples:
     """A rank's step, and the looks that were taken at it."""
 
     step: int | None
-    looks: tuple[Look, ...] = ()
+    looks: tuple[StackSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RankActivity:
     """What the looks at one rank mean."""
 
-    kind: Kind
+    kind: VerdictKind
     has_moved: bool
     where: str = ""
     advances: bool = False  # from step to step, by its own word
@@ -97,16 +97,16 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HangVerdict:
     """Who stands and holds others up; whom others wait for, though it may be at work; and why."""
 
     culprits: tuple[int, ...]
     awaited: tuple[int, ...]
-    kind: Kind
+    kind: VerdictKind
     words: str
 
 
-def judge(ranks: Mapping[int, Standing]) -> Verdict:
+def judge(ranks: Mapping[int, RankSamples]) -> HangVerdict:
     """Return what stacks and steps of a job's ranks say together."""
     sights = {rank: see(standing.looks) for rank, standing in sorted(ranks.items())}
     waiting = [r for r, sight in sights.items() if sight.kind in _WAITS and not sight.has_moved]
@@ -117,28 +117,32 @@ def judge(ranks: Mapping[int, Standing]) -> Verdict:
         return _all_wait(ranks, sights)
     furthest = max((s for r in waiting if (s := ranks[r].step) is not None), default=None)
     awaited = [r for r in away if _is_not_past(ranks[r].step, furthest)]
-    stand = [r for r in awaited if not sights[r].has_moved and sights[r].kind is not Kind.UNKNOWN]
+    stand = [
+        r for r in awaited if not sights[r].has_moved and sights[r].kind is not VerdictKind.UNKNOWN
+    ]
     stand.sort(key=lambda rank: (ranks[rank].step or 0, rank))
     named = stand or awaited or away
     words = f"{_tell(sights, named)} while {_tell(sights, waiting)}"
-    return Verdict(tuple(stand), tuple(awaited), sights[named[0]].kind, words)
+    return HangVerdict(tuple(stand), tuple(awaited), sights[named[0]].kind, words)
 
 
-def see(looks: tuple[Look, ...]) -> Sight:
+def see(looks: tuple[StackSample, ...]) -> RankActivity:
     """Return what one rank is about; with less than two looks nothing is known of its moving."""
     if len(looks) < 2:
-        return Sight(Kind.UNKNOWN, True, _where(looks[-1].frames) if looks else "")
+        return RankActivity(VerdictKind.UNKNOWN, True, _where(looks[-1].frames) if looks else "")
     first, last = looks[0], looks[-1]
     advances = (first.step, first.phase) != (last.step, last.phase)
     has_moved = [f.place for f in first.frames] != [f.place for f in last.frames]
     states = {first.state, last.state}
     works = last.cpu - first.cpu > BUSY * max(last.at - first.at, 1e-9)
     kind = _kind(last, works or "R" in states, states)  # on a full machine who may run gets little
-    if kind is Kind.STOPPED:
-        return Sight(kind, False, _where(last.frames))
+    if kind is VerdictKind.STOPPED:
+        return RankActivity(kind, False, _where(last.frames))
     is_usual = last.step is not None and kind not in _WAITS and not stands(last.still, last.lasted)
-    moves = advances or has_moved or is_usual or kind in (Kind.COMPUTING, Kind.UNKNOWN)
-    return Sight(kind, moves, _where(last.frames), advances, is_usual)
+    moves = (
+        advances or has_moved or is_usual or kind in (VerdictKind.COMPUTING, VerdictKind.UNKNOWN)
+    )
+    return RankActivity(kind, moves, _where(last.frames), advances, is_usual)
 
 
 def stands(still: float, lasted: float) -> bool:
@@ -146,13 +150,13 @@ def stands(still: float, lasted: float) -> bool:
     return still > max(STANDS, SLOW * lasted)
 
 
-def finding(verdict: Verdict, ranks: Mapping[int, Standing]) -> Finding:
+def finding(verdict: HangVerdict, ranks: Mapping[int, RankSamples]) -> StackFinding:
     """Return what `rules/hang` compares over time: the culprit, and a fingerprint of its stack."""
     if not verdict.culprits:
-        return Finding(None, "", verdict.words)
+        return StackFinding(None, "", verdict.words)
     culprit = verdict.culprits[0]
     calls = (f"{frame}" for frame in ranks[culprit].looks[-1].frames)
-    return Finding(culprit, "\n".join((verdict.kind, *calls)), verdict.words)
+    return StackFinding(culprit, "\n".join((verdict.kind, *calls)), verdict.words)
 
 
 def numbers(ranks: Iterable[int]) -> str:
@@ -167,26 +171,32 @@ def numbers(ranks: Iterable[int]) -> str:
     return f"rank{plural} {', '.join(spans)}"
 
 
-def _kind(look: Look, is_busy: bool, states: Collection[str]) -> Kind:
+def _kind(look: StackSample, is_busy: bool, states: Collection[str]) -> VerdictKind:
     if states == {"T"}:
-        return Kind.STOPPED
+        return VerdictKind.STOPPED
     if not look.frames:
-        return Kind.COMPUTING if is_busy else Kind.IO if states == {"D"} else Kind.UNKNOWN
+        return (
+            VerdictKind.COMPUTING
+            if is_busy
+            else VerdictKind.IO
+            if states == {"D"}
+            else VerdictKind.UNKNOWN
+        )
     inner = look.frames[0]
     if _is_for_peers(inner, is_busy):
-        return Kind.COLLECTIVE
+        return VerdictKind.COLLECTIVE
     if _DEVICE.search(inner.file) or _ITS_DEVICE.search(inner.text):
-        return Kind.DEVICE
+        return VerdictKind.DEVICE
     if is_busy:
-        return Kind.COMPUTING
+        return VerdictKind.COMPUTING
     if any(_LOADER.search(frame.file) for frame in look.frames):
-        return Kind.LOADER
+        return VerdictKind.LOADER
     if states == {"D"} or _READING.search(look.waits_in):
-        return Kind.IO
-    return Kind.UNKNOWN if "t" in states else Kind.WAITING  # somebody debugs it
+        return VerdictKind.IO
+    return VerdictKind.UNKNOWN if "t" in states else VerdictKind.WAITING  # somebody debugs it
 
 
-def _is_for_peers(inner: Frame, is_busy: bool) -> bool:
+def _is_for_peers(inner: StackFrame, is_busy: bool) -> bool:
     """Tell whether a rank waits for the others; one that works waits only in torch's own wait."""
     if _CORE.search(inner.file):
         return True
@@ -200,31 +210,31 @@ def _is_not_past(step: int | None, furthest: int | None) -> bool:
     return step is None or furthest is None or step <= furthest
 
 
-def _nobody_waits(sights: Mapping[int, Sight]) -> Verdict:
+def _nobody_waits(sights: Mapping[int, RankActivity]) -> HangVerdict:
     """Without anybody who is held up there is nobody to blame."""
     kinds = {sight.kind for sight in sights.values()}
-    kind = kinds.pop() if len(kinds) == 1 else Kind.UNKNOWN
+    kind = kinds.pop() if len(kinds) == 1 else VerdictKind.UNKNOWN
     words = f"no rank waits for another: {_tell(sights, sights)}" if sights else "no stacks"
-    return Verdict((), (), kind, words)
+    return HangVerdict((), (), kind, words)
 
 
-def _all_wait(ranks: Mapping[int, Standing], sights: Mapping[int, Sight]) -> Verdict:
+def _all_wait(ranks: Mapping[int, RankSamples], sights: Mapping[int, RankActivity]) -> HangVerdict:
     """Everybody is in a collective: only one that is behind in steps can be told apart."""
     words = f"all ranks wait for each other: {_tell(sights, sights)}"
     steps = {rank: standing.step for rank, standing in ranks.items()}
     known = {rank: step for rank, step in steps.items() if step is not None}
-    is_clear = all(sight.kind is Kind.COLLECTIVE for sight in sights.values())
+    is_clear = all(sight.kind is VerdictKind.COLLECTIVE for sight in sights.values())
     if not is_clear or len(known) < len(steps) or len(set(known.values())) == 1:
-        return Verdict((), (), Kind.COLLECTIVE, words)
+        return HangVerdict((), (), VerdictKind.COLLECTIVE, words)
     lowest = min(known.values())
     behind = tuple(rank for rank, step in sorted(known.items()) if step == lowest)
     ahead = [rank for rank in sights if rank not in behind]
     late = f"{_tell(sights, behind)} in step {lowest}"
     words = f"{late} while {_tell(sights, ahead)} in step {max(known.values())}"
-    return Verdict(behind, behind, Kind.COLLECTIVE, words)
+    return HangVerdict(behind, behind, VerdictKind.COLLECTIVE, words)
 
 
-def _tell(sights: Mapping[int, Sight], ranks: Iterable[int]) -> str:
+def _tell(sights: Mapping[int, RankActivity], ranks: Iterable[int]) -> str:
     """Return what ranks are about, those at one place together."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
@@ -238,12 +248,12 @@ def _tell(sights: Mapping[int, Sight], ranks: Iterable[int]) -> str:
     return " and ".join(told)
 
 
-def _does(sight: Sight) -> str:
+def _does(sight: RankActivity) -> str:
     """Return what one rank is about; of one that goes on the place means nothing."""
     if sight.advances:
         return _GOES_ON
     place = f" in {sight.where}" if sight.where else ""
-    if sight.has_moved and sight.kind in (Kind.WAITING, Kind.IO, Kind.LOADER):
+    if sight.has_moved and sight.kind in (VerdictKind.WAITING, VerdictKind.IO, VerdictKind.LOADER):
         return f"{_IN_TIME if sight.is_usual else _MOVES}{place}"
     return f"{_VERBS[sight.kind]}{place}"
 
@@ -254,14 +264,14 @@ def _plural(what: str) -> str:
 
 
 _VERBS = {
-    Kind.COLLECTIVE: "waits for its peers",
-    Kind.DEVICE: "waits for its device",
-    Kind.COMPUTING: "computes",
-    Kind.STOPPED: "is stopped by a signal",
-    Kind.IO: "is blocked in IO",
-    Kind.LOADER: "waits for its data loader",
-    Kind.WAITING: "stands still",
-    Kind.UNKNOWN: "is not known to stand still",
+    VerdictKind.COLLECTIVE: "waits for its peers",
+    VerdictKind.DEVICE: "waits for its device",
+    VerdictKind.COMPUTING: "computes",
+    VerdictKind.STOPPED: "is stopped by a signal",
+    VerdictKind.IO: "is blocked in IO",
+    VerdictKind.LOADER: "waits for its data loader",
+    VerdictKind.WAITING: "stands still",
+    VerdictKind.UNKNOWN: "is not known to stand still",
 }
 _GOES_ON = "goes from step to step"
 _IN_TIME = "takes no longer than usual"
@@ -277,7 +287,7 @@ _PLURAL = {
 }
 
 
-def _where(frames: tuple[Frame, ...]) -> str:
+def _where(frames: tuple[StackFrame, ...]) -> str:
     """Return the innermost call and the one of the user's program that led there."""
     if not frames:
         return ""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from torchloom.doctor.findings import CheckFinding, note, ok, problem
 from torchloom.errors import LoomError
-from torchloom.rules.retention import SECTION, BadRetention, Limits, in_words, limits_of
+from torchloom.rules.retention import SECTION, BadRetention, RetentionLimits, in_words, limits_of
 from torchloom.runner import config
 
 
-def limits() -> Limits:
+def limits() -> RetentionLimits:
     """Return what may go, and when; a section with a mistake is refused as a whole."""
     return limits_of({key: value for key, value, _ in _section(_home())})
 

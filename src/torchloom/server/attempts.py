@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from torchloom.server.connections import counted_address
 from torchloom.server.problems import ApiProblem
-from torchloom.weaver.people import hash_of
 from torchloom.weaver.store import StateStore
-from torchloom.weaver.store.rows import Link
+from torchloom.weaver.store.rows import LinkRow
+from torchloom.weaver.users import hash_of
 
 _FREE = 10  # failures without a wait
 _FIRST, _LONGEST = 2.0, 900.0  # seconds to wait, doubled by each failure behind those
@@ -33,7 +33,7 @@ class Claim:
 
 def claim_of(state: StateStore, code: str, now: float) -> Claim:
     """Look up the code of a link by its hash; using it up is the weaver's."""
-    link = state.one(Link, hash=hash_of(code))
+    link = state.one(LinkRow, hash=hash_of(code))
     if link is None or not hmac.compare_digest(link.hash, hash_of(code)):
         return Claim("", is_good=False)
     return Claim(link.user, link.used_at is None and now < link.expires_at)

@@ -4,54 +4,58 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchloom.server.letters import whole
-from torchloom.weaver import shapes
-from torchloom.weaver.events import Place, events_since
-from torchloom.weaver.store.reading import Reading
-from torchloom.weaver.store.rows import Command, CommandAck, Guard
+from torchloom.weaver import views
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import CommandAck, CommandRow, GuardRow
+from torchloom.weaver.views import EventPosition, events_since
 
 
-def commands(store: Reading, job: str, after: int, limit: int) -> list[dict[str, Any]]:
+def commands(store: PlaneReader, job: str, after: int, limit: int) -> list[dict[str, Any]]:
     """Return a job's commands after a number, in order, with what each rank did."""
-    rows = [row for row in store.state.find(Command, job=job) if row.number > after]
+    rows = [row for row in store.state.find(CommandRow, job=job) if row.number > after]
     return _shaped(store, sorted(rows, key=lambda row: row.number)[:limit])
 
 
-def newest(store: Reading, job: str, limit: int) -> list[dict[str, Any]]:
+def newest(store: PlaneReader, job: str, limit: int) -> list[dict[str, Any]]:
     """Return the last commands of a job, in order, with what each rank did."""
-    rows = sorted(store.state.find(Command, job=job), key=lambda row: row.number)
+    rows = sorted(store.state.find(CommandRow, job=job), key=lambda row: row.number)
     return _shaped(store, rows[-limit:])
 
 
-def command(store: Reading, job: str, name: str) -> dict[str, Any] | None:
+def command(store: PlaneReader, job: str, name: str) -> dict[str, Any] | None:
     """Return one command of a job."""
-    row = store.state.one(Command, id=name, job=job)
+    row = store.state.one(CommandRow, id=name, job=job)
     return _shaped(store, [row])[0] if row else None
 
 
-def events(store: Reading, job: str, after: Place | None, limit: int) -> tuple[Any, Place]:
+def events(
+    store: PlaneReader, job: str, after: EventPosition | None, limit: int
+) -> tuple[Any, EventPosition]:
     """Return what happened to a job and what its ranks told, by time, and how far that goes."""
     items, upto = events_since(store, job, after, limit)
     return whole(sorted(items, key=lambda item: item["time"] or "")), upto
 
 
-def authored(store: Reading, job: str, after: int, limit: int) -> list[dict[str, Any]]:
+def authored(store: PlaneReader, job: str, after: int, limit: int) -> list[dict[str, Any]]:
     """Return what people did to a job after a number, in order."""
     found = store.state.authored(job, after, limit)
-    shown: list[dict[str, Any]] = whole(list(map(shapes.happening_shape, found)))
+    shown: list[dict[str, Any]] = whole(list(map(views.happening_shape, found)))
     return shown
 
 
-def _shaped(store: Reading, rows: list[Command]) -> list[dict[str, Any]]:
+def _shaped(store: PlaneReader, rows: list[CommandRow]) -> list[dict[str, Any]]:
     names = [row.id for row in rows]
     acks = store.state.find(CommandAck, command=names) if names else []
-    guards = {row.command: row for row in store.state.find(Guard, command=names)} if names else {}
+    guards = (
+        {row.command: row for row in store.state.find(GuardRow, command=names)} if names else {}
+    )
     shown: list[dict[str, Any]] = whole(
-        [shapes.command_shape(row, _of(row, acks), guards.get(row.id)) for row in rows]
+        [views.command_shape(row, _of(row, acks), guards.get(row.id)) for row in rows]
     )
     return shown
 
 
-def _of(row: Command, acks: list[CommandAck]) -> list[CommandAck]:
+def _of(row: CommandRow, acks: list[CommandAck]) -> list[CommandAck]:
     return [ack for ack in acks if ack.command == row.id]
 
 

@@ -17,9 +17,9 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from torchloom.errors import UserError
-from torchloom.weaver.people import COOKIE, ROLES, hash_of, is_good
 from torchloom.weaver.store import StateLost, StateStore
-from torchloom.weaver.store.rows import Token, User
+from torchloom.weaver.store.rows import TokenRow, UserRow
+from torchloom.weaver.users import COOKIE, ROLES, hash_of, is_good
 
 ENDED = 4401  # the code by which a WebSocket is closed when its token has ended
 _FRESH = 1.0  # seconds for which a look at the database counts
@@ -118,10 +118,10 @@ def identities_of(state: StateStore, now: Callable[[], float] = time.time) -> Id
     """Return who is who by the rows of a database."""
 
     def look(column: str, value: str) -> Identity | None:
-        token = state.one(Token, **{column: value})
+        token = state.one(TokenRow, **{column: value})
         if token is None or not hmac.compare_digest(str(getattr(token, column)), value):
             return None
-        user = state.one(User, name=token.user)
+        user = state.one(UserRow, name=token.user)
         if user is None or user.disabled or not is_good(token, now()):
             return None
         return Identity(user.name, user.role, token.id, token.kind, token.proof)

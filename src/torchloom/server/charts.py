@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torchloom.weaver.store.curves import Curve
+from torchloom.weaver.store.series.curves import Curve
 
 
 def columns(curve: Curve) -> dict[str, Any]:

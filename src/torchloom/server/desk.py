@@ -12,8 +12,8 @@ from starlette.requests import HTTPConnection
 
 from torchloom.server.joblogs import Files
 from torchloom.server.weaver_link import WeaverAway, WeaverLink
-from torchloom.weaver.store.reading import Reading
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import JobRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ _THREADS = 8
 class Desk:
     """One for an app; nothing in it changes anything by itself."""
 
-    def __init__(self, link: WeaverLink, store: Reading, home: Path) -> None:
+    def __init__(self, link: WeaverLink, store: PlaneReader, home: Path) -> None:
         self.link = link
         self.store = store
         self.home = home
@@ -35,13 +35,13 @@ class Desk:
         work = functools.partial(look, *args, **words)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def stored(self, job: str) -> Job | None:
+    async def stored(self, job: str) -> JobRow | None:
         """Return a job by its id, as the database has it."""
-        return await self.read(self.store.state.one, Job, id=job)
+        return await self.read(self.store.state.one, JobRow, id=job)
 
     def files(self, job: str) -> Files:
         """Return where the files of a job's run are; called in a thread, as what is read there."""
-        row = self.store.state.one(Job, id=job)
+        row = self.store.state.one(JobRow, id=job)
         return Files(self.home, row.account if row else "")
 
     async def job(self, name: str) -> str:

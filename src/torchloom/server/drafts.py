@@ -9,9 +9,9 @@ import msgspec
 
 from torchloom.server.cursors import logs_text
 from torchloom.server.joblogs import Line
-from torchloom.weaver import shapes
-from torchloom.weaver.store.curves import Segment
-from torchloom.weaver.store.rows import Happening, Job, Told
+from torchloom.weaver import views
+from torchloom.weaver.store.rows import EventRow, JobRow, RankEventRow
+from torchloom.weaver.store.series.curves import NewsSegment
 
 TYPES = ("metric", "resource", "log", "state", "event")
 OWN = ("type", "step", "seq", "time", "rank", "role", "generation", "job", "cursor")
@@ -30,7 +30,7 @@ class Draft:
     move: Mapping[str, Any]
 
 
-def of_happening(row: Happening) -> Draft:
+def of_happening(row: EventRow) -> Draft:
     """Return a transition as `state`, anything else that the weaver notes as `event`."""
     after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
     move = {"happened": row.seq}
@@ -38,20 +38,20 @@ def of_happening(row: Happening) -> Draft:
         reason = row.reason or (row.kind if row.kind in _BEGINNINGS else "")
         body = _state(str(after), reason, row.seq, row.time, row.job)
         return Draft(row.job, "state", -1, row.time, body, move)
-    shape = shapes.happening_shape(row)
+    shape = views.happening_shape(row)
     body = {"type": "event", **shape, "rank": _rank(row.rank)}
     return Draft(row.job, "event", row.rank, row.time, body, move)
 
 
-def of_job(job: Job, seq: int, now: float) -> Draft:
+def of_job(job: JobRow, seq: int, now: float) -> Draft:
     """Return how a job is now, for whoever begins to listen; it moves no cursor."""
     body = _state(job.state, job.reason, seq, now, job.id)
     return Draft(job.id, "state", -1, now, body, {})
 
 
-def of_told(row: Told) -> Draft:
+def of_told(row: RankEventRow) -> Draft:
     """Return what a rank or an agent told."""
-    shape = shapes.told_shape(row)
+    shape = views.told_shape(row)
     body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
     return Draft(row.job, "event", row.rank, row.time, body, {"told": row.id})
 
@@ -62,20 +62,20 @@ def of_line(line: Line, job: str) -> Draft:
     return Draft(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
 
 
-def of_segments(segments: Iterable[Segment]) -> Iterator[Draft]:
+def of_segments(segments: Iterable[NewsSegment]) -> Iterator[Draft]:
     """Yield metrics as they were stored, one message a rank and step with all that it logged.
 
     Within a transaction of one job they have one order at every read; so `row` counts them.
     """
     for position, commit in groupby(segments, key=lambda segment: segment.position):
-        jobs: dict[str, list[Segment]] = {}
+        jobs: dict[str, list[NewsSegment]] = {}
         for segment in commit:
             jobs.setdefault(segment.job, []).append(segment)
         for job, its in jobs.items():
             yield from _of_commit(job, position, its)
 
 
-def _of_commit(job: str, position: int, segments: Iterable[Segment]) -> Iterator[Draft]:
+def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iterator[Draft]:
     rows: dict[tuple[int, int, str, int], dict[str, float]] = {}
     times: dict[tuple[int, int, str, int], float] = {}
     for segment in segments:
@@ -91,7 +91,7 @@ def _of_commit(job: str, position: int, segments: Iterable[Segment]) -> Iterator
             "step": step,
             **{_named(name): value for name, value in rows[key].items()},
             "seq": position,
-            "time": shapes.when(times[key]),
+            "time": views.when(times[key]),
             "rank": rank,
             "role": role,
             "generation": generation,
@@ -108,7 +108,7 @@ def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[st
         "status": status,
         "reason": reason,
         "seq": seq,
-        "time": shapes.when(time),
+        "time": views.when(time),
         "rank": None,
         "job": job,
     }

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchloom.weaver.foresight import FAILED, REPLACED, RESTARTED, SHRUNK, STAYS
+from torchloom.weaver.health.responses import FAILED, REPLACED, RESTARTED, SHRUNK, STAYS
 
 _VERBS = {"failed": "fail", "draining": "drain", "healthy": "recover"}
 _THEN = {

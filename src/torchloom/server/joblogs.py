@@ -16,7 +16,7 @@ from torchloom.launch.records.record import RunRecord
 from torchloom.server.matcher import LONGEST, shown
 from torchloom.server.stamps import Stamps
 from torchloom.unix import open_file
-from torchloom.weaver.shapes import when
+from torchloom.weaver.views import when
 
 STREAMS = ("stdout", "stderr")
 LEVELS = ("debug", "info", "warning", "error", "critical")  # in the order of their gravity

@@ -22,7 +22,7 @@ from torchloom.server.outlets import Message
 from torchloom.server.patterns import Patterns
 from torchloom.server.resources import Meters
 from torchloom.server.sources import RANKS, Found, Sources
-from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 INTERVAL = 0.05  # seconds between two looks at what is new
 _PATIENCE = 1.0  # seconds after a look that failed
@@ -100,7 +100,7 @@ class Hub:
             await asyncio.sleep(_MEASURED)
 
     def _measure(self, job: str) -> list[Draft]:
-        ranks = self._desk.store.state.find(Rank, job=job, state="up")
+        ranks = self._desk.store.state.find(RankProcessRow, job=job, state="up")
         return self._meters.measure(job, ranks[:RANKS])
 
     def _read(
@@ -176,7 +176,7 @@ class Hub:
 
     async def _greet(self, listener: Listener, goal: Standing) -> None:
         """Say how the job is now, with a cursor for a client that hears nothing else."""
-        job = await self._desk.read(self._desk.store.state.one, Job, id=listener.job)
+        job = await self._desk.read(self._desk.store.state.one, JobRow, id=listener.job)
         if job is not None:
             listener.say(written([of_job(job, goal.happened, time.time())], goal.copy()))
 

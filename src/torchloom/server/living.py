@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.job import JobState
-from torchloom.weaver import shapes
-from torchloom.weaver.store.rows import Job
+from torchloom.weaver import views
+from torchloom.weaver.store.rows import JobRow
 
 _WORLD_SIZE = "world_size"  # among the facts of a job
 
@@ -17,12 +17,12 @@ class Asker(Protocol):
     async def ask(self, name: str, /, **facts: Any) -> Any: ...
 
 
-def shape(row: Job) -> dict[str, Any]:
+def shape(row: JobRow) -> dict[str, Any]:
     """Return a job as the database has it."""
-    return shapes.job_shape(row, row.step, row.facts.get(_WORLD_SIZE))
+    return views.job_shape(row, row.step, row.facts.get(_WORLD_SIZE))
 
 
-async def living(weaver: Asker, rows: Sequence[Job]) -> list[dict[str, Any]]:
+async def living(weaver: Asker, rows: Sequence[JobRow]) -> list[dict[str, Any]]:
     """Return jobs as they are; how far those that run are, only the weaver knows."""
     active = [row.id for row in rows if not JobState(row.state).is_final]
     known: dict[str, dict[str, Any]] = {}

@@ -40,8 +40,8 @@ from torchloom.server.hosts import VARIABLE as ORIGINS
 from torchloom.server.hosts import reach
 from torchloom.server.protocol import LimitedProtocol, TlsListener
 from torchloom.server.weaver_link import WeaverLink
-from torchloom.weaver.store import Place, place_of
-from torchloom.weaver.store.reading import open_reading
+from torchloom.weaver.store import DatabasePlace, place_of
+from torchloom.weaver.store.reader import open_reading
 
 PORT = 8787  # preferred; another where somebody has it
 _GRACE = 5  # seconds for requests that are under way when the server is told to leave
@@ -71,7 +71,7 @@ class Options:
     home: Path
     runtime: Path
     door: Path
-    place: Place
+    place: DatabasePlace
     origins: str
     certificate: Path | None
     key: Path | None

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import Mount, compile_path
 
 from torchloom.errors import Failure
-from torchloom.weaver.people import ROLES
+from torchloom.weaver.users import ROLES
 
 OPEN, VIEWER, OPERATOR, ADMIN = "open", *ROLES
 WEBSOCKET = "WS"

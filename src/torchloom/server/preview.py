@@ -13,15 +13,14 @@ from typing import Any
 
 from torchloom.errors import NotFound, UserError
 from torchloom.launch.records.resumption import Continuation
-from torchloom.rules.command import Entry
-from torchloom.rules.guard import condition_of
-from torchloom.rules.undo import NoUndo, undo
+from torchloom.rules.control.command import CommandEntry
+from torchloom.rules.control.undo import NoUndo, condition_of, undo
 from torchloom.specs.job import JobState
-from torchloom.weaver.jobs import WORLD_SIZE, has_run, is_over, is_released
-from torchloom.weaver.knobs import BadValue, checked
-from torchloom.weaver.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
-from torchloom.weaver.resuming import EndedMeanwhile
-from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.api.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
+from torchloom.weaver.api.resumption import EndedMeanwhile
+from torchloom.weaver.commands.knobs import BadKnobValue, checked
+from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_over, is_released
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _AHEAD = 0.01  # seconds that ranks look ahead for a step that none has begun
 _WORDS: Mapping[str, str] = {
@@ -45,10 +44,10 @@ class NotNow(UserError):
 class Scene:
     """A job as it is now, as far as commands are concerned."""
 
-    job: Job
-    ranks: Sequence[Rank]  # that are up
+    job: JobRow
+    ranks: Sequence[RankProcessRow]  # that are up
     knobs: Mapping[str, Any]  # the values in force
-    commands: Sequence[Entry]
+    commands: Sequence[CommandEntry]
     metrics: Sequence[str]
     step: int | None
     step_seconds: float | None
@@ -121,7 +120,7 @@ def command_line(job: str, asked: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _check_state(job: Job, verb: str) -> None:
+def _check_state(job: JobRow, verb: str) -> None:
     if verb == "resume":
         if not (is_over(job) or job.state == JobState.PAUSED):
             raise NotNow(f"{job.id} is {job.state}: nothing to resume; {_RESUMABLE}")
@@ -145,7 +144,9 @@ def _check_resume(scene: Scene, asked: Mapping[str, Any]) -> None:
 def _check_guard(scene: Scene, words: str | None) -> None:
     condition = condition_of(words) if words else None
     if words and condition is None:
-        raise BadValue(f"{words!r} is no condition of a guard; write 'loss>2.0' or 'loss is nan'")
+        raise BadKnobValue(
+            f"{words!r} is no condition of a guard; write 'loss>2.0' or 'loss is nan'"
+        )
     if condition is not None and condition.metric not in scene.metrics:
         there = ", ".join(scene.metrics) or "nothing"
         raise NotFound("metric", condition.metric, scene.metrics, f"the job has logged {there}")

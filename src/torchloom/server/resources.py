@@ -13,8 +13,8 @@ import psutil
 
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.drafts import Draft
-from torchloom.weaver.shapes import when
-from torchloom.weaver.store.rows import Rank
+from torchloom.weaver.store.rows import RankProcessRow
+from torchloom.weaver.views import when
 
 _NVML = "pynvml"  # of the package nvidia-ml-py, which may find no driver
 
@@ -26,7 +26,9 @@ class Meters:
         self._processes: dict[str, psutil.Process] = {}
         self._nvml = _nvml()
 
-    def measure(self, job: str, ranks: Iterable[Rank], now: float | None = None) -> list[Draft]:
+    def measure(
+        self, job: str, ranks: Iterable[RankProcessRow], now: float | None = None
+    ) -> list[Draft]:
         """Return what each rank of a job that lives on this host uses."""
         at = time.time() if now is None else now
         found = []
@@ -36,7 +38,7 @@ class Meters:
                     found.append(_draft(job, rank, at, self._usage(process, rank.devices)))
         return found
 
-    def _process(self, rank: Rank) -> psutil.Process | None:
+    def _process(self, rank: RankProcessRow) -> psutil.Process | None:
         """Return the very process that registered as this rank, if it is one of this host."""
         here = ProcessIdentity.of(rank.pid)
         if here is None or here.started != str(rank.started):
@@ -66,7 +68,7 @@ class Meters:
         return {"uuid": uuid, "busy": float(busy), "memory": int(memory)}
 
 
-def _draft(job: str, rank: Rank, at: float, usage: dict[str, Any]) -> Draft:
+def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> Draft:
     body = {
         "type": "resource",
         **usage,

@@ -13,8 +13,8 @@ from torchloom.server.drafts import (
     of_told,
 )
 from torchloom.server.joblogs import Files, Output, ends_of, merged, outputs_of, record_of
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.reading import Reading
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.series import curves
 
 RANKS = 64  # whose logs are followed where a listener names none
 _PAGE = 1000  # events that are read at a time
@@ -34,7 +34,7 @@ class Found:
 class Sources:
     """Events and metrics of both databases; safe in several threads."""
 
-    def __init__(self, store: Reading) -> None:
+    def __init__(self, store: PlaneReader) -> None:
         self._store = store
 
     def now(self) -> Standing:

@@ -20,9 +20,9 @@ from torchloom import accounts, settings
 from torchloom.checkpoint import MANIFEST, BadManifest, Damaged, NotCommitted, open_storage
 from torchloom.errors import Failure, LoomError, NotFound
 from torchloom.server.desk import Desk
-from torchloom.weaver.shapes import when
-from torchloom.weaver.store.reading import Reading
-from torchloom.weaver.store.rows import Checkpoint
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import CheckpointRow
+from torchloom.weaver.views import when
 
 _KEPT = 200  # of what was looked at last
 _WAITING = 50  # that are not over yet
@@ -52,7 +52,7 @@ class _Ending(Exception):
 class Check:
     """One reading of a checkpoint: waiting, running, then whole, damaged or failed."""
 
-    row: Checkpoint
+    row: CheckpointRow
     author: str
     asked_at: float
     state: str = "waiting"
@@ -206,8 +206,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await checks.close()
 
 
-def _committed(store: Reading, job: str, step: int) -> Checkpoint:
-    rows = store.state.find(Checkpoint, job=job, step=step, state="committed")
+def _committed(store: PlaneReader, job: str, step: int) -> CheckpointRow:
+    rows = store.state.find(CheckpointRow, job=job, step=step, state="committed")
     if not rows:
         remedy = f"GET /api/jobs/{job}/checkpoints lists what there is"
         raise NotFound("committed checkpoint of step", str(step), (), remedy)

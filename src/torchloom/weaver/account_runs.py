@@ -21,17 +21,17 @@ from torchloom.client import plane
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.records.resumption import Continuation
-from torchloom.weaver import recording
-from torchloom.weaver.launching import (
+from torchloom.weaver.jobs.launch import (
     Launcher,
-    Order,
+    LaunchOrder,
     RunnerLauncher,
-    Seen,
+    RunSeen,
     Spot,
     job_environment,
 )
-from torchloom.weaver.recording import Wanted
-from torchloom.weaver.store.rows import Device, Rank
+from torchloom.weaver.runs import provenance
+from torchloom.weaver.runs.provenance import ProvenanceRequest
+from torchloom.weaver.store.rows import DeviceRow, RankProcessRow
 
 T = TypeVar("T")
 
@@ -53,10 +53,10 @@ class AccountLauncher:
         self._own = own
         self._account_of = account_of
 
-    def look(self, job: str, left: int | None = None) -> Seen:
+    def look(self, job: str, left: int | None = None) -> RunSeen:
         return accounts.within(self._account_of(job), self._own.look, job, left)
 
-    def start(self, order: Order) -> None:
+    def start(self, order: LaunchOrder) -> None:
         name = self._account_of(order.job)
         if not name:
             self._own.start(order)
@@ -89,7 +89,7 @@ def have_agent(account: str) -> None:
     plane.tell("account", account=account)
 
 
-def recorded(account: str, wanted: Wanted) -> dict[str, Any]:
+def recorded(account: str, wanted: ProvenanceRequest) -> dict[str, Any]:
     """Return what surrounds a job, as a process of its account sees it; what it says is checked."""
     told = {**asdict(wanted), "env": {}, "spec": sealed.hide_in_spec(wanted.spec)}
     found = _have_done(account, {"do": "record", "wanted": told})
@@ -102,7 +102,7 @@ def recorded(account: str, wanted: Wanted) -> dict[str, Any]:
     if not all(isinstance(brief.get(name, ""), str | bool | None) for name in _GIT):
         raise AccountFailed(f"a process of {account} gave a record whose git is none")
     own = {"run_id": wanted.run, "spec": told["spec"], "world_size": wanted.world_size}
-    return {**found, **own, "hardware": recording.machine(wanted)}
+    return {**found, **own, "hardware": provenance.machine(wanted)}
 
 
 _GIT = ("commit", "branch", "dirty")
@@ -202,21 +202,21 @@ def _do(request: Mapping[str, Any]) -> Any:
             spots = tuple(
                 Spot(spot["host"], spot["workers"], tuple(spot["gpus"])) for spot in said["spots"]
             )
-            launcher.start(Order(**{**said, "spots": spots}))
+            launcher.start(LaunchOrder(**{**said, "spots": spots}))
         case "resume":
             launcher.resume(request["job"], Continuation(**request["asked"]))
         case "stop":
             launcher.stop(request["job"], request["reason"])
         case "record":
-            return recording.recorded(_wanted(request["wanted"]))
+            return provenance.recorded(_wanted(request["wanted"]))
     return None
 
 
-def _wanted(said: Mapping[str, Any]) -> Wanted:
-    ranks = tuple(Rank(**row) for row in said["ranks"])
-    devices = tuple(Device(**row) for row in said["devices"])
+def _wanted(said: Mapping[str, Any]) -> ProvenanceRequest:
+    ranks = tuple(RankProcessRow(**row) for row in said["ranks"])
+    devices = tuple(DeviceRow(**row) for row in said["devices"])
     env = settings.environment()
-    return Wanted(**{**said, "ranks": ranks, "devices": devices, "env": env})
+    return ProvenanceRequest(**{**said, "ranks": ranks, "devices": devices, "env": env})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from torchloom.weaver.store import StateStore
-from torchloom.weaver.store.rows import Happening, Json
+from torchloom.weaver.store.rows import EventRow, Json
 
 
 class Journal:
@@ -28,7 +28,7 @@ class Journal:
         facts: Json = None,
     ) -> None:
         """Store that something happened."""
-        entry = Happening(
+        entry = EventRow(
             time=self._now(),
             job=job,
             kind=kind,
@@ -46,12 +46,12 @@ class Journal:
         for woken in self._woken:
             woken.set()
 
-    def watch(self) -> "Watch":
+    def watch(self) -> "JournalWatch":
         """Return a watch on what is new; it is to be closed."""
-        return Watch(self._woken)
+        return JournalWatch(self._woken)
 
 
-class Watch:
+class JournalWatch:
     """One watcher's bell."""
 
     def __init__(self, woken: set[asyncio.Event]) -> None:

@@ -25,16 +25,14 @@ from torchloom.bus.nats import NatsBus
 from torchloom.client import places
 from torchloom.errors import LoomError, UserError, shorten
 from torchloom.weaver.account_runs import have_agent
-from torchloom.weaver.adoption import Adoption
-from torchloom.weaver.answering import Answering
-from torchloom.weaver.busdoor import BusDoor
-from torchloom.weaver.door import Door
-from torchloom.weaver.first_token import introduce
-from torchloom.weaver.pokes import Pokes
-from torchloom.weaver.prompting import MARGIN
+from torchloom.weaver.api.doors import BusDoor, Door
+from torchloom.weaver.api.router import Router
+from torchloom.weaver.checkpoints.triggers import MARGIN
+from torchloom.weaver.jobs.adoption import Adoption, RunNotices
 from torchloom.weaver.service import Weaver
-from torchloom.weaver.store import Place, daily, open_store, place_of
+from torchloom.weaver.store import DatabasePlace, daily_backup, open_store, place_of
 from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
+from torchloom.weaver.users import introduce
 
 _LOOK_AGAIN = 2.0  # seconds between two looks whether launch processes still live
 _OURS = (ADDRESS_VARIABLE, CREDENTIALS_VARIABLE, AUTHORITY_VARIABLE, DATABASE_VARIABLE)
@@ -43,10 +41,10 @@ _log = logging.getLogger("torchloom.weaver")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class WeaverOptions:
     """Where a weaver finds its database, its bus and its door."""
 
-    place: Place
+    place: DatabasePlace
     door: Path
     nats: str
     credentials: Path | None
@@ -70,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
+def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> WeaverOptions:
     parser = argparse.ArgumentParser(prog="python -m torchloom.weaver", description=__doc__)
     parser.add_argument("--home", type=Path, help="the state folder; LOOM_HOME")
     parser.add_argument("--runtime", type=Path, help="the folder of the plane's sockets")
@@ -84,7 +82,7 @@ def _options(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
     given = parser.parse_args(words)
     home = given.home or settings.loom_home()
     folder = given.runtime or places.made_folder()
-    return Options(
+    return WeaverOptions(
         place_of(home, env),
         folder / places.door().name,
         given.nats,
@@ -124,7 +122,7 @@ async def _have_agents(weaver: Weaver) -> None:
             _log.warning("the jobs of %s are not watched: %s", account, error)
 
 
-async def _run(options: Options) -> int:
+async def _run(options: WeaverOptions) -> int:
     if options.place.note:
         _log.warning(options.place.note)
     store = open_store(options.place)
@@ -141,10 +139,10 @@ async def _run(options: Options) -> int:
     adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal, weaver.dropped)
     weaver.jobs.on_unknown = adoption.look_at
     weaver.every(_LOOK_AGAIN, adoption.look_again)
-    copies = daily.DailyCopy(options.place, options.home)
-    weaver.every(daily.PERIOD, copies.look_soon)
-    pokes = Pokes(options.door.parent, weaver.failing(adoption.look_at))
-    answering = Answering(weaver)
+    copies = daily_backup.DailyCopy(options.place, options.home)
+    weaver.every(daily_backup.PERIOD, copies.look_soon)
+    pokes = RunNotices(options.door.parent, weaver.failing(adoption.look_at))
+    answering = Router(weaver)
     door, bus_door = Door(answering, weaver.journal, options.door), BusDoor(answering, bus)
     bus.start()
     await weaver.start()

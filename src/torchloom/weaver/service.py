@@ -15,40 +15,36 @@ from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
 from torchloom.bus.codec import Reader
 from torchloom.bus.messages import DeviceEvent, Metrics
-from torchloom.rules.drmap import DeviceState
+from torchloom.rules.devices import DeviceState
 from torchloom.weaver.account_runs import AccountLauncher
-from torchloom.weaver.agents import Agents
-from torchloom.weaver.alerts import NoAlerts, read_alerts
-from torchloom.weaver.checkpoints import Checkpoints
-from torchloom.weaver.commands import Commands
-from torchloom.weaver.coordinator import Coordinator
-from torchloom.weaver.devices import Devices
-from torchloom.weaver.divergence import Finite
-from torchloom.weaver.errands import Errands
-from torchloom.weaver.experiments import Experiments
-from torchloom.weaver.guards import Guards
-from torchloom.weaver.hangs import Hangs
-from torchloom.weaver.ingest import Ingest
-from torchloom.weaver.jobs import Jobs
+from torchloom.weaver.checkpoints.collection import CheckpointCollector
+from torchloom.weaver.checkpoints.requests import CheckpointPruning, CheckpointRequests
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.checkpoints.triggers import CheckpointTriggers
+from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.commands.guards import Guards
+from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.health.agents import Agents
+from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
+from torchloom.weaver.health.divergence import LossWatch
+from torchloom.weaver.health.hangs import Hangs, StackRequests
+from torchloom.weaver.health.liveness import LOOK, AgentLiveness
+from torchloom.weaver.health.responses import Responses
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.coordinator import Coordinator
+from torchloom.weaver.jobs.launch import Launcher, RunnerLauncher
+from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.jobs.reports import BatchIngest, RankReports
+from torchloom.weaver.jobs.retention import PERIOD, RunRetention
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.launching import Launcher, RunnerLauncher
-from torchloom.weaver.ledger import Ledger
-from torchloom.weaver.people import People
-from torchloom.weaver.prompting import Prompting
-from torchloom.weaver.regrouping.regrouping import Regrouping
-from torchloom.weaver.regrouping.saying import Saying
-from torchloom.weaver.reports import Reports
-from torchloom.weaver.responses import Responses
-from torchloom.weaver.retaining import PERIOD, Retaining
-from torchloom.weaver.roster import Roster
-from torchloom.weaver.sending import Sender
-from torchloom.weaver.shelf import Shelf
-from torchloom.weaver.stacks import StackDesk
-from torchloom.weaver.store import StateLost, Store
-from torchloom.weaver.store.health import LOOK as LOOK_AT_FILES
-from torchloom.weaver.store.health import DatabaseHealth
-from torchloom.weaver.thinning import Thinning
-from torchloom.weaver.watching import LOOK, Watching
+from torchloom.weaver.membership.effects import MemberMessages
+from torchloom.weaver.membership.live_recovery import LiveRecovery
+from torchloom.weaver.runs.experiments import Experiments
+from torchloom.weaver.sender import Sender
+from torchloom.weaver.store import PlaneStore, StateLost
+from torchloom.weaver.store.integrity import LOOK as LOOK_AT_FILES
+from torchloom.weaver.store.integrity import DatabaseHealth
+from torchloom.weaver.users import People
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +60,7 @@ _log = logging.getLogger(__name__)
 class Weaver:
     """All parts, wired. `run` lives until cancelled or superseded; tests call `tick` themselves."""
 
-    def __init__(self, store: Store, bus: Bus, launcher: Launcher | None = None) -> None:
+    def __init__(self, store: PlaneStore, bus: Bus, launcher: Launcher | None = None) -> None:
         self.store = store
         self.bus = bus
         self.started_at = time.time()
@@ -74,19 +70,21 @@ class Weaver:
         self.dropped: Counter[str] = Counter()
         self.journal = Journal(state)
         self.people = People(state, self.journal)
-        self.jobs = Jobs(state, self.journal, self.dropped)
+        self.jobs = JobRegistry(state, self.journal, self.dropped)
         self.roster = Roster(state, self.jobs, self.journal, self.dropped)
-        self.devices = Devices(state, self.roster.everyone(), self.journal)
+        self.devices = DeviceMap(state, self.roster.everyone(), self.journal)
         self.sender = Sender(bus, self.dropped)
-        self.ledger = Ledger(state, self.journal)
-        self.commands = Commands(self.ledger, self.jobs, self.roster, self.sender)
-        self.reports = Reports(self.jobs, self.roster, self.devices, self.commands, self.dropped)
+        self.ledger = CommandRows(state, self.journal)
+        self.commands = CommandDriver(self.ledger, self.jobs, self.roster, self.sender)
+        self.reports = RankReports(
+            self.jobs, self.roster, self.devices, self.commands, self.dropped
+        )
         self.responses = Responses(
             state, self.jobs, self.roster, self.devices, self.journal, self.sender
         )
-        self.desk = StackDesk(self.roster, self.sender, self.epoch, self.dropped)
+        self.desk = StackRequests(self.roster, self.sender, self.epoch, self.dropped)
         self.hangs = Hangs(self.jobs, self.roster, self.responses, self.journal, self.desk)
-        self.watching = Watching(bus, self.roster)
+        self.watching = AgentLiveness(bus, self.roster)
         self.agents = Agents(
             state,
             self.roster,
@@ -98,11 +96,11 @@ class Weaver:
             self.sender,
             self.dropped,
         )
-        self.ingest = Ingest(store, self.reports, self.journal, self.sender, self.dropped)
+        self.ingest = BatchIngest(store, self.reports, self.journal, self.sender, self.dropped)
         self.guards = Guards(
             store, self.jobs, self.roster, self.ledger, self.commands, self.journal
         )
-        self.finite = Finite(self.jobs, self.journal)
+        self.finite = LossWatch(self.jobs, self.journal)
         self.experiments = Experiments(store, self.jobs, self.roster, self.devices, self.host)
         self.coordinator = Coordinator(
             state,
@@ -113,7 +111,7 @@ class Weaver:
             launcher or AccountLauncher(RunnerLauncher(), self.jobs.account),
         )
         self._keep_checkpoints()
-        self.regrouping = Regrouping(
+        self.regrouping = LiveRecovery(
             state,
             self.jobs,
             self.roster,
@@ -121,11 +119,11 @@ class Weaver:
             self.commands,
             self.shelf,
             self.journal,
-            Saying(self.roster, self.sender, self.epoch, self.dropped),
+            MemberMessages(self.roster, self.sender, self.epoch, self.dropped),
             self.dropped,
         )
         self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
-        self.retaining = Retaining(store, self.jobs, self.journal)
+        self.retaining = RunRetention(store, self.jobs, self.journal)
         self.retaining.on_forgotten = self.shelf.forget
         self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
@@ -137,12 +135,12 @@ class Weaver:
 
     def _keep_checkpoints(self) -> None:
         """Make the parts that turn what ranks have written into checkpoints."""
-        self.shelf = Shelf(self.store.state, self.journal)
-        self.errands = Errands(
+        self.shelf = CheckpointRows(self.store.state, self.journal)
+        self.errands = CheckpointRequests(
             self.shelf, self.roster, self.sender, self.epoch, self.host, self.dropped
         )
-        self.thinning = Thinning(self.jobs, self.shelf, self.errands)
-        self.checkpoints = Checkpoints(
+        self.thinning = CheckpointPruning(self.jobs, self.shelf, self.errands)
+        self.checkpoints = CheckpointCollector(
             self.store.state,
             self.jobs,
             self.roster,
@@ -152,7 +150,7 @@ class Weaver:
             self.thinning,
             self.dropped,
         )
-        self.prompting = Prompting(self.jobs, self.ledger, self.commands, self.shelf)
+        self.prompting = CheckpointTriggers(self.jobs, self.ledger, self.commands, self.shelf)
 
     def _connect(self) -> None:
         """Have the parts tell one another what each must know of."""

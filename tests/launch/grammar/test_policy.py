@@ -10,7 +10,7 @@ from torchloom.launch.grammar.values import (
     policy,
     wishes,
 )
-from torchloom.rules.response import OnLoss, Recovery
+from torchloom.rules.response import LossRecovery, OnLoss
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_what_makes_no_sense_is_refused(said: str) -> None:
 
 
 def test_the_words_are_those_that_the_rules_know() -> None:
-    assert (tuple(Recovery), tuple(OnLoss)) == (RECOVERIES, ON_LOSS)
+    assert (tuple(LossRecovery), tuple(OnLoss)) == (RECOVERIES, ON_LOSS)

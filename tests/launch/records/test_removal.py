@@ -6,7 +6,7 @@ import pytest
 
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.records import catalog, removal
-from torchloom.rules.retention import Limits
+from torchloom.rules.retention import RetentionLimits
 from torchloom.specs.api import AppState
 
 from .ended import ended_run
@@ -77,7 +77,7 @@ def test_what_runs_is_left_alone() -> None:
     folder = ended_run("gpt-1", 100, AppState.RUNNING, launcher=ProcessIdentity.mine())
     before = there(folder)
 
-    rows = removal.carry_out(Limits(runs=0.0, logs=0.0, dumps=0.0, keep=0), dry=False)
+    rows = removal.carry_out(RetentionLimits(runs=0.0, logs=0.0, dumps=0.0, keep=0), dry=False)
 
     acts = (removal.remove_run, removal.remove_logs, removal.remove_dumps)
     assert (rows, [act("gpt-1") for act in acts]) == ([], [False] * 3)
@@ -88,7 +88,7 @@ def test_all_that_is_due_goes_and_is_told() -> None:
     ended_run("new-1", 1)
     old, older = ended_run("old-1", 10), ended_run("old-2", 100)
     ended_run("inner-1", 100, parent="old-2")
-    limits = Limits(runs=90 * DAY, logs=7 * DAY, metrics=DAY, keep=1)
+    limits = RetentionLimits(runs=90 * DAY, logs=7 * DAY, metrics=DAY, keep=1)
 
     would = removal.carry_out(limits, dry=True)
     assert older.is_dir()

@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.rules.happening import RoleRule
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules.replicas import ReplicaKey, RoleRule
 from torchloom.specs.api import RetryPolicy
 
 TRAINER = RoleRequest(

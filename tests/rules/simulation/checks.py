@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from torchloom.rules.election import Holding, Origin
-from torchloom.rules.escalation import Cause, Mode
-from torchloom.rules.generation import Phase, Record
-from torchloom.rules.membership import seat_of
-from torchloom.rules.regroup import Commit, Go, Restart
+from torchloom.rules.membership.election import Cause, Holding, RecoveryMode, StateOrigin
+from torchloom.rules.membership.events import Commit, Go, Restart
+from torchloom.rules.membership.generation import GenerationPhase, GenerationRecord
+from torchloom.rules.membership.seats import seat_of
 
 from .faults import LASTING
 from .model import Undisturbed
@@ -39,17 +38,17 @@ class Checks:
         if not holds:
             raise Broken(f"seed {self.world.setting.seed}: {words.format(*facts)}")
 
-    def stores(self, before: Record, after: Record) -> None:
+    def stores(self, before: GenerationRecord, after: GenerationRecord) -> None:
         """Generations grow by one, and what has ended stays so."""
         grown = after.generation - before.generation
         self.that(grown in (0, 1), "generation {} -> {}", before.generation, after.generation)
-        ended = (Phase.COMPLETE, Phase.FAILED)
+        ended = (GenerationPhase.COMPLETE, GenerationPhase.FAILED)
         self.that(before.phase not in ended or after.phase is before.phase, "it ended twice")
         lives = zip(before.seats, after.seats, strict=True)
         self.that(all(new.life >= old.life for old, new in lives), "an old life came back")
         self.plans(before, after)
-        is_training = after.phase is Phase.TRAINING
-        if before.phase is Phase.TRAINING and not is_training:
+        is_training = after.phase is GenerationPhase.TRAINING
+        if before.phase is GenerationPhase.TRAINING and not is_training:
             self.began_at = self.world.clock.now
         if after.attempt > before.attempt:
             self.able = self.world.healthy()
@@ -69,14 +68,18 @@ class Checks:
                 wanted = ("ready", told.generation, plan.start)
                 self.that(at == wanted, "{} counts as {} and is {}", process, wanted, at)
 
-    def plans(self, before: Record, record: Record) -> None:
+    def plans(self, before: GenerationRecord, record: GenerationRecord) -> None:
         """Look at a plan at the moment it is stored: nothing newer is there to go on from."""
         plan, world = record.plan, self.world
-        if plan is None or record.phase is not Phase.MOVING or before.phase is Phase.MOVING:
+        if (
+            plan is None
+            or record.phase is not GenerationPhase.MOVING
+            or before.phase is GenerationPhase.MOVING
+        ):
             return
         latest = world.storage.latest()
         saved = -1 if latest is None else latest
-        if plan.origin is Origin.PEER:
+        if plan.origin is StateOrigin.PEER:
             seen = [p.applied for p in world.members() if p.applied is not None]
             best = max(seen, default=0)
             self.that(plan.start >= best, "step {} is lost: it goes on at {}", best, plan.start)
@@ -117,7 +120,8 @@ class Checks:
         self.that(process.generation < order.generation, "an old generation began again")
         is_stored = record.generation > order.generation or (
             record.generation == order.generation
-            and record.phase in (Phase.TRAINING, Phase.COMPLETE, Phase.FAILED)
+            and record.phase
+            in (GenerationPhase.TRAINING, GenerationPhase.COMPLETE, GenerationPhase.FAILED)
         )
         words = "{} trains in {}, which is not stored"
         self.that(is_stored, words, process, order.generation)
@@ -146,7 +150,7 @@ class Checks:
     def killed(self, process: "Process") -> None:
         record = self.world.record
         seat = seat_of(record.seats, process.who)
-        may_live = seat is not None and seat.is_up and record.phase is not Phase.FAILED
+        may_live = seat is not None and seat.is_up and record.phase is not GenerationPhase.FAILED
         self.that(not may_live, "{} was killed for another's fault", process)
 
     def raises(self, process: "Process") -> None:
@@ -155,7 +159,7 @@ class Checks:
     def ends(self) -> None:
         """A run that is complete has every step once, on every rank."""
         world = self.world
-        if world.record.phase is not Phase.COMPLETE:
+        if world.record.phase is not GenerationPhase.COMPLETE:
             struck = world.faults.struck
             is_much = len(struck) >= world.setting.limits.restarts or LASTING & set(struck)
             self.that(bool(is_much), "it failed for no more than {}", struck)
@@ -178,13 +182,17 @@ class Checks:
         return f"{len(self.committed)} generations, exact: {self.is_exact}"
 
 
-def _label(phase: Phase, mode: Mode) -> str:
-    return f"{phase}/{mode}" if phase in (Phase.GATHERING, Phase.MOVING) else str(phase)
+def _label(phase: GenerationPhase, mode: RecoveryMode) -> str:
+    return (
+        f"{phase}/{mode}"
+        if phase in (GenerationPhase.GATHERING, GenerationPhase.MOVING)
+        else str(phase)
+    )
 
 
-LABELS = {(phase, mode): _label(phase, mode) for phase in Phase for mode in Mode}
+LABELS = {(phase, mode): _label(phase, mode) for phase in GenerationPhase for mode in RecoveryMode}
 
 
-def label(record: Record) -> str:
+def label(record: GenerationRecord) -> str:
     """Return the state of the rule as coverage counts it."""
     return LABELS[record.phase, record.mode]

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from torchloom.rules.membership import Who
-from torchloom.rules.regroup import GivenUp, StoreLost
+from torchloom.rules.membership.events import GivenUp, StoreLost
+from torchloom.rules.membership.seats import MemberProcess
 
 if TYPE_CHECKING:
     from .process import Process
@@ -35,7 +35,7 @@ class Faults:
         self.cuts: dict[tuple[int, int], float] = {}  # until when, by the two ranks
         self.exceptions: dict[tuple[int, int], str] = {}  # by rank and step
         self.struck: list[str] = []
-        self.doomed: set[Who] = set()  # whose devices are broken
+        self.doomed: set[MemberProcess] = set()  # whose devices are broken
 
     def strike(self, kind: str) -> None:
         self.world.clock.note("FAULT", kind)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torchloom.rules.election import Holding
+from torchloom.rules.membership.election import Holding
 
 
 @dataclass(frozen=True, slots=True)

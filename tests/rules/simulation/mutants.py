@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from torchloom.rules import election, escalation, forming, leaving, live, membership, pages
-from torchloom.rules.generation import Persist, Phase
-from torchloom.rules.regroup import Began, Kill, Restored, Tick
+from torchloom.rules.membership import election, faults, live_recovery, seats
+from torchloom.rules.membership.events import Began, Kill, Restored, Tick
+from torchloom.rules.membership.generation import GenerationPhase, StoreGeneration
 
 from .laws import Laws
 
@@ -17,7 +17,7 @@ def lost_ack_ignored() -> Laws:
     """What had no answer is never said again."""
 
     def step(state: Any, event: Any) -> Any:
-        after, effects = live.step(state, event)
+        after, effects = live_recovery.step(state, event)
         is_moved = state.record != after.record
         return after, effects if is_moved or not isinstance(event, Tick) else ()
 
@@ -28,9 +28,12 @@ def forgotten_commit() -> Laws:
     """Members are told to train before it is stored that they do."""
 
     def step(state: Any, event: Any) -> Any:
-        after, effects = live.step(state, event)
-        if (state.record.phase, after.record.phase) == (Phase.MOVING, Phase.TRAINING):
-            effects = tuple(e for e in effects if not isinstance(e, Persist))
+        after, effects = live_recovery.step(state, event)
+        if (state.record.phase, after.record.phase) == (
+            GenerationPhase.MOVING,
+            GenerationPhase.TRAINING,
+        ):
+            effects = tuple(e for e in effects if not isinstance(e, StoreGeneration))
         return after, effects
 
     return Laws(step=step)
@@ -40,14 +43,14 @@ def stale_epoch_obeyed() -> Laws:
     """An agent carries out what any weaver says."""
 
     def admit(fence: Any, epoch: int, generation: int) -> Any:
-        return leaving.admit(replace(fence, epoch=0), 0, generation)
+        return faults.admit(replace(fence, epoch=0), 0, generation)
 
     return Laws(admit=admit)
 
 
 def wrong_page() -> Laws:
     """A page is looked for in the slot of the step after it."""
-    return Laws(read_slot_of=lambda step: pages.slot_of(step + 1))
+    return Laws(read_slot_of=lambda step: election.slot_of(step + 1))
 
 
 def two_slots() -> Laws:
@@ -61,12 +64,12 @@ def duplicate_ack_counted() -> Laws:
     def step(state: Any, event: Any) -> Any:
         record = state.record
         is_ack = isinstance(event, Restored) and event.generation == record.generation
-        if is_ack and record.phase is Phase.MOVING and event.who.rank in state.talk.done:
+        if is_ack and record.phase is GenerationPhase.MOVING and event.who.rank in state.talk.done:
             for seat in record.seats:
                 if seat.rank not in state.talk.done:
                     event = replace(event, who=seat.who)
                     break
-        return live.step(state, event)
+        return live_recovery.step(state, event)
 
     return Laws(step=step)
 
@@ -75,10 +78,10 @@ def survivor_killed() -> Laws:
     """A loss takes another member with it."""
 
     def step(state: Any, event: Any) -> Any:
-        after, effects = live.step(state, event)
-        told = [told for e in effects if isinstance(e, Persist) for told in e.told]
+        after, effects = live_recovery.step(state, event)
+        told = [told for e in effects if isinstance(e, StoreGeneration) for told in e.told]
         if any(isinstance(one, Began) for one in told):
-            spared = membership.survivors(after.record.seats)
+            spared = seats.survivors(after.record.seats)
             effects = (*effects, *(Kill(seat.who, "bug") for seat in spared[:1]))
         return after, effects
 
@@ -94,14 +97,14 @@ def _commits_without(who: Callable[[Any], bool]) -> Any:
 
 # Decisions that the rule takes inside: replaced where it looks them up.
 INSIDE: dict[str, tuple[Any, str, Any]] = {
-    "two_generations": (forming, "absent", _commits_without(lambda seat: seat.is_new)),
+    "two_generations": (live_recovery, "absent", _commits_without(lambda seat: seat.is_new)),
     "source_is_lowest": (
         election,
         "sources",
         lambda standings: sorted(r for r, s in standings.items() if s.applied is not None)[:1],
     ),
-    "newcomer_counted": (forming, "absent", _commits_without(lambda seat: not seat.is_new)),
-    "no_escalation": (escalation, "overdue", lambda mode, waited, limits: None),
+    "newcomer_counted": (live_recovery, "absent", _commits_without(lambda seat: not seat.is_new)),
+    "no_escalation": (election, "overdue", lambda mode, waited, limits: None),
     "page_of_the_step": (election, "page_for", lambda start: start),
 }
 AROUND: dict[str, Callable[[], Laws]] = {

@@ -2,10 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.leaving import Fence
-from torchloom.rules.membership import Who
-from torchloom.rules.pages import inherits
-from torchloom.rules.regroup import Exited, Fork, ForkFailed, Kill, MakeStore, Registered, StoreMade
+from torchloom.rules.membership.election import inherits
+from torchloom.rules.membership.events import (
+    Exited,
+    Fork,
+    ForkFailed,
+    Kill,
+    MakeStore,
+    Registered,
+    StoreMade,
+)
+from torchloom.rules.membership.faults import Fence
+from torchloom.rules.membership.seats import MemberProcess
 
 from .model import Own, Part
 from .process import Process
@@ -36,7 +44,9 @@ class Node:
         self.processes: dict[int, Process] = {}
         self.lives: dict[int, int] = {}  # the last one of each rank
         self.forget_pages()
-        self.exits: dict[Who, Exited | ForkFailed] = {}  # that the weaver has not stored yet
+        self.exits: dict[
+            MemberProcess, Exited | ForkFailed
+        ] = {}  # that the weaver has not stored yet
 
     def forget_pages(self) -> None:
         self.world.excused |= set(getattr(self, "pages", {}))
@@ -114,7 +124,7 @@ class Node:
         self.processes[who.rank] = Process(self.world, self, order)
         self.world.clock.note("forked", self.processes[who.rank])
 
-    def kill(self, who: Who) -> None:
+    def kill(self, who: MemberProcess) -> None:
         process = self.processes.get(who.rank)
         if process is not None and process.who == who:
             self.world.checks.killed(process)
@@ -126,7 +136,7 @@ class Node:
         else:
             self.say_exit_again(who)
 
-    def say_exit_again(self, who: Who) -> None:
+    def say_exit_again(self, who: MemberProcess) -> None:
         process = self.processes.get(who.rank)
         if process is None or process.who != who:
             self.exits.setdefault(who, Exited(who, -9))

@@ -2,24 +2,29 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.election import Move, Plan, Standing, What
-from torchloom.rules.escalation import Mode
-from torchloom.rules.leaving import Heard, Whose
-from torchloom.rules.pages import page_for
-from torchloom.rules.regroup import (
+from torchloom.rules.membership.election import (
+    GenerationPlan,
+    MemberPosition,
+    RecoveryMode,
+    StateTransfer,
+    What,
+    page_for,
+)
+from torchloom.rules.membership.events import (
     Arrived,
     Broke,
     Finished,
     Fork,
     Go,
     LetStand,
-    Notify,
+    NotifyMembers,
     Refused,
     Release,
     Restored,
     Started,
     Transfer,
 )
+from torchloom.rules.membership.faults import FaultOwner, GenerationNews
 
 from . import model
 from .model import Part
@@ -52,10 +57,10 @@ class Process:
         self.is_leaving = False
         self.is_exception_own = False
         self.is_collective = False
-        self.heard = Heard.NOTHING
+        self.heard = GenerationNews.NOTHING
         self.asked_at = 0.0
         self.copy = -1  # the newest one that all are known to have
-        self.uses_collectives = world.setting.uses_collectives and order.mode is Mode.LIVE
+        self.uses_collectives = world.setting.uses_collectives and order.mode is RecoveryMode.LIVE
         seconds, code = world.prologue()
         self._then(seconds, self._exit if code else self._park_first, *([code] if code else []))
 
@@ -85,14 +90,14 @@ class Process:
             self.mailbox.append(order)
             return
         match order:
-            case Notify() if order.generation > self.generation:
+            case NotifyMembers() if order.generation > self.generation:
                 self._notified(order.generation)
             case Transfer() if order.generation == self.target:
                 self._take(order)
             case Go() if order.generation == self.target:
                 self._go(order)
             case LetStand() if self.phase == "asking" and order.generation == self.generation:
-                self.heard = Heard.STANDS
+                self.heard = GenerationNews.STANDS
             case Release() if self.phase == "finished" and order.generation == self.generation:
                 self._exit(0)
 
@@ -137,7 +142,7 @@ class Process:
         self._say_arrived()
 
     def _say_arrived(self) -> None:
-        standing = Standing(
+        standing = MemberPosition(
             self.applied,
             self.node.pages_of(self.rank),
             self.node.copies_of(self.rank),
@@ -154,7 +159,7 @@ class Process:
         mean = self.clock.rng.choice((0.001, 0.02))
         self._then(mean * self.clock.rng.random(), self._took, order.plan)
 
-    def _took(self, plan: Plan) -> None:
+    def _took(self, plan: GenerationPlan) -> None:
         if self.world.is_cut(self) or self.world.is_apart([self]):
             self.node.say(Broke(self.who, self.target, is_collective=True))
             self._then(0.5, self._took, plan)
@@ -189,7 +194,7 @@ class Process:
         self.node.drop_copies(self.rank, newer_than=start)
         self.copy = -1
 
-    def _apply(self, move: Move) -> bool:
+    def _apply(self, move: StateTransfer) -> bool:
         match move.what:
             case What.STATE:
                 source = self.world.member(move.source)
@@ -291,14 +296,14 @@ class Process:
     def has_exception(self, is_collective: bool, is_own: bool) -> None:
         self.phase = "asking"
         self.is_collective, self.is_exception_own = is_collective, is_own
-        self.heard, self.asked_at = Heard.NOTHING, self.clock.now
+        self.heard, self.asked_at = GenerationNews.NOTHING, self.clock.now
         self.clock.note(self, "has an exception of", "its own" if is_own else "a peer")
         self._ask()
 
     def _ask(self) -> None:
         waited = self.clock.now - self.asked_at
         whose = self.world.laws.whose(self.heard, waited, self.is_collective)
-        if whose is Whose.OWN:
+        if whose is FaultOwner.OWN:
             self.world.checks.raises(self)
             self._exit(1)
             return

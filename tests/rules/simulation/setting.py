@@ -3,8 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from torchloom.rules.election import Holding
-from torchloom.rules.escalation import Limits
+from torchloom.rules.membership.election import Holding, RecoveryLimits
 
 EVENTS = 200  # faults fall due within the first so many
 KINDS = {
@@ -117,7 +116,7 @@ class Setting:
     steps: int
     copy_every: int
     save_every: int
-    limits: Limits
+    limits: RecoveryLimits
     loss: float
     twice: float
     is_staged: bool  # a transfer that is interrupted leaves what was there
@@ -138,7 +137,7 @@ def setting_of(seed: int) -> Setting:
     room = {f"n{host}": nodes.count(f"n{host}") for host in range(hosts) if f"n{host}" in nodes}
     if rng.random() < 0.5:
         room["spare"] = 2
-    limits = Limits(is_exact=rng.random() < 0.3)
+    limits = RecoveryLimits(is_exact=rng.random() < 0.3)
     is_bad = rng.random() < 0.6
     return Setting(
         seed=seed,

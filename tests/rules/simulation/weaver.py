@@ -3,20 +3,24 @@
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.generation import Persist, Phase
-from torchloom.rules.live import restore
-from torchloom.rules.regroup import (
+from torchloom.rules.membership.events import (
+    CheckpointSaved,
     Exited,
     ForkFailed,
     GivenUp,
     MakeStore,
-    NodeLost,
+    MemberNodeLost,
     Registered,
-    Saved,
     Seal,
     Tick,
 )
-from torchloom.rules.remembered import record_from_dict, record_to_dict
+from torchloom.rules.membership.generation import (
+    GenerationPhase,
+    StoreGeneration,
+    record_from_dict,
+    record_to_dict,
+)
+from torchloom.rules.membership.live_recovery import restore
 
 if TYPE_CHECKING:
     from .node import Node
@@ -60,7 +64,7 @@ class Weaver:
             since = max(node.silent_since, self.began_at)
             if not node.is_heard and now - since > SILENCE:
                 if node.name not in self.state.record.lost:
-                    self.feed(NodeLost(node.name))
+                    self.feed(MemberNodeLost(node.name))
             elif node.is_heard and node.name in self.state.record.lost:
                 node.register()
             if node.is_heard:
@@ -71,7 +75,7 @@ class Weaver:
             self.world.to_weaver(self, GivenUp(process.who, f"hang_rank_{process.rank}"))
         latest = self.world.storage.latest()
         if latest is not None and latest != self.state.record.checkpoint:
-            self.world.to_weaver(self, Saved(latest))
+            self.world.to_weaver(self, CheckpointSaved(latest))
         is_quiet = now - self.heard_at > 3.0
         self.world.clock.after(REST if is_quiet else LOOK, self.look)
 
@@ -110,7 +114,7 @@ class Weaver:
     def carry_out(self, effect: Any) -> None:
         world = self.world
         match effect:
-            case Persist():
+            case StoreGeneration():
                 if not self.is_newest:  # the database refuses it: it knows a newer epoch
                     world.weaver_dies(self)
                     return
@@ -128,4 +132,4 @@ class Weaver:
 
     @property
     def is_at_end(self) -> bool:
-        return self.state.record.phase in (Phase.COMPLETE, Phase.FAILED)
+        return self.state.record.phase in (GenerationPhase.COMPLETE, GenerationPhase.FAILED)

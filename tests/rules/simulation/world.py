@@ -4,10 +4,18 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from torchloom.rules.election import Origin, Plan
-from torchloom.rules.generation import Phase
-from torchloom.rules.live import begin
-from torchloom.rules.regroup import Began, Commit, Fail, Finish, Restart, Seal, Sealed
+from torchloom.rules.membership.election import GenerationPlan, StateOrigin
+from torchloom.rules.membership.events import (
+    Began,
+    Commit,
+    EndGeneration,
+    FailJob,
+    Restart,
+    Seal,
+    Sealed,
+)
+from torchloom.rules.membership.generation import GenerationPhase
+from torchloom.rules.membership.live_recovery import begin
 
 from . import faults
 from .checks import Broken, Checks, label
@@ -93,7 +101,7 @@ class World:
 
     def has_ended(self) -> bool:
         """Tell whether the job is over and nothing of it runs on a node that can be reached."""
-        if self.record.phase not in (Phase.COMPLETE, Phase.FAILED):
+        if self.record.phase not in (GenerationPhase.COMPLETE, GenerationPhase.FAILED):
             return False
         return not any(node.processes for node in self.nodes.values())
 
@@ -182,11 +190,11 @@ class World:
     def fails_to_fork(self) -> bool:
         return self.faults.takes("bad_fork")
 
-    def corrupts(self, plan: Plan) -> bool:
+    def corrupts(self, plan: GenerationPlan) -> bool:
         """Tell whether what a member takes is damaged; a checkpoint that is, is set aside."""
         if not self.faults.takes("corrupt"):
             return False
-        if plan.origin is Origin.CHECKPOINT and self.clock.chance(0.7):
+        if plan.origin is StateOrigin.CHECKPOINT and self.clock.chance(0.7):
             self.storage.committed.pop(plan.start, None)
             self.cover("branch", "checkpoint_set_aside")
         return True
@@ -233,7 +241,7 @@ class World:
 
     # What the weaver tells.
 
-    def told(self, effect: Began | Restart | Fail | Finish | Commit) -> None:
+    def told(self, effect: Began | Restart | FailJob | EndGeneration | Commit) -> None:
         self.cover("told", type(effect).__name__)
         match effect:
             case Began():
@@ -247,7 +255,7 @@ class World:
             case Restart():
                 self.cover("restart", effect.cause)
                 self.checks.restarts(effect)
-            case Fail():
+            case FailJob():
                 self.cover("fail", effect.cause)
 
     def weaver_dies(self, weaver: Weaver) -> None:
@@ -275,7 +283,7 @@ class World:
     def cover_event(self, weaver: Weaver, event: Any) -> None:
         name, at = type(event).__name__, label(weaver.state.record)
         self.coverage[at, name] += 1
-        if name not in ("Tick", "NodeLost", "Registered"):
+        if name not in ("Tick", "MemberNodeLost", "Registered"):
             self.last[name] = event
         if name != "Tick":
             self.clock.note("weaver", weaver.epoch, at, event)

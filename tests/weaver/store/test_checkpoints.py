@@ -1,10 +1,10 @@
 """Rows of checkpoints on either database: written, read in pages, counted."""
 
-from torchloom.weaver.store import Place, Store, open_store
-from torchloom.weaver.store.reading import open_reading
-from torchloom.weaver.store.rows import Checkpoint
+from torchloom.weaver.store import DatabasePlace, PlaneStore, open_store
+from torchloom.weaver.store.reader import open_reading
+from torchloom.weaver.store.rows import CheckpointRow
 
-COMMITTED = Checkpoint(
+COMMITTED = CheckpointRow(
     "a",
     100_000,
     2,
@@ -22,21 +22,21 @@ COMMITTED = Checkpoint(
 )
 
 
-def test_a_checkpoint_is_read_as_it_was_written_and_replaced_by_its_key(store: Store) -> None:
-    store.state.put(COMMITTED, Checkpoint("a", 100_000, 1, 3, shards={"parts": {"0": [1, "x"]}}))
-    store.state.put(Checkpoint("a", 100_000, 1, 3, state="failed", reason="fenced"))
+def test_a_checkpoint_is_read_as_it_was_written_and_replaced_by_its_key(store: PlaneStore) -> None:
+    store.state.put(COMMITTED, CheckpointRow("a", 100_000, 1, 3, shards={"parts": {"0": [1, "x"]}}))
+    store.state.put(CheckpointRow("a", 100_000, 1, 3, state="failed", reason="fenced"))
 
-    found = store.state.find(Checkpoint, job="a")
+    found = store.state.find(CheckpointRow, job="a")
 
-    assert found == [Checkpoint("a", 100_000, 1, 3, state="failed", reason="fenced"), COMMITTED]
-    assert store.state.find(Checkpoint, state=["committed", "removed"]) == [COMMITTED]
+    assert found == [CheckpointRow("a", 100_000, 1, 3, state="failed", reason="fenced"), COMMITTED]
+    assert store.state.find(CheckpointRow, state=["committed", "removed"]) == [COMMITTED]
 
 
-def test_readers_page_by_step_as_a_number_and_count(place: Place) -> None:
+def test_readers_page_by_step_as_a_number_and_count(place: DatabasePlace) -> None:
     store = open_store(place)
     keys = [(9, 0), (10, 0), (10, 1), (99_999, 1), (100_000, 1)]
-    rows = [Checkpoint("a", step, generation, 0, committed_at=1.0) for step, generation in keys]
-    store.state.put(*rows, Checkpoint("b", 7, 0, 0, state="failed"))
+    rows = [CheckpointRow("a", step, generation, 0, committed_at=1.0) for step, generation in keys]
+    store.state.put(*rows, CheckpointRow("b", 7, 0, 0, state="failed"))
     reading = open_reading(place)
 
     first = reading.state.checkpoints("a", None, 3)

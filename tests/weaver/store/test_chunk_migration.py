@@ -9,14 +9,15 @@ from alembic import command
 from alembic.config import Config
 
 from torchloom.bus.messages import VERSION, Head, Metrics
-from torchloom.weaver.store import Numbered, Place, curves, open_store
+from torchloom.weaver.store import DatabasePlace, NumberedBatch, open_store
 from torchloom.weaver.store.engine import engine_of
-from torchloom.weaver.store.rows import Point
+from torchloom.weaver.store.rows import PointRow
+from torchloom.weaver.store.series import curves
 
 _POINTS = "INSERT INTO metrics (series, step, generation, time, value) VALUES (:s, :t, :g, :w, :v)"
 
 
-def older(place: Place) -> sa.Engine:
+def older(place: DatabasePlace) -> sa.Engine:
     """Return a database as the version before had it."""
     import torchloom.weaver.store.migrations as migrations
 
@@ -46,7 +47,7 @@ def point(step: int, generation: int, value: float | None) -> dict[str, Any]:
     return {"s": 1, "t": step, "g": generation, "w": step + 0.5, "v": value}
 
 
-def test_points_of_an_older_database_come_back_as_they_were(place: Place) -> None:
+def test_points_of_an_older_database_come_back_as_they_were(place: DatabasePlace) -> None:
     engine = older(place)
     first = [point(step, 0, None if step == 7 else step / 2) for step in range(-5, 9000)]
     again = [point(step, 4, -float(step)) for step in range(4000, 6000)]
@@ -56,11 +57,11 @@ def test_points_of_an_older_database_come_back_as_they_were(place: Place) -> Non
     store = open_store(place)
 
     expected = [
-        Point("loss", 3, step, generation, step + 0.5, value, "r")
+        PointRow("loss", 3, step, generation, step + 0.5, value, "r")
         for step in range(-5, 9000)
         for generation, value in [(4, -float(step)) if 4000 <= step < 6000 else (0, step / 2)]
     ]
-    expected[12] = Point("loss", 3, 7, 0, 7.5, float("nan"), "r")
+    expected[12] = PointRow("loss", 3, 7, 0, 7.5, float("nan"), "r")
     assert list(map(repr, store.records.points("j"))) == list(map(repr, expected))
     (curve,) = curves.curves(store.records, "j", buckets=50)
     assert (sum(curve.count), sum(curve.nans), min(curve.min)) == (9005, 1, -5999.0)
@@ -69,7 +70,7 @@ def test_points_of_an_older_database_come_back_as_they_were(place: Place) -> Non
     store.close()
 
 
-def test_what_comes_after_the_migration_goes_on_the_same_curve(place: Place) -> None:
+def test_what_comes_after_the_migration_goes_on_the_same_curve(place: DatabasePlace) -> None:
     engine = older(place)
     fill(engine, [point(step, 0, 1.0) for step in range(10)])
     engine.dispose()
@@ -77,7 +78,9 @@ def test_what_comes_after_the_migration_goes_on_the_same_curve(place: Place) -> 
     head = Head(VERSION, "j", 1, 3, "i", "r")
 
     ingest = store.ingest()
-    ingest.write([Numbered(head, 1, [Metrics(head, ("loss",), ((9, 0.0, 2.0), (10, 0.0, 2.0)))])])
+    ingest.write(
+        [NumberedBatch(head, 1, [Metrics(head, ("loss",), ((9, 0.0, 2.0), (10, 0.0, 2.0)))])]
+    )
     ingest.close()
 
     found = [(each.step, each.generation, each.value) for each in store.records.points("j")]
@@ -85,7 +88,7 @@ def test_what_comes_after_the_migration_goes_on_the_same_curve(place: Place) -> 
     store.close()
 
 
-def test_a_migration_that_breaks_off_leaves_every_point_where_it_was(place: Place) -> None:
+def test_a_migration_that_breaks_off_leaves_every_point_where_it_was(place: DatabasePlace) -> None:
     engine = older(place)
     fill(engine, [point(step, 0, 1.0) for step in range(100)])
     with engine.connect().execution_options(writes=True) as connection, connection.begin():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store import DatabasePlace, open_store
 
 from ...living import TIMEOUT
 from ...metrics import shown
@@ -19,9 +19,9 @@ from ...metrics import shown
 WRITER = """
 import sys, pathlib
 from torchloom.bus.messages import VERSION, Event, Head, Metrics
-from torchloom.weaver.store import Numbered, Place, RecordWriter, open_store
-from torchloom.weaver.store.log import Limits
-from torchloom.weaver.store.rows import Fact, Job
+from torchloom.weaver.store import NumberedBatch as Numbered, DatabasePlace as Place, RecordWriter, open_store
+from torchloom.weaver.store.series.ingest import LogLimits as Limits
+from torchloom.weaver.store.rows import Fact, JobRow as Job
 folder, url = sys.argv[1:]
 store = open_store(Place(pathlib.Path(folder) if folder else None, url))
 head = Head(VERSION, "j", 0, 0, "i")
@@ -50,7 +50,7 @@ while True:
 """
 
 
-def crash(place: Place, delay: float) -> Counter[str]:
+def crash(place: DatabasePlace, delay: float) -> Counter[str]:
     """Let a writer work for a while, kill it, return the highest it acknowledged of each half."""
     words = [sys.executable, "-c", WRITER, str(place.folder or ""), place.url]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def crash(place: Place, delay: float) -> Counter[str]:
 @pytest.mark.process
 def test_what_a_killed_writer_acknowledged_is_in_the_files_exactly_once(tmp_path: Path) -> None:
     """Read by a plain sqlite3 of this process, which knows nothing of our code."""
-    place, said, draw = Place(tmp_path), Counter[str](), random.Random(7)
+    place, said, draw = DatabasePlace(tmp_path), Counter[str](), random.Random(7)
 
     for _ in range(10):
         said |= crash(place, draw.uniform(0.0, 0.25))
@@ -100,7 +100,7 @@ def test_the_same_on_postgres(postgres: str) -> None:
     from ..postgres import new_database
 
     url = new_database(postgres, "crashes")
-    place, said, draw = Place(None, url), Counter[str](), random.Random(8)
+    place, said, draw = DatabasePlace(None, url), Counter[str](), random.Random(8)
 
     for _ in range(4):
         said |= crash(place, draw.uniform(0.05, 0.3))
@@ -121,14 +121,14 @@ def test_the_same_on_postgres(postgres: str) -> None:
 def test_two_writers_of_one_database_store_each_record_once(tmp_path: Path) -> None:
     """An old weaver may still hold batches while the next one has begun."""
     from torchloom.bus.messages import VERSION, Event, Head
-    from torchloom.weaver.store import Numbered
+    from torchloom.weaver.store import NumberedBatch
 
     head = Head(VERSION, "j", 0, 0, "i")
-    one, two = open_store(Place(tmp_path)), open_store(Place(tmp_path))
+    one, two = open_store(DatabasePlace(tmp_path)), open_store(DatabasePlace(tmp_path))
     ingests = [one.ingest(), two.ingest()]
 
     for first in range(1, 40, 2):
-        batch = Numbered(head, first, [Event(head, "x", n, 0.0) for n in (first, first + 1)])
+        batch = NumberedBatch(head, first, [Event(head, "x", n, 0.0) for n in (first, first + 1)])
         assert [ingest.write([batch]) for ingest in ingests] == [[first + 1], [first + 1]]
 
     assert [told.number for told in one.records.events()] == list(range(1, 41))

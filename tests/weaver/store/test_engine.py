@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from torchloom.weaver.store import Place, open_store
+from torchloom.weaver.store import DatabasePlace, open_store
 from torchloom.weaver.store.engine import engine_of
-from torchloom.weaver.store.forgetting import Forgetting
+from torchloom.weaver.store.series.records import RecordRemoval
 
 
 def test_a_reader_finishes_though_others_read_and_the_engine_is_closed(tmp_path: Path) -> None:
-    engine = engine_of(Place(tmp_path), "state")
+    engine = engine_of(DatabasePlace(tmp_path), "state")
     with engine.connect() as reading:
         threads = [threading.Thread(target=_read, args=(engine,)) for _ in range(12)]
         for thread in threads:
@@ -33,11 +33,11 @@ def test_a_reader_finishes_though_others_read_and_the_engine_is_closed(tmp_path:
 def test_another_process_that_closes_a_database_leaves_the_log_of_its_writer(
     tmp_path: Path,
 ) -> None:
-    store = open_store(Place(tmp_path))
+    store = open_store(DatabasePlace(tmp_path))
     log = tmp_path / "records.db-wal"
     before = log.stat().st_ino
     store.ingest().close()  # each of these opens the file once more
-    Forgetting(Place(tmp_path))
+    RecordRemoval(DatabasePlace(tmp_path))
 
     words = f"import sqlite3; sqlite3.connect({str(tmp_path / 'records.db')!r}).execute(SQL)"
     subprocess.run(

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from torchloom.doctor.folders import Mount
-from torchloom.weaver.store import Place, place_of
+from torchloom.weaver.store import DatabasePlace, place_of
 from torchloom.weaver.store.place import FolderUnsafe, UnknownDatabase, prepare
 
 LOCAL = (Mount(Path("/"), "ext4"),)
 
 
 def test_the_default_is_the_plane_folder_of_the_state_folder(tmp_path: Path) -> None:
-    assert place_of(tmp_path, {}, LOCAL) == Place(tmp_path / "plane")
+    assert place_of(tmp_path, {}, LOCAL) == DatabasePlace(tmp_path / "plane")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "gpfs", "fuse.sshfs"])

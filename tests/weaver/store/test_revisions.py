@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.weaver.answering import Answering
-from torchloom.weaver.store import Place, open_store
-from torchloom.weaver.store.migrate import HEADS, SchemaNewer
+from torchloom.weaver.api.router import Router
+from torchloom.weaver.store import DatabasePlace, open_store
+from torchloom.weaver.store.schema import HEADS, SchemaNewer
 
 from ..fakes import rows, weaver_at
 
@@ -47,7 +47,7 @@ def ask(folder: Path, *names: str, job: str = "job-1") -> list[Any]:
 
     async def run() -> list[Any]:
         async with weaver_at(folder, Exchange()) as weaver:
-            answering = Answering(weaver)
+            answering = Router(weaver)
             asked = [{"ask": name, "version": 1, "job": job} for name in names]
             answers = [await answering.answer(one) for one in asked]
         assert all("ok" in answer for answer in answers), answers
@@ -123,7 +123,7 @@ def test_of_a_newer_and_an_older_database_neither_is_written_to(tmp_path: Path, 
     before = digests(folder)
 
     with pytest.raises(SchemaNewer) as caught:
-        open_store(Place(folder))
+        open_store(DatabasePlace(folder))
 
     assert digests(folder) == before
     words = str(caught.value)

@@ -18,7 +18,7 @@ from torchloom.bus.regrouping import (
     Training,
     Transfer,
 )
-from torchloom.rules.leaving import Whose
+from torchloom.rules.membership.faults import FaultOwner
 from torchloom.worker.live.member import Member, Standing
 
 
@@ -75,7 +75,7 @@ def test_a_rank_that_trains_says_so_on_and_on() -> None:
 def test_an_exception_is_a_peers_as_soon_as_the_generation_is_over() -> None:
     line = Script((0.03, Regroup(head(4), 1)))
 
-    assert member(line).whose(7, True, "gloo") is Whose.PEER
+    assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
 
     assert line.now == 100.03
     assert line.said == [(0.0, Broke(head(3), 7, True, "gloo"))]
@@ -84,7 +84,7 @@ def test_an_exception_is_a_peers_as_soon_as_the_generation_is_over() -> None:
 def test_an_exception_of_the_program_is_its_own_after_two_seconds_of_silence() -> None:
     line = Script()
 
-    assert member(line).whose(7, False, "ValueError") is Whose.OWN
+    assert member(line).whose(7, False, "ValueError") is FaultOwner.OWN
 
     assert line.now == 102.0
     assert [at for at, _ in line.said] == [0.0, 0.5, 1.0, 1.5]
@@ -93,7 +93,7 @@ def test_an_exception_of_the_program_is_its_own_after_two_seconds_of_silence() -
 def test_a_collective_error_waits_for_the_weaver_however_long() -> None:
     line = Script((50.0, LetStand(head(3), 2)))
 
-    assert member(line).whose(7, True, "gloo") is Whose.OWN
+    assert member(line).whose(7, True, "gloo") is FaultOwner.OWN
 
     assert line.now == 150.0
 
@@ -101,7 +101,7 @@ def test_a_collective_error_waits_for_the_weaver_however_long() -> None:
 def test_an_exception_that_is_let_stand_is_still_a_peers_if_a_death_is_heard_of() -> None:
     line = Script((0.1, LetStand(head(3), 2)), (1.2, Regroup(head(4), 2)))
 
-    assert member(line).whose(7, True, "gloo") is Whose.PEER
+    assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
 
 
 def test_a_rank_says_where_it_stands_until_it_is_told_how_to_go_on() -> None:

@@ -50,8 +50,14 @@ from torchloom.bus.regrouping import (
     Training,
     Transfer,
 )
-from torchloom.rules.election import Facts, Holding, Plan, Standing, roll_forward
-from torchloom.rules.escalation import Mode
+from torchloom.rules.membership.election import (
+    Facts,
+    GenerationPlan,
+    Holding,
+    MemberPosition,
+    RecoveryMode,
+    roll_forward,
+)
 
 from ..ranks import free_port, seats
 
@@ -123,7 +129,7 @@ class Weaver:
         self._arrived: dict[int, Arrived] = {}
         self._given_up: set[int] = set()
         self._done: set[int] = set()
-        self._plan: Plan | None = None
+        self._plan: GenerationPlan | None = None
         self._forker = forker
         self._script = script
         self._env = env
@@ -307,10 +313,11 @@ class Weaver:
             return
         nodes = dict.fromkeys(range(self.world), "here")
         standings = {
-            rank: Standing(one.applied, frozenset(one.pages)) for rank, one in self._arrived.items()
+            rank: MemberPosition(one.applied, frozenset(one.pages))
+            for rank, one in self._arrived.items()
         }
-        plan = roll_forward(standings, Facts(Holding.REPLICATED, Mode.LIVE, nodes))
-        assert isinstance(plan, Plan), (plan, standings, self.report())
+        plan = roll_forward(standings, Facts(Holding.REPLICATED, RecoveryMode.LIVE, nodes))
+        assert isinstance(plan, GenerationPlan), (plan, standings, self.report())
         self._plan, self._phase = plan, "moving"
         given = tuple(
             Given(move.target, str(move.what), move.step, move.source) for move in plan.moves

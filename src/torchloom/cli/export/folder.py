@@ -12,8 +12,7 @@ from torchloom.server.drafts import Draft
 from torchloom.server.joblogs import Line, merged, outputs_of, tail_of
 from torchloom.server.topics.entries import entry_of
 from torchloom.specs.api import AppState
-from torchloom.weaver import recording
-from torchloom.weaver.surroundings import origin
+from torchloom.weaver.runs import origin, provenance
 
 _ROOM = 600_000  # letters of all ranks' lines together
 _WIDEST = 4000  # letters of one line
@@ -23,7 +22,7 @@ def surroundings(job: str) -> dict[str, Any] | None:
     """Return what was recorded when a run began; else the words and variables it was given."""
     folder = RunFolder.named(job)
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((folder.path / recording.FILE).read_bytes())
+        found: dict[str, Any] = json.loads((folder.path / provenance.FILE).read_bytes())
         return found
     known = origin.of_folder(folder)
     if known is None:

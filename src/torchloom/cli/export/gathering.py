@@ -21,10 +21,11 @@ from torchloom.server import living
 from torchloom.server.topics import timeline
 from torchloom.server.topics.detail import clocks_of
 from torchloom.server.topics.rows import labels, progress_of, spark_of
-from torchloom.weaver import comparing, runs, shapes
+from torchloom.weaver import views
+from torchloom.weaver.runs import comparison, search
 from torchloom.weaver.store import place_of
-from torchloom.weaver.store.reading import Reading, Wanted, open_reading
-from torchloom.weaver.store.rows import Job, Rank
+from torchloom.weaver.store.reader import JobFilter, PlaneReader, open_reading
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _ENTRIES, _CHECKPOINTS, _RANKS = 1000, 1000, 512
 _LONGEST = 1000  # letters of why something was done
@@ -35,14 +36,14 @@ class Found:
     """A run, and who knows of it: the plane that is up, its database, the run's own record."""
 
     id: str
-    store: Reading | None
-    row: Job | None
+    store: PlaneReader | None
+    row: JobRow | None
     record: RunRecord | None
     live: Live | None
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[Reading | None]:
+def opened() -> Iterator[PlaneReader | None]:
     """Give what this user's plane remembers, whether it is up or not; nothing where none was."""
     place = place_of(settings.loom_home(), settings.environment())
     if place.folder is not None and not (place.folder / "state.db").exists():
@@ -56,7 +57,7 @@ def opened() -> Iterator[Reading | None]:
         store.close()
 
 
-def find(name: str, store: Reading | None) -> Found:
+def find(name: str, store: PlaneReader | None) -> Found:
     """Return the run that is meant; one whose folder is gone is known by its id or its name."""
     try:
         record = find_job(name)
@@ -65,7 +66,7 @@ def find(name: str, store: Reading | None) -> Found:
         if row is None:
             raise
         return Found(row.id, store, row, None, live.job(row.id))
-    row = store.state.one(Job, id=record.id) if store else None
+    row = store.state.one(JobRow, id=record.id) if store else None
     return Found(record.id, store, row, record, live.job(record.id))
 
 
@@ -94,15 +95,15 @@ def differences(found: Sequence[Found]) -> list[list[str]]:
     store = found[0].store
     if store is None or len(found) < 2 or any(run.row is None for run in found):
         return []
-    told = hidden(comparing.compared(store, [run.id for run in found]))
+    told = hidden(comparison.compared(store, [run.id for run in found]))
     return [["", *(run.id for run in found)], *lines_of(told, whole=False)]
 
 
-def _stored(name: str, store: Reading | None) -> Job | None:
+def _stored(name: str, store: PlaneReader | None) -> JobRow | None:
     if store is None:
         return None
-    exact = store.state.one(Job, id=name)
-    return exact or next(iter(store.state.page(Wanted(name=name), None, 1)), None)
+    exact = store.state.one(JobRow, id=name)
+    return exact or next(iter(store.state.page(JobFilter(name=name), None, 1)), None)
 
 
 def _job(run: Found) -> dict[str, Any]:
@@ -145,8 +146,8 @@ def _ranks(run: Found, series: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     """
     ranks: list[dict[str, Any]] = list((run.live or {}).get("ranks") or ())
     if not ranks and run.store:
-        found = run.store.state.find(Rank, job=run.id)
-        ranks = [shapes.rank_shape(rank, None) for rank in found]
+        found = run.store.state.find(RankProcessRow, job=run.id)
+        ranks = [views.rank_shape(rank, None) for rank in found]
     own = {(rank.role, rank.rank): rank for rank in run.record.ranks} if run.record else {}
     if not ranks and run.record:
         ranks = [folder.rank_shape(rank, run.record.host) for rank in own.values()]
@@ -179,13 +180,13 @@ def _checkpoints(run: Found) -> list[dict[str, Any]]:
     if run.store is None:
         return []
     rows = run.store.state.checkpoints(run.id, None, _CHECKPOINTS)
-    return [shapes.checkpoint_shape(row) for row in rows]
+    return [views.checkpoint_shape(row) for row in rows]
 
 
 def _surroundings(run: Found) -> dict[str, Any]:
     """Return config, spec and what was recorded, without the values that may be secrets."""
     if run.store and run.row:
-        known = runs.shown(run.store, run.row.run_id or run.id)
+        known = search.shown(run.store, run.row.run_id or run.id)
         names = ("config", "spec", "recorded")
         found = {name: known[name] for name in names}
     else:

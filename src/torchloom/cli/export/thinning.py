@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchloom.server.charts import columns
-from torchloom.weaver.store import RecordStore, curves
-from torchloom.weaver.store.curves import Curve, Series
+from torchloom.weaver.store import RecordStore
+from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.curves import Curve, MetricSeries
 
 MOST = 4000  # buckets of one curve: more than a screen is wide
 TOTAL = 36_000  # buckets of a file, of a hundred bytes at most each
@@ -36,16 +37,16 @@ def drawn(
     return _of(records, job, kept, total), notes
 
 
-def _lowest(every: Sequence[Series]) -> list[Series]:
+def _lowest(every: Sequence[MetricSeries]) -> list[MetricSeries]:
     """Return of each metric the series of the lowest rank, by name."""
-    lowest: dict[str, Series] = {}
+    lowest: dict[str, MetricSeries] = {}
     for one in sorted(every, key=lambda one: (one.name, one.rank, one.role)):
         lowest.setdefault(one.name, one)
     return list(lowest.values())
 
 
 def _of(
-    records: RecordStore, job: str, wanted: Sequence[Series], room: int
+    records: RecordStore, job: str, wanted: Sequence[MetricSeries], room: int
 ) -> list[dict[str, Any]]:
     """Return curves of some series that share the room."""
     if not wanted:

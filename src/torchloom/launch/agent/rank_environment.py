@@ -31,7 +31,7 @@ from torchloom.launch.variables import (
     UNTIL_VARIABLE,
     UPLINK_VARIABLE,
 )
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules.replicas import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 from torchloom.specs.dataclass import dataclass
 from torchloom.specs.limits import SET_FOR_PEERS, check_not_set

@@ -34,7 +34,7 @@ from torchloom.launch.logs.sinks import MOST_UNSENT, RankLogs
 from torchloom.launch.protocol import ReplicaOrder
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.dataclass import dataclass
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from torchloom.bus.messages import Device, DeviceEvent, Head
-from torchloom.rules.xid import Blame, meaning_of, xid_reason
+from torchloom.rules.devices import Blame, meaning_of, xid_reason
 
 MODULE = "pynvml"  # of the package nvidia-ml-py, which need not be there
 _SLOWED = {8: "hardware", 32: "software thermal", 64: "hardware thermal", 128: "power brake"}

@@ -13,13 +13,13 @@ from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest, whole_group
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
 from torchloom.unix import reachable
 
 if TYPE_CHECKING:
-    from torchloom.rules.happening import Verdict
+    from torchloom.rules.replicas import AppVerdict
 
 POKES = "pokes"  # in the folder of the plane's sockets
 
@@ -150,7 +150,7 @@ class RunRecordWriter:
 
     def finished(
         self,
-        verdict: "Verdict",
+        verdict: "AppVerdict",
         error: str | None,
         lost: int,
         first_error: Mapping[str, Any] | None = None,

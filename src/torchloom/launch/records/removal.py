@@ -9,24 +9,24 @@ from typing import Any
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, StateNotWritable
 from torchloom.launch.records.record import RunRecord
-from torchloom.rules.retention import Due, Known, Limits, due
+from torchloom.rules.retention import EndedRun, Removal, RetentionLimits, due
 
 DUMPS = "dumps"  # in a run's folder: what was written down of processes that got stuck
 _GONE = ".rm-"
 
 
-def known_runs() -> list[Known]:
+def known_runs() -> list[EndedRun]:
     """Return every run of this state folder that may be told about."""
     return [known(record) for record in catalog.everything()]
 
 
-def known(record: RunRecord) -> Known:
+def known(record: RunRecord) -> EndedRun:
     """Return a run by its own record; one whose end has no time ended when it was made."""
     ended = _seconds(record.ended_at or record.created_at)
-    return Known(record.id, record.is_over(), ended, record.name, parent=record.parent)
+    return EndedRun(record.id, record.is_over(), ended, record.name, parent=record.parent)
 
 
-def carry_out(limits: Limits, dry: bool) -> list[dict[str, Any]]:
+def carry_out(limits: RetentionLimits, dry: bool) -> list[dict[str, Any]]:
     """Have go what is due of the runs' folders; the databases are their weaver's to clear."""
     acts = {"run": remove_run, "logs": remove_logs, "dumps": remove_dumps}
     found: list[dict[str, Any]] = []
@@ -43,7 +43,7 @@ def carry_out(limits: Limits, dry: bool) -> list[dict[str, Any]]:
     return found
 
 
-def is_there(one: Due) -> bool:
+def is_there(one: Removal) -> bool:
     """Tell whether there is anything of what is to go."""
     record = catalog.record(one.job)
     if record is None:

@@ -11,8 +11,7 @@ from torchloom.specs.api import RetryPolicy
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from torchloom.rules.happening import RoleRule
-    from torchloom.rules.replica import ReplicaKey
+    from torchloom.rules.replicas import ReplicaKey, RoleRule
 
 READY = b"ready\n"  # the agent: the run exists, every verb knows it
 TAKEN = b"taken\n"  # instead: another one is the run of this id
@@ -66,7 +65,7 @@ class RoleRequest:
 
     def rule(self) -> "RoleRule":
         """Return what the recovery rule needs to know of this role."""
-        from torchloom.rules.happening import RoleRule
+        from torchloom.rules.replicas import RoleRule
 
         return RoleRule(
             name=self.name,

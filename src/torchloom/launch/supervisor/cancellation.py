@@ -11,7 +11,7 @@ from torchloom.launch.host import sockets
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.supervisor.recovery import RecoveryDriver
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.rules import happening
+from torchloom.rules import replicas
 from torchloom.specs.api import AppState
 
 _VERSION = 1  # of questions
@@ -81,7 +81,7 @@ class Cancellation:
                 ruling.send_stop(key)
         reason = str(asked.get("reason") or "agent_terminated")
         if not at_once and self._asked_to_leave(reason):
-            ruling.take(happening.Leaving(reason, _state(reason)))
+            ruling.take(replicas.Leaving(reason, _state(reason)))
         else:
             self._end_politely(reason)
 
@@ -89,7 +89,7 @@ class Cancellation:
         """Whoever launched the app is gone, and the app with it."""
         self._ruling.grace = min(self._ruling.grace, LEASH_GRACE)
         reason = TIME_LIMIT if is_over(self._deadline) else "launcher_lost"
-        self._ruling.take(happening.Cancelled(reason, _state(reason)))
+        self._ruling.take(replicas.Cancelled(reason, _state(reason)))
 
     def _asked_to_leave(self, reason: str) -> bool:
         """Have ranks that save do so and leave at one step; false when they cannot be asked."""
@@ -106,7 +106,7 @@ class Cancellation:
     def _end_politely(self, reason: str = "agent_terminated") -> None:
         self._ruling.later.drop(_LEAVE)
         # what was said first stands
-        self._ruling.take(happening.Cancelled(reason, _state(reason)))
+        self._ruling.take(replicas.Cancelled(reason, _state(reason)))
 
 
 def is_over(deadline: int) -> bool:

@@ -21,10 +21,9 @@ from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.supervisor.starts import Starts
 from torchloom.launch.wire import WireMessage
-from torchloom.rules import happening
-from torchloom.rules.happening import Start
-from torchloom.rules.leaving import Fence, admit
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules import replicas as happening
+from torchloom.rules.membership.faults import Fence, admit
+from torchloom.rules.replicas import ReplicaKey, Start
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -507,7 +506,7 @@ class RankReplacement:
 
     def _is_up(self) -> bool:
         replicas = (self._rule.state.replicas[key_of(place)] for place in self._places())
-        return all(replica.phase is happening.Phase.UP for replica in replicas)
+        return all(replica.phase is happening.ReplicaPhase.UP for replica in replicas)
 
     def _came(self) -> None:
         keys = dict.fromkeys(key_of(place) for place in self._places())

@@ -18,17 +18,24 @@ from torchloom.launch.supervisor.live_recovery import RankReplacement
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.supervisor.starts import Seating, Starts
-from torchloom.rules import happening, recovery
-from torchloom.rules.happening import Finish, Replace, Start, Stop, Verdict, Wait
-from torchloom.rules.lives import Point
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules import recovery, replicas
+from torchloom.rules.replicas import (
+    AppVerdict,
+    Finish,
+    ProgressMark,
+    Replace,
+    ReplicaKey,
+    Start,
+    Stop,
+    Wait,
+)
 from torchloom.settings import environment
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage
 
 NOTHING = "1"  # in the place of a checkpoint: this is no first start, and none is committed
-_ENDS_WATCH = (happening.Idle, happening.Cancelled, happening.Leaving)
+_ENDS_WATCH = (replicas.Idle, replicas.Cancelled, replicas.Leaving)
 
 
 Note = Callable[..., None]
@@ -134,15 +141,15 @@ class RecoveryDriver:
         ledger: RunRecordWriter,
         reports: RankReports,
     ) -> None:
-        self.state = happening.initial(request.rules(), nodes.names, request.attempt)
-        self.verdict: Verdict | None = None
+        self.state = replicas.initial(request.rules(), nodes.names, request.attempt)
+        self.verdict: AppVerdict | None = None
         self.grace = request.grace
         self.polite = int(signal.SIGTERM)  # what a replica is told first
         self._request = request
         self._nodes = nodes
         self._ledger = ledger
         self._reports = reports
-        self._events: deque[happening.Event] = deque()
+        self._events: deque[replicas.Event] = deque()
         self._decided: list[Start] = []
         self._began: dict[ReplicaKey, float] = {}
         self._why = "resumed"  # what the next start is for
@@ -167,7 +174,7 @@ class RecoveryDriver:
     def stopping(self) -> list[ReplicaKey]:
         """Return the replicas that were told to end and have not."""
         phases = ((key, replica.phase) for key, replica in self.state.replicas.items())
-        return [key for key, phase in phases if phase is happening.Phase.STOPPING]
+        return [key for key, phase in phases if phase is replicas.ReplicaPhase.STOPPING]
 
     def rank_at(self, place: Place) -> int:
         """Return the number of a rank in its group; alone, its place on its node."""
@@ -186,7 +193,7 @@ class RecoveryDriver:
 
     # What happens, in the words of the rule.
 
-    def take(self, *events: happening.Event) -> None:
+    def take(self, *events: replicas.Event) -> None:
         """Have the rule decide about these, one after the other, and do what it says."""
         is_at_it = bool(self._events)
         self._events.extend(events)
@@ -214,11 +221,11 @@ class RecoveryDriver:
         saved, step = self.saved.newest(), max(steps, default=-1)
         for key in dict.fromkeys(keys):
             lived = time.monotonic() - self._began.get(key, time.monotonic())
-            self.take(happening.Reached(key, Point(saved, step, lived)))
+            self.take(replicas.Reached(key, ProgressMark(saved, step, lived)))
 
-    def exit_of(self, place: Place, code: int) -> happening.RankExited:
+    def exit_of(self, place: Place, code: int) -> replicas.RankExited:
         """Return a rank's end in the words of the rule."""
-        return happening.RankExited(key_of(place), place[2], code == 0, self.cause(place, code))
+        return replicas.RankExited(key_of(place), place[2], code == 0, self.cause(place, code))
 
     def cause(self, place: Place, code: int) -> str:
         """Return the reason that a rank's end is."""
@@ -229,7 +236,7 @@ class RecoveryDriver:
 
     # What is done about it.
 
-    def _do(self, effect: happening.Effect) -> None:
+    def _do(self, effect: replicas.Effect) -> None:
         match effect:
             case Start():
                 self._decided.append(effect)
@@ -239,17 +246,17 @@ class RecoveryDriver:
                 facts = {"lost": effect.lost, "spare": effect.spare, "evidence": effect.evidence}
                 self._ledger.note("node_replaced", replica=effect.key.index, **facts)
             case Wait():
-                due = happening.Due(effect.number)
+                due = replicas.WaitOver(effect.number)
                 self.later.put(effect.number, effect.seconds, lambda: self.take(due))
                 self._ledger.note("backoff", seconds=effect.seconds, reason=self._why)
             case Finish():
                 self.verdict = effect.verdict
 
-    def _restarts(self, event: happening.Event) -> None:
+    def _restarts(self, event: replicas.Event) -> None:
         match event:
-            case happening.RankExited() | happening.Idle() | happening.LiveEnded():
+            case replicas.RankExited() | replicas.Idle() | replicas.LiveEnded():
                 self._why = event.cause
-            case happening.NodeLost():
+            case replicas.NodeLost():
                 self._why = f"node_lost_{event.node}"
         error = self._reports.told(self._why)
         restarts = self.state.restarts
@@ -294,7 +301,7 @@ class RecoveryDriver:
 
     def _came_to_nothing(self, key: ReplicaKey, why: str) -> None:
         for place in self.crew.forget(key):
-            self._events.append(happening.RankExited(key, place[2], False, why))
+            self._events.append(replicas.RankExited(key, place[2], False, why))
 
     def _stop(self, key: ReplicaKey) -> None:
         """End a replica; one that was only about to start is told nothing."""

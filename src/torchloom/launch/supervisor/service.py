@@ -24,9 +24,8 @@ from torchloom.launch.supervisor.recovery import RecoveryDriver
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.launch.wire import WireMessage, nonce
-from torchloom.rules import happening
-from torchloom.rules.happening import StartFailed, Verdict
-from torchloom.rules.replica import ReplicaKey
+from torchloom.rules import replicas
+from torchloom.rules.replicas import AppVerdict, ReplicaKey, StartFailed
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
 
@@ -115,7 +114,7 @@ class RunSupervisor:
         self._gathering.call()
         self._gathering.wait(self._is_complete, self._turn)
         if self._ruling.verdict is None:
-            self._ruling.take(happening.Begin())
+            self._ruling.take(replicas.Begin())
         if self._ruling.verdict is None:
             self._ledger.running()
             self._ruling.later.put("load", LOADED_AFTER, load_needed)
@@ -136,7 +135,7 @@ class RunSupervisor:
         self._nodes.expire()
         self._ruling.later.do()
 
-    def _finish(self, verdict: Verdict) -> None:
+    def _finish(self, verdict: AppVerdict) -> None:
         """Have all cleared up, and write down how it ended."""
         self._live.close()
         strays = self._nodes.missing()  # they were never heard of, or are about to call in vain
@@ -200,7 +199,7 @@ class RunSupervisor:
         self._crew.lose(name)
         for key in self._ruling.on(name):
             self._starts.drop(key)
-        self._ruling.take(happening.NodeLost(name, evidence))
+        self._ruling.take(replicas.NodeLost(name, evidence))
 
     def _unwatched(self, why: str, name: str = "") -> None:
         """Note that ranks of another host, or of all others, run on and no plane sees them."""
@@ -294,7 +293,7 @@ class RunSupervisor:
         """Take note of all that ended together before anything is done about one of them."""
         self._live.tell(ranks)
         phases = [self._ruling.state.replicas[_key(rank)].phase for rank in ranks]
-        ups = [phase is happening.Phase.UP for phase in phases]
+        ups = [phase is replicas.ReplicaPhase.UP for phase in phases]
         fresh = [rank for rank, up in zip(ranks, ups, strict=True) if rank["code"] and up]
         if not self._live.is_watched:
             steps = [rank.get("step", -1) for rank in fresh]
@@ -329,7 +328,7 @@ class RunSupervisor:
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
             self._ruling.came([key_of(place) for place in self._crew.alive])
-            self._ruling.take(happening.Idle(f"idle_output_{limit:g}s"))
+            self._ruling.take(replicas.Idle(f"idle_output_{limit:g}s"))
 
 
 def _token(request: LaunchRequest) -> str:

@@ -12,7 +12,7 @@ from torchloom.server.letters import whole
 from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
 from torchloom.server.problems import declared
 from torchloom.server.verifying import Checks
-from torchloom.weaver import shapes
+from torchloom.weaver import views
 
 _WAIT, _MORE = 30.0, 10.0  # seconds until one has gone, and beyond those
 Step = Annotated[int, Path(ge=0, lt=1 << 62)]
@@ -33,7 +33,7 @@ async def checkpoints(
     rows = await desk.read(desk.store.state.checkpoints, name, before, limit + 1)
     page = rows[:limit]
     following = cursor_of(*page[-1].key) if len(rows) > limit else None
-    return {"items": whole([shapes.checkpoint_shape(row) for row in page]), "next": following}
+    return {"items": whole([views.checkpoint_shape(row) for row in page]), "next": following}
 
 
 @router.delete(

@@ -8,8 +8,8 @@ from torchloom.server import models
 from torchloom.server.auth import Who
 from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.problems import declared
-from torchloom.weaver import shapes
-from torchloom.weaver.store.rows import Agent
+from torchloom.weaver import views
+from torchloom.weaver.store.rows import AgentRow
 
 _UP = "up"
 Owner = Annotated[str, Path(min_length=1, max_length=64)]
@@ -26,7 +26,7 @@ async def plane(desk: DeskDep) -> Any:
 async def workers(desk: DeskDep) -> Any:
     """Every node whose agent has come: its health, what it has, and what runs there."""
     nodes = await _nodes(desk)
-    agents = await desk.read(desk.store.state.find, Agent)
+    agents = await desk.read(desk.store.state.find, AgentRow)
     return {"items": [_worker(agent, nodes.get(agent.id, {})) for agent in agents]}
 
 
@@ -72,7 +72,7 @@ async def _nodes(desk: Desk) -> dict[str, dict[str, Any]]:
     return {node["id"]: node for node in (await desk.link.ask("cluster"))["nodes"]}
 
 
-def _worker(agent: Agent, node: dict[str, Any]) -> dict[str, Any]:
+def _worker(agent: AgentRow, node: dict[str, Any]) -> dict[str, Any]:
     has = {name: node.get(name) for name in ("cpus", "memory_mb", "gpus", "free", "jobs")}
     return {
         **node,
@@ -81,8 +81,8 @@ def _worker(agent: Agent, node: dict[str, Any]) -> dict[str, Any]:
         "host": agent.host,
         "state": agent.state,
         "reason": agent.reason,
-        "first_seen": shapes.when(agent.first_seen),
-        "last_hello": shapes.when(agent.greeted_at),
+        "first_seen": views.when(agent.first_seen),
+        "last_hello": views.when(agent.greeted_at),
     }
 
 

@@ -11,7 +11,7 @@ from torchloom.server.auth import Who
 from torchloom.server.desk import DeskDep
 from torchloom.server.letters import whole
 from torchloom.server.problems import BODY, ApiProblem, declared
-from torchloom.weaver.alerts import NoAlerts, read_alerts
+from torchloom.weaver.health.devices import NoAlerts, read_alerts
 
 _LONGEST = 300  # letters of a uuid
 Uuid = Annotated[str, Path(min_length=1, max_length=_LONGEST)]

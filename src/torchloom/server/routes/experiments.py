@@ -10,7 +10,8 @@ from torchloom.server.paging import LONGEST, Limit, seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.routes.jobs import Text
 from torchloom.specs.job import JobState
-from torchloom.weaver import comparing, runs
+from torchloom.weaver.runs import comparison
+from torchloom.weaver.runs import search as runs
 
 router = APIRouter(tags=["experiments"])
 
@@ -38,7 +39,7 @@ async def listed(
 
     `sort` is a member, `config:KEY` or `last:METRIC` (`best`, `min`, `max`); with `-` downwards.
     """
-    search = runs.Search(
+    search = runs.RunSearch(
         text=text or "",
         states=tuple(map(str, state or ())),
         owner=owner or "",
@@ -61,7 +62,7 @@ async def listed(
 )
 async def compared(asked: models.CompareRequest, desk: DeskDep, key: models.Key = None) -> Any:
     """Lay runs side by side: what differs in their settings, what came of each."""
-    return await desk.read(comparing.compared, desk.store, asked.runs)
+    return await desk.read(comparison.compared, desk.store, asked.runs)
 
 
 @router.get(

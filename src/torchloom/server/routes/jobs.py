@@ -19,8 +19,8 @@ from torchloom.server.policy import OPERATOR
 from torchloom.server.problems import ApiProblem, declared, problem_of
 from torchloom.server.weaver_link import WeaverAway, WeaverRefused
 from torchloom.specs.job import JobState
-from torchloom.weaver.store.reading import Wanted
-from torchloom.weaver.store.rows import Submission
+from torchloom.weaver.store.reader import JobFilter
+from torchloom.weaver.store.rows import SubmissionRow
 
 _SUMMARY = "summary"  # among the facts of a job
 _FIRST_ERROR = "first_error"
@@ -106,7 +106,7 @@ async def jobs(
     until: Text = None,
 ) -> Any:
     """List jobs, newest first; what is added meanwhile changes no page."""
-    wanted = Wanted(
+    wanted = JobFilter(
         states=tuple(map(str, state or ())),
         owner=owner or "",
         name=name or "",
@@ -276,7 +276,7 @@ def _key_of(key: str | None, number: int) -> str:
 
 
 async def _spec(desk: Desk, job: str, who: Identity) -> dict[str, Any] | None:
-    row = await desk.read(desk.store.state.one, Submission, job=job)
+    row = await desk.read(desk.store.state.one, SubmissionRow, job=job)
     if row is None:
         return None
     spec: dict[str, Any] = hide_in_spec(row.spec)

@@ -16,9 +16,9 @@ from torchloom.server.desk import DeskDep
 from torchloom.server.paging import seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.records import RecordStore
-from torchloom.weaver.store.rows import Point
+from torchloom.weaver.store.rows import PointRow
+from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.records import RecordStore
 
 router = APIRouter(tags=["metrics"])
 
@@ -131,7 +131,7 @@ _NOTHING: Range = (1, 0)
 
 def _points(
     records: RecordStore, wanted: Wanted, steps: Range, limit: int, cursor: str | None
-) -> curves.Page:
+) -> curves.PointPage:
     try:
         return curves.points(records, *wanted, *steps, limit, cursor)
     except ValueError as error:
@@ -167,8 +167,8 @@ def _inside(curve: curves.Curve, times: Times) -> tuple[int, int] | None:
     return (ends[0][0], ends[-1][1]) if ends else None
 
 
-def _by_series(page: curves.Page) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, int, str], list[Point]] = {}
+def _by_series(page: curves.PointPage) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, int, str], list[PointRow]] = {}
     for point in page.points:
         groups.setdefault((point.name, point.rank, point.role), []).append(point)
     return [

@@ -18,7 +18,7 @@ from torchloom.server.models import Answer, Key, Request
 from torchloom.server.paging import Page
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.sessions import cookie_name, cookies_of, proof_of
-from torchloom.weaver.people import COOKIE_LIFE, LONGEST_LIFE
+from torchloom.weaver.users import COOKIE_LIFE, LONGEST_LIFE
 
 _PROBLEMS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 500, 503)
 _NO_STORE = {"Cache-Control": "no-store"}

@@ -15,9 +15,15 @@ from torchloom.server.preview import Outlook, Scene
 from torchloom.server.problems import ApiProblem, declared, explained, problem_response
 from torchloom.server.routes.commands import check
 from torchloom.server.weaver_link import WeaverAway
-from torchloom.weaver.ledger import entry_of
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.rows import Checkpoint, Command, CommandAck, Job, Rank
+from torchloom.weaver.commands.rows import entry_of
+from torchloom.weaver.store.rows import (
+    CheckpointRow,
+    CommandAck,
+    CommandRow,
+    JobRow,
+    RankProcessRow,
+)
+from torchloom.weaver.store.series import curves
 
 router = APIRouter(tags=["commands"])
 
@@ -71,15 +77,15 @@ async def _scene(desk: Desk, name: str) -> Scene:
 
 
 def _read(
-    desk: Desk, job: Job, knobs: dict[str, Any], step: int | None, took: float | None
+    desk: Desk, job: JobRow, knobs: dict[str, Any], step: int | None, took: float | None
 ) -> Scene:
     state = desk.store.state
-    commands = sorted(state.find(Command, job=job.id), key=lambda row: row.number)
+    commands = sorted(state.find(CommandRow, job=job.id), key=lambda row: row.number)
     acks = state.find(CommandAck, command=[row.id for row in commands]) if commands else []
     entries = [entry_of(row, [ack for ack in acks if ack.command == row.id]) for row in commands]
-    ranks = state.find(Rank, job=job.id, state="up")
+    ranks = state.find(RankProcessRow, job=job.id, state="up")
     names = curves.names(desk.store.records, job.id)
-    saved = state.find(Checkpoint, job=job.id, state="committed")
+    saved = state.find(CheckpointRow, job=job.id, state="committed")
     newest = max((row.step for row in saved), default=None)
     return Scene(job, ranks, knobs, entries, names, step, took, newest)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from torchloom.rules.committing import Phase
+from torchloom.rules.checkpoints import CheckpointPhase
 from torchloom.server import exposition
 from torchloom.server.counts import Counts
 from torchloom.server.desk import Desk, DeskDep
@@ -95,7 +95,7 @@ def _active(jobs: list[dict[str, Any]], ranks: list[list[dict[str, Any]]]) -> It
 def _saved(
     jobs: list[dict[str, Any]], saved: Mapping[str, int], last: Mapping[str, float]
 ) -> Iterable[str]:
-    samples = (Sample(saved.get(str(phase), 0), {"state": str(phase)}) for phase in Phase)
+    samples = (Sample(saved.get(str(phase), 0), {"state": str(phase)}) for phase in CheckpointPhase)
     yield family("torchloom_checkpoints", "gauge", "Checkpoints by what became of them.", samples)
     moments = (Sample(last[job["id"]], _of(job)) for job in jobs if job["id"] in last)
     words = "When the last checkpoint was committed, in unix seconds."

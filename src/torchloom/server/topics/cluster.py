@@ -6,8 +6,8 @@ from typing import Any
 
 from torchloom.server.letters import whole
 from torchloom.server.topics.boards import Boards
-from torchloom.weaver.store.reading import Reading
-from torchloom.weaver.store.rows import Agent, Job, Rank
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import AgentRow, JobRow, RankProcessRow
 
 INTERVAL = 0.5  # seconds between two looks
 _FRESH = 5.0  # seconds for which a beat counts as one of now
@@ -54,7 +54,7 @@ def changes(known: Mapping[str, Items] | None, found: Mapping[str, Items]) -> di
 
 
 def nodes_of(
-    agents: Iterable[Agent], offers: Mapping[str, Any], devices: Items, now: datetime
+    agents: Iterable[AgentRow], offers: Mapping[str, Any], devices: Items, now: datetime
 ) -> Items:
     """Return every host that has something or somebody, and how its agent is."""
     offered = {node["host"]: node for node in offers["nodes"]}
@@ -72,7 +72,7 @@ def nodes_of(
     return [{**one, "heard_at": _steady(one["state"], one["heard_at"], now)} for one in found]
 
 
-def _node(host: str, offer: Mapping[str, Any], agent: Agent | None, workers: int) -> Item:
+def _node(host: str, offer: Mapping[str, Any], agent: AgentRow | None, workers: int) -> Item:
     state = offer.get("state") or (agent.state if agent else _LOST)
     return {
         "id": host,
@@ -95,21 +95,23 @@ def _device(one: Item) -> Item:
     return {"id": one["uuid"], **one}
 
 
-def _stored(store: Reading, names: Sequence[str]) -> tuple[Items, Items, list[Agent]]:
+def _stored(store: PlaneReader, names: Sequence[str]) -> tuple[Items, Items, list[AgentRow]]:
     """Return the ranks of these names, their jobs, and all agents."""
     ids = sorted({name.split("/")[0] for name in names})
     wanted = frozenset(names)
-    ranks = [rank for rank in store.state.find(Rank, job=ids) if rank.process_id in wanted]
-    jobs = store.state.find(Job, id=ids)
-    return [_rank(rank) for rank in ranks], [_job(job) for job in jobs], store.state.find(Agent)
+    ranks = [
+        rank for rank in store.state.find(RankProcessRow, job=ids) if rank.process_id in wanted
+    ]
+    jobs = store.state.find(JobRow, id=ids)
+    return [_rank(rank) for rank in ranks], [_job(job) for job in jobs], store.state.find(AgentRow)
 
 
-def _rank(rank: Rank) -> Item:
+def _rank(rank: RankProcessRow) -> Item:
     facts = {name: getattr(rank, name) for name in ("job", "role", "rank", "node", "state")}
     return {"id": rank.process_id, **facts, "replica": rank.replica, "reason": rank.reason}
 
 
-def _job(job: Job) -> Item:
+def _job(job: JobRow) -> Item:
     return {"id": job.id, "name": job.name, "state": job.state, "owner": job.owner}
 
 

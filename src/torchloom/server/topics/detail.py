@@ -10,8 +10,8 @@ from torchloom.server.topics.boards import Boards
 from torchloom.server.topics.rows import JobRows
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.job import JobState
-from torchloom.weaver.refusals import is_resizable
-from torchloom.weaver.store import curves
+from torchloom.weaver.api.refusals import is_resizable
+from torchloom.weaver.store.series import curves
 
 INTERVAL = 0.5  # seconds between two looks
 _RANKS = 512  # that are shown one by one

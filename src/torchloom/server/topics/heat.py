@@ -13,9 +13,9 @@ from torchloom.server.desk import Desk
 from torchloom.server.drafts import OWN, Draft
 from torchloom.server.topics.asked import Sub
 from torchloom.server.topics.saying import Voice
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.recent import recent
-from torchloom.weaver.store.records import RecordStore
+from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.curves import recent
+from torchloom.weaver.store.series.records import RecordStore
 
 STEP_SECONDS = "loom/step_seconds"  # what every rank tells of itself once a second
 RANKS = 1024  # lines, the first ranks

@@ -13,9 +13,9 @@ from torchloom.server.living import living
 from torchloom.server.topics.boards import Boards
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.job import JobState
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.reading import Reading, Wanted
-from torchloom.weaver.store.rows import Job, Rank, Run, Submission
+from torchloom.weaver.store.reader import JobFilter, PlaneReader
+from torchloom.weaver.store.rows import JobRow, RankProcessRow, RunRow, SubmissionRow
+from torchloom.weaver.store.series import curves
 
 INTERVAL = 1.0  # seconds between two looks
 MOST = 200  # jobs, the newest
@@ -80,10 +80,10 @@ class JobRows:
 
     async def look(self) -> list[dict[str, Any]]:
         """Return the newest jobs, newest first."""
-        rows = await self._desk.read(self._desk.store.state.page, Wanted(), None, MOST)
+        rows = await self._desk.read(self._desk.store.state.page, JobFilter(), None, MOST)
         return await self.rows(rows)
 
-    async def rows(self, rows: Sequence[Job]) -> list[dict[str, Any]]:
+    async def rows(self, rows: Sequence[JobRow]) -> list[dict[str, Any]]:
         """Return some jobs as a list shows them."""
         shown = await living(self._boards, rows)
         queue = await self._queue(shown)
@@ -154,27 +154,27 @@ def progress_of(step: int | None, total: int | None, speed: float | None) -> dic
     return {"progress": min(1.0, step / total), "total_steps": total, "eta_seconds": eta}
 
 
-def labels(store: Reading, jobs: list[str]) -> dict[str, dict[str, Any]]:
+def labels(store: PlaneReader, jobs: list[str]) -> dict[str, dict[str, Any]]:
     """Return project, tags and number of steps of jobs, as far as these were said."""
     found: dict[str, dict[str, Any]] = {job: {} for job in jobs}
-    for run in store.state.find(Run, job=jobs):
+    for run in store.state.find(RunRow, job=jobs):
         said = {name: run.config.get(name) for name in ("project", "tags")}
         found[run.job] |= {name: value for name, value in said.items() if value}
-    for rank in store.state.find(Rank, job=jobs):
+    for rank in store.state.find(RankProcessRow, job=jobs):
         found[rank.job] |= _total({knob["name"]: knob["value"] for knob in rank.knobs})
-    for row in store.state.find(Submission, job=jobs):
+    for row in store.state.find(SubmissionRow, job=jobs):
         spec = row.spec
         said = {name: spec.get(name) for name in ("project", "tags")}
         found[row.job] |= {name: value for name, value in said.items() if value}
         found[row.job] |= _total(spec.get("hyperparameters") or {})
-    for job in store.state.find(Job, id=jobs):  # a loop ends with its data, or before at a limit
+    for job in store.state.find(JobRow, id=jobs):  # a loop ends with its data, or before at a limit
         known = {**_total(job.facts), **found[job.id]}
         found[job.id] |= {n: min(total, known[n]) for n, total in _total(job.facts).items()}
     plain: dict[str, dict[str, Any]] = whole(found)
     return plain
 
 
-def spark_of(store: Reading, job: str) -> tuple[str | None, list[float | None]]:
+def spark_of(store: PlaneReader, job: str) -> tuple[str | None, list[float | None]]:
     """Return the name of a job's loss, and its curve in few values."""
     series = curves.series(store.records, job)
     names = sorted({each.name for each in series}, key=lambda name: (name != "loss", name))

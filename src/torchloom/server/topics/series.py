@@ -16,9 +16,9 @@ from torchloom.server.desk import Desk
 from torchloom.server.drafts import OWN, Draft
 from torchloom.server.topics.asked import Sub
 from torchloom.server.topics.saying import Voice
-from torchloom.weaver.store import curves
-from torchloom.weaver.store.records import RecordStore
-from torchloom.weaver.store.snapshot import Snapshot
+from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.records import RecordStore
+from torchloom.weaver.store.series.snapshot import RecordsSnapshot
 
 _PREFIX = "metric."  # before a name that is one of a message's own
 _MISSED = 20_000  # points that are told one by one to somebody who comes back
@@ -30,11 +30,11 @@ Series = tuple[str, int, str]  # name, rank, role
 class Moment:
     """One moment of the records, for several looks."""
 
-    def __init__(self, reader: Snapshot) -> None:
+    def __init__(self, reader: RecordsSnapshot) -> None:
         self._reader = reader
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self) -> Iterator[RecordsSnapshot]:
         yield self._reader
 
 

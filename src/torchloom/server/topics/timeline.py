@@ -11,9 +11,9 @@ from torchloom.server.topics import entries
 from torchloom.server.topics.asked import Sub
 from torchloom.server.topics.entries import FAILURES, concerns, entry_of, is_of_nodes
 from torchloom.server.topics.saying import Voice
-from torchloom.weaver.events import Place
-from torchloom.weaver.store.reading import Reading
-from torchloom.weaver.store.rows import Rank
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import RankProcessRow
+from torchloom.weaver.views import EventPosition
 
 NOBODYS = ""  # the job of what happens to nodes and devices
 _NODES = 500  # events of nodes that are looked through for those of a job
@@ -75,7 +75,7 @@ class TimelineShaper:
 _NONE: frozenset[str] = frozenset()
 
 
-def newest(store: Reading, job: str, limit: int) -> list[dict[str, Any]]:
+def newest(store: PlaneReader, job: str, limit: int) -> list[dict[str, Any]]:
     """Return the newest entries, oldest first, for whoever reads them once."""
     drafts, _ = _newest(store, job)
     return entries.newest(_kept(drafts, _nodes(store, job)), limit)
@@ -94,7 +94,7 @@ def _kept(drafts: Sequence[Draft], nodes: frozenset[str]) -> list[dict[str, Any]
     return items
 
 
-def _newest(store: Reading, job: str) -> tuple[list[Draft], Place]:
+def _newest(store: PlaneReader, job: str) -> tuple[list[Draft], EventPosition]:
     """Return the newest of all sources by time, and where they end: what comes while they are read
     is new to all of them."""
     ends = store.state.last_happened(limit=1), store.records.last_events(limit=1)
@@ -112,15 +112,15 @@ def _newest(store: Reading, job: str) -> tuple[list[Draft], Place]:
     return sorted(drafts, key=lambda draft: draft.time), upto
 
 
-def _is_near(store: Reading, job: str, place: Place) -> bool:
+def _is_near(store: PlaneReader, job: str, place: EventPosition) -> bool:
     happened = store.state.happened(job, place[0], _MISSED)
     told = store.records.events(job, place[1], _MISSED)
     nodes = store.state.happened(NOBODYS, place[0], _NODES)
     return len(happened) < _MISSED and len(told) < _MISSED and len(nodes) < _NODES
 
 
-def _nodes(store: Reading, job: str) -> frozenset[str]:
+def _nodes(store: PlaneReader, job: str) -> frozenset[str]:
     """Return the agents and the devices that a job's ranks have."""
-    ranks = store.state.find(Rank, job=job)
+    ranks = store.state.find(RankProcessRow, job=job)
     devices = {str(device) for rank in ranks for device in rank.devices}
     return frozenset({rank.agent for rank in ranks} | devices)

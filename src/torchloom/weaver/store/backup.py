@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from torchloom.errors import Failure, UserError
 from torchloom.weaver.store.engine import Part
-from torchloom.weaver.store.place import Place
+from torchloom.weaver.store.place import DatabasePlace
 
 FORMAT, VERSION = "torchloom-backup", 1
 MANIFEST = "manifest.json"
@@ -97,7 +97,7 @@ class DatabaseDamaged(Failure):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BackupEntry:
     """One file of a backup."""
 
     name: str
@@ -113,7 +113,7 @@ class BackupManifest:
     host: str
     torchloom: str
     schemas: Mapping[str, str]
-    files: tuple[Entry, ...]
+    files: tuple[BackupEntry, ...]
     format: str = FORMAT
     version: int = VERSION
 
@@ -123,7 +123,7 @@ class BackupManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CopyPace:
     """How gently a copy is made: pages of a step, and how long to rest after one."""
 
     pages: int = 64
@@ -132,10 +132,12 @@ class Pace:
     sleep: Callable[[float], None] = time.sleep
 
 
-PACE = Pace()
+PACE = CopyPace()
 
 
-def back_up(place: Place, home: Path, target: Path, pace: Pace = PACE) -> BackupManifest:
+def back_up(
+    place: DatabasePlace, home: Path, target: Path, pace: CopyPace = PACE
+) -> BackupManifest:
     """Write a backup that is whole and checked when it appears under its name."""
     if place.folder is None:
         raise OnPostgres(home)
@@ -186,7 +188,7 @@ def size_of(path: Path) -> int:
     return sizes
 
 
-def copy_databases(sources: list[Path], folder: Path, pace: Pace) -> None:
+def copy_databases(sources: list[Path], folder: Path, pace: CopyPace) -> None:
     """Copy databases as they are at one moment; each copy is checked."""
     with contextlib.ExitStack() as stack:
         moments = [(path, stack.enter_context(_moment(path))) for path in sources]
@@ -237,7 +239,7 @@ def read_manifest(path: Path) -> BackupManifest:
     return _understood(path, content)
 
 
-def verified(path: Path, manifest: BackupManifest) -> Iterator[tuple[Entry, Iterator[bytes]]]:
+def verified(path: Path, manifest: BackupManifest) -> Iterator[tuple[BackupEntry, Iterator[bytes]]]:
     """Yield each file of a backup and its content; what differs from the manifest is refused.
 
     Content that the caller does not take is read all the same.
@@ -271,13 +273,13 @@ def _understood(path: Path, content: Any) -> BackupManifest:
             f" {content.get('torchloom')!r}; this torchloom reads version {VERSION}: use that one"
         )
     try:
-        files = tuple(Entry(**entry) for entry in content.pop("files"))
+        files = tuple(BackupEntry(**entry) for entry in content.pop("files"))
         return BackupManifest(**content, files=files)
     except (KeyError, TypeError) as error:
         raise BackupDamaged(path, f"its manifest is not whole ({error})") from error
 
 
-def _checked(path: Path, entry: Entry, file: IO[bytes]) -> Iterator[bytes]:
+def _checked(path: Path, entry: BackupEntry, file: IO[bytes]) -> Iterator[bytes]:
     found, size = hashlib.sha256(), 0
     while block := _read(path, file):
         found.update(block)
@@ -313,7 +315,7 @@ def _opened(path: Path, more: str = "") -> sqlite3.Connection:
     return sqlite3.connect(address, timeout=30.0, isolation_level=None, uri=True)
 
 
-def _copy(source: Path, moment: sqlite3.Connection, target: Path, pace: Pace) -> None:
+def _copy(source: Path, moment: sqlite3.Connection, target: Path, pace: CopyPace) -> None:
     """Copy what a connection sees; between two steps the disk and the writers have their turn."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
@@ -330,7 +332,7 @@ def _copy(source: Path, moment: sqlite3.Connection, target: Path, pace: Pace) ->
 class _Rest:
     """The pauses of one writer of a file, which goes to the disk bit by bit."""
 
-    def __init__(self, path: Path, pace: Pace) -> None:
+    def __init__(self, path: Path, pace: CopyPace) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         self._pace = pace
         self._since = time.monotonic()
@@ -380,12 +382,14 @@ def _manifest(folder: Path) -> BackupManifest:
     )
 
 
-def _entry(path: Path, name: str) -> Entry:
+def _entry(path: Path, name: str) -> BackupEntry:
     with path.open("rb") as file:
-        return Entry(name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return BackupEntry(
+            name, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        )
 
 
-def _pack(target: Path, manifest: BackupManifest, folder: Path, pace: Pace) -> None:
+def _pack(target: Path, manifest: BackupManifest, folder: Path, pace: CopyPace) -> None:
     """Write the one file; readable by this user alone from its first byte on."""
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     rest = _Rest(target, pace)

@@ -57,7 +57,7 @@ class RestoreIncomplete(Failure):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabasePlace:
     """A folder with two SQLite files, or a Postgres URL; `note` says why it is not the default."""
 
     folder: Path | None
@@ -76,20 +76,22 @@ class Place:
 
 def place_of(
     home: Path, env: Mapping[str, str], mounts: Iterable[Mount] | None = None, uid: int = -1
-) -> Place:
+) -> DatabasePlace:
     """Return where the plane of a state folder keeps its database."""
     url = env.get(VARIABLE, "")
     if url:
         scheme = urlsplit(url).scheme.partition("+")[0]
         if scheme not in _POSTGRES:
             raise UnknownDatabase(scheme)
-        return Place(None, f"postgresql://{url.partition('://')[2]}")
+        return DatabasePlace(None, f"postgresql://{url.partition('://')[2]}")
     folder = home / "plane"
     mount = mount_of(existing(folder).resolve(), _mounts() if mounts is None else mounts)
     if mount is None or not mount.is_network:
-        return Place(folder)
+        return DatabasePlace(folder)
     moved = _local(folder, os.getuid() if uid < 0 else uid)
-    return Place(moved, note=f"{folder} is on {mount.kind}, a network file system: kept in {moved}")
+    return DatabasePlace(
+        moved, note=f"{folder} is on {mount.kind}, a network file system: kept in {moved}"
+    )
 
 
 def prepare(folder: Path) -> None:

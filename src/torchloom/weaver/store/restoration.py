@@ -30,8 +30,8 @@ from torchloom.weaver.store.backup import (
     verified,
 )
 from torchloom.weaver.store.engine import Part, engine_of
-from torchloom.weaver.store.migrate import HEADS, SchemaNewer, known_schemas, upgrade
-from torchloom.weaver.store.place import INCOMPLETE, Place, prepare
+from torchloom.weaver.store.place import INCOMPLETE, DatabasePlace, prepare
+from torchloom.weaver.store.schema import HEADS, SchemaNewer, known_schemas, upgrade
 
 _SHELL = ("sqlite3", "-batch", "-bail")
 _PATIENCE = 3600.0  # seconds for the shell to read a damaged file
@@ -47,7 +47,7 @@ _FARTHEST = 1 << 40  # rows that are skipped at most where a file is damaged
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredPlane:
     """What a backup brought back, and where that is which it replaced."""
 
     manifest: BackupManifest
@@ -65,7 +65,7 @@ class Salvaged:
     by: str  # what read it: the shell's `.recover`, or row by row
 
 
-def restore(path: Path, place: Place, home: Path) -> Restored:
+def restore(path: Path, place: DatabasePlace, home: Path) -> RestoredPlane:
     """Put a backup in the place of what is there; until it is checked nothing is changed."""
     folder = _folder(place, home)
     manifest = read_manifest(path)
@@ -80,10 +80,10 @@ def restore(path: Path, place: Place, home: Path) -> Restored:
             why = problem_of(work / f"{part}.db")
             if why:
                 raise BackupDamaged(path, f"{part}.db: {why}")
-        return Restored(manifest, _exchange(work, folder, home / "plane"))
+        return RestoredPlane(manifest, _exchange(work, folder, home / "plane"))
 
 
-def salvage(place: Place, home: Path) -> list[Salvaged]:
+def salvage(place: DatabasePlace, home: Path) -> list[Salvaged]:
     """Make each damaged database anew from what can be read of it."""
     folder = _folder(place, home)
     found = []
@@ -96,7 +96,7 @@ def salvage(place: Place, home: Path) -> list[Salvaged]:
     return found
 
 
-def _folder(place: Place, home: Path) -> Path:
+def _folder(place: DatabasePlace, home: Path) -> Path:
     if place.folder is None:
         raise OnPostgres(home)
     prepare(place.folder)
@@ -208,7 +208,7 @@ def _salvage(part: Part, path: Path, work: Path, why: str) -> Salvaged:
     if readable is None:
         readable, by = damaged, "row by row"
     fresh = work / "new"
-    engine = engine_of(Place(fresh), part)
+    engine = engine_of(DatabasePlace(fresh), part)
     upgrade(engine, part, _schema(readable, part))
     engine.dispose()
     rows = _carry_over(readable, fresh / path.name)

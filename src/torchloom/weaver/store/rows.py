@@ -10,12 +10,12 @@ Json: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """A row of a table of `state`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch(Row):
+class Epoch(StoredRow):
     """One start of a weaver; the highest is the one that may write."""
 
     epoch: int
@@ -25,7 +25,7 @@ class Epoch(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Row):
+class JobRow(StoredRow):
     """A job and where its life stands."""
 
     id: str
@@ -47,7 +47,7 @@ class Job(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Row):
+class RunRow(StoredRow):
     """One experiment of a job; it outlives restarts."""
 
     id: str
@@ -58,7 +58,7 @@ class Run(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Agent(Row):
+class AgentRow(StoredRow):
     """The agent of a node, and with it the node."""
 
     id: str
@@ -72,7 +72,7 @@ class Agent(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Device(Row):
+class DeviceRow(StoredRow):
     """An accelerator or a CPU slot; `index` counts within its kind and node."""
 
     uuid: str
@@ -87,7 +87,7 @@ class Device(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Rank(Row):
+class RankProcessRow(StoredRow):
     """The present life of a rank; lives before it are in the events."""
 
     job: str
@@ -119,7 +119,7 @@ class Rank(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class MapEntry(Row):
+class MapEntry(StoredRow):
     """A device and a process that uses it; `version` is that of the map which first had it."""
 
     device: str
@@ -128,7 +128,7 @@ class MapEntry(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Fact(Row):
+class Fact(StoredRow):
     """A single value that belongs to no table, such as the version of the device map."""
 
     name: str
@@ -136,7 +136,7 @@ class Fact(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Row):
+class CommandRow(StoredRow):
     """What somebody asked of a running job, and what became of it."""
 
     id: str
@@ -159,7 +159,7 @@ class Command(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandAck(Row):
+class CommandAck(StoredRow):
     """What one rank of one generation said to a command."""
 
     command: str
@@ -176,7 +176,7 @@ class CommandAck(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Guard(Row):
+class GuardRow(StoredRow):
     """What must not happen in the steps after a change, or it is taken back."""
 
     command: str
@@ -189,7 +189,7 @@ class Guard(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening(Row):
+class EventRow(StoredRow):
     """A decision or a transition; `seq` grows and is a reader's cursor."""
 
     seq: int = 0
@@ -204,7 +204,7 @@ class Happening(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Submission(Row):
+class SubmissionRow(StoredRow):
     """A job as it was asked for; `number` is its place in the order of submission."""
 
     job: str
@@ -220,7 +220,7 @@ class Submission(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement(Row):
+class Placement(StoredRow):
     """What a job has of one node, from before its ranks are asked for until it has ended."""
 
     job: str
@@ -232,7 +232,7 @@ class Placement(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Quota(Row):
+class QuotaRow(StoredRow):
     """How many workers an owner may have at once."""
 
     owner: str
@@ -240,7 +240,7 @@ class Quota(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Regrouping(Row):
+class LiveRecoveryRow(StoredRow):
     """How the live recovery of a job's present attempt stands; `record` is the rule's own."""
 
     job: str
@@ -255,7 +255,7 @@ class Regrouping(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint(Row):
+class CheckpointRow(StoredRow):
     """One writing of a checkpoint, by one generation, and what became of it."""
 
     job: str
@@ -284,7 +284,7 @@ class Checkpoint(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class User(Row):
+class UserRow(StoredRow):
     """Somebody who may come in, and how much they may do there."""
 
     name: str
@@ -295,7 +295,7 @@ class User(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Token(Row):
+class TokenRow(StoredRow):
     """By what a user is known; the secret itself is nowhere, only its hash."""
 
     id: str
@@ -311,7 +311,7 @@ class Token(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Link(Row):
+class LinkRow(StoredRow):
     """A way in for one user that is good once."""
 
     hash: str
@@ -325,7 +325,7 @@ class Link(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PointRow:
     """A number of one rank at one step; of several generations, the highest."""
 
     name: str
@@ -338,7 +338,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankEventRow:
     """Something that a rank or an agent told; `id` grows and is a reader's cursor."""
 
     id: int

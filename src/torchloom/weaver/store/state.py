@@ -3,19 +3,90 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from threading import get_ident
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from torchloom.errors import Failure
 from torchloom.weaver.store import state_tables as tables
 from torchloom.weaver.store.backup import REMEDY
-from torchloom.weaver.store.rows import Epoch, Happening, Row
-from torchloom.weaver.store.transaction import Transaction
+from torchloom.weaver.store.rows import Epoch, EventRow, StoredRow
 
-R = TypeVar("R", bound=Row)
-
+_LARGEST = 2**63 - 1
+R = TypeVar("R", bound=StoredRow)
 _HIGHEST = "SELECT max(epoch) FROM epochs"  # asked in every transaction
+
+
+class Transaction:
+    """One transaction of the thread that began it."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+        self._thread = get_ident()
+        self._rows: dict[type[StoredRow], dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self._notes: list[dict[str, Any]] = []
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether this thread began it; no other may look at what is half done."""
+        return self._thread == get_ident()
+
+    def put(self, row: StoredRow) -> None:
+        """Have a row stored, instead of any with the same key."""
+        kind: Any = type(row)
+        values = {name: _held(getattr(row, name)) for name in _columns(kind)}
+        key = tuple(values[name] for name in _keys(kind))
+        self._rows.setdefault(kind, {})[key] = values
+
+    def note(self, happening: EventRow) -> None:
+        """Have something that happened stored, with the next number."""
+        values = {name: _held(getattr(happening, name)) for name in _columns(EventRow)}
+        del values["seq"]
+        self._notes.append(values)
+
+    def flush(self, kind: type[StoredRow] | None = None) -> None:
+        """Send what waits, or what waits of one kind, to the database."""
+        kinds: list[Any] = list(self._rows) if kind is None else [kind]
+        for each in kinds:
+            rows = self._rows.pop(each, None)
+            if rows:
+                self.connection.execute(_upsert(each, self._dialect), list(rows.values()))
+        if self._notes and kind in (None, EventRow):
+            notes, self._notes = self._notes, []
+            self.connection.execute(sa.insert(tables.events), notes)
+
+    @property
+    def _dialect(self) -> str:
+        return self.connection.dialect.name
+
+
+def _held(value: Any) -> Any:
+    """Return a value as a database takes it: of a number that is too large, the largest it has."""
+    return min(max(value, -_LARGEST), _LARGEST) if type(value) is int else value
+
+
+@cache
+def _columns(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+@cache
+def _keys(kind: Any) -> tuple[str, ...]:
+    return tuple(column.name for column in tables.TABLE_OF[kind].primary_key.columns)
+
+
+@cache
+def _upsert(kind: Any, dialect: str) -> sa.Executable:
+    table = tables.TABLE_OF[kind]
+    insert: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+    keys = _keys(kind)
+    others = {c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys}
+    statement: sa.Executable = insert.on_conflict_do_update(index_elements=keys, set_=others)
+    return statement
 
 
 class StateLost(Failure):
@@ -78,7 +149,7 @@ class StateStore:
                 finally:
                     self._open = None
 
-    def put(self, *rows: Row) -> None:
+    def put(self, *rows: StoredRow) -> None:
         """Store rows; one with the same key is replaced."""
         if rows:
             with self.together() as transaction:
@@ -95,33 +166,31 @@ class StateStore:
         """Return the row with this key, if there is one."""
         return next(iter(self.find(kind, **where)), None)
 
-    def remove(self, kind: type[Row], **where: Any) -> None:
+    def remove(self, kind: type[StoredRow], **where: Any) -> None:
         """Forget the rows whose columns have these values."""
         table = tables.TABLE_OF[kind]
         with self.together() as transaction:
             transaction.flush(kind)
             transaction.connection.execute(_where(sa.delete(table), table, where))
 
-    def note(self, *happenings: Happening) -> None:
+    def note(self, *happenings: EventRow) -> None:
         """Append to what happened; each gets the next number."""
         if happenings:
             with self.together() as transaction:
                 for happening in happenings:
                     transaction.note(happening)
 
-    def happened(
-        self, job: str | None = None, after: int = 0, limit: int = 1000
-    ) -> list[Happening]:
+    def happened(self, job: str | None = None, after: int = 0, limit: int = 1000) -> list[EventRow]:
         """Return what happened after a number, oldest first."""
         table = tables.events
         query = sa.select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
         if job is not None:
             query = query.where(table.c.job == job)
-        return [Happening(**row) for row in self._read(Happening, query)]
+        return [EventRow(**row) for row in self._read(EventRow, query)]
 
     def last_happened(
         self, job: str | None = None, limit: int = 100, kinds: Sequence[str] = ()
-    ) -> list[Happening]:
+    ) -> list[EventRow]:
         """Return the newest of what happened, oldest first: of some kinds, or of all."""
         table = tables.events
         query = sa.select(table).order_by(table.c.seq.desc()).limit(limit)
@@ -129,13 +198,13 @@ class StateStore:
             query = query.where(table.c.job == job)
         if kinds:
             query = query.where(table.c.kind.in_(kinds))
-        return [Happening(**row) for row in reversed(self._read(Happening, query))]
+        return [EventRow(**row) for row in reversed(self._read(EventRow, query))]
 
     def close(self) -> None:
         """Let the database go."""
         self._engine.dispose()
 
-    def _read(self, kind: type[Row], query: sa.Select[Any]) -> Sequence[Any]:
+    def _read(self, kind: type[StoredRow], query: sa.Select[Any]) -> Sequence[Any]:
         if self._open is not None and self._open.is_ours:
             self._open.flush(kind)
             return self._open.connection.execute(query).mappings().all()

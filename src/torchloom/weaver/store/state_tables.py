@@ -3,13 +3,13 @@
 import sqlalchemy as sa
 
 from torchloom.weaver.store import rows
-from torchloom.weaver.store.columns import JsonText, Number, Words
+from torchloom.weaver.store.engine import JsonText, Number, TextColumn
 
 METADATA = sa.MetaData()
 
 
 def _text(name: str, primary_key: bool = False) -> sa.Column[str]:
-    return sa.Column(name, Words, nullable=False, primary_key=primary_key)
+    return sa.Column(name, TextColumn, nullable=False, primary_key=primary_key)
 
 
 def _int(name: str, nullable: bool = False) -> sa.Column[int]:
@@ -265,25 +265,25 @@ links = sa.Table(
     _text("key"),
 )
 
-TABLE_OF: dict[type[rows.Row], sa.Table] = {
+TABLE_OF: dict[type[rows.StoredRow], sa.Table] = {
     rows.Epoch: epochs,
-    rows.Job: jobs,
-    rows.Run: runs,
-    rows.Agent: agents,
-    rows.Device: devices,
-    rows.Rank: ranks,
+    rows.JobRow: jobs,
+    rows.RunRow: runs,
+    rows.AgentRow: agents,
+    rows.DeviceRow: devices,
+    rows.RankProcessRow: ranks,
     rows.MapEntry: drmap,
     rows.Fact: facts,
-    rows.Command: commands,
+    rows.CommandRow: commands,
     rows.CommandAck: command_acks,
-    rows.Guard: guards,
-    rows.Happening: events,
-    rows.Submission: submissions,
+    rows.GuardRow: guards,
+    rows.EventRow: events,
+    rows.SubmissionRow: submissions,
     rows.Placement: placements,
-    rows.Quota: quotas,
-    rows.Checkpoint: checkpoints,
-    rows.Regrouping: regroupings,
-    rows.User: users,
-    rows.Token: tokens,
-    rows.Link: links,
+    rows.QuotaRow: quotas,
+    rows.CheckpointRow: checkpoints,
+    rows.LiveRecoveryRow: regroupings,
+    rows.UserRow: users,
+    rows.TokenRow: tokens,
+    rows.LinkRow: links,
 }

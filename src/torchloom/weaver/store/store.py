@@ -6,19 +6,16 @@ from dataclasses import dataclass, field
 
 from torchloom.errors import Failure
 from torchloom.weaver.store.backup import DatabaseDamaged
-from torchloom.weaver.store.engine import Part, engine_of, file_of
-from torchloom.weaver.store.ingest_postgres import PostgresIngest
-from torchloom.weaver.store.ingest_sqlite import SqliteIngest
-from torchloom.weaver.store.log import Limits
-from torchloom.weaver.store.migrate import refuse_newer, upgrade
-from torchloom.weaver.store.place import INCOMPLETE, Place, RestoreIncomplete
-from torchloom.weaver.store.records import RecordStore
-from torchloom.weaver.store.room import make_room
-from torchloom.weaver.store.snapshot import RecordsLost
+from torchloom.weaver.store.engine import Part, engine_of, file_of, make_room
+from torchloom.weaver.store.place import INCOMPLETE, DatabasePlace, RestoreIncomplete
+from torchloom.weaver.store.schema import refuse_newer, upgrade
+from torchloom.weaver.store.series.ingest import LogLimits, PostgresIngest, SqliteIngest
+from torchloom.weaver.store.series.records import RecordStore
+from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.store.series.writer import Answer, NumberedBatch, RecordIngest, RecordWriter
 from torchloom.weaver.store.state import StateStore
-from torchloom.weaver.store.writer import Answer, Ingest, Numbered, RecordWriter
 
-LIMITS = Limits()
+LIMITS = LogLimits()
 
 
 class DatabaseUnreachable(Failure):
@@ -31,10 +28,10 @@ class DatabaseUnreachable(Failure):
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class PlaneStore:
     """The two halves, and a way to write records; `damage` says what is wrong with one."""
 
-    place: Place
+    place: DatabasePlace
     state: StateStore
     records: RecordStore
     damage: dict[str, str] = field(default_factory=dict)
@@ -62,7 +59,7 @@ class Store:
         """Return a writer of records; there is to be one."""
         return RecordWriter(self.ingest(), answer)
 
-    def ingest(self, limits: Limits = LIMITS) -> Ingest:
+    def ingest(self, limits: LogLimits = LIMITS) -> RecordIngest:
         """Return what stores batches at once, in the caller's thread."""
         if "records" in self.damage:
             return NoIngest(self.damage["records"])
@@ -82,14 +79,14 @@ class NoIngest:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def write(self, batches: list[Numbered]) -> list[int]:
+    def write(self, batches: list[NumberedBatch]) -> list[int]:
         raise RecordsLost(self._why)
 
     def close(self) -> None:
         pass
 
 
-def open_store(place: Place) -> Store:
+def open_store(place: DatabasePlace) -> PlaneStore:
     """Return the store of a place; an empty or older database is upgraded.
 
     Without `records` jobs run, are steered and recovered; without `state` nothing is.
@@ -113,11 +110,11 @@ def open_store(place: Place) -> Store:
             upgrade(state, "state")
             make_room(state)
         at_failure.pop_all()
-    return Store(place, StateStore(state), RecordStore(records), damage)
+    return PlaneStore(place, StateStore(state), RecordStore(records), damage)
 
 
 @contextmanager
-def _errors_named(place: Place, part: Part) -> Iterator[None]:
+def _errors_named(place: DatabasePlace, part: Part) -> Iterator[None]:
     """Have errors name the file that they are about."""
     import sqlalchemy as sa
 

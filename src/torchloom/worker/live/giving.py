@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from torchloom.rules.election import What
+from torchloom.rules.membership.election import What
 from torchloom.worker.live import carrying, memory
 from torchloom.worker.live.cargo import Load
 from torchloom.worker.live.carrying import chunks_of, hash_of, hashes_of, hear, tell

@@ -24,7 +24,7 @@ from torchloom.bus.regrouping import (
     Training,
     Transfer,
 )
-from torchloom.rules.leaving import PATIENCE, Heard, Whose, whose
+from torchloom.rules.membership.faults import PATIENCE, FaultOwner, GenerationNews, whose
 
 RESEND = 0.5
 ALONE = 60.0  # seconds without a word of a weaver, after which the end of a loop is gone past
@@ -79,23 +79,23 @@ class Member:
         self.line.training = self.generation
         self.line.hold(Training(self._at(self.generation), step, why[:_LONGEST]))
 
-    def whose(self, step: int, is_collective: bool, why: str) -> Whose:
+    def whose(self, step: int, is_collective: bool, why: str) -> FaultOwner:
         """Ask whose an exception is, and wait until that is known."""
         line, begun = self.line, self._clock()
         word = Broke(self._at(self.generation), step, is_collective, why[:_LONGEST])
         line.forget()
-        heard, said = Heard.NOTHING, -RESEND
+        heard, said = GenerationNews.NOTHING, -RESEND
         while True:
-            heard = Heard.OVER if self.is_over else heard
+            heard = GenerationNews.OVER if self.is_over else heard
             waited = self._clock() - begun
-            if (verdict := whose(heard, waited, is_collective)) is not Whose.OPEN:
+            if (verdict := whose(heard, waited, is_collective)) is not FaultOwner.OPEN:
                 return verdict
             if waited - said >= RESEND:
                 line.say(word)
                 said = waited
             left = PATIENCE - waited
             if isinstance(line.next(min(RESEND, left) if left > 0 else RESEND), LetStand):
-                heard = Heard.STANDS
+                heard = GenerationNews.STANDS
 
     def meet(self, standing: Callable[[], Standing]) -> Transfer:
         """Say where this rank stands for the newest generation, until it is told how to go on."""

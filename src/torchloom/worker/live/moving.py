@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from torchloom.bus.regrouping import Given
-from torchloom.rules.election import What
+from torchloom.rules.membership.election import What
 from torchloom.worker.live.giving import give
 from torchloom.worker.live.packing import State
 from torchloom.worker.live.taking import take

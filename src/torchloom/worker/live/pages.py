@@ -16,7 +16,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from torchloom.rules.pages import SLOTS, inherits, slot_of
+from torchloom.rules.membership.election import SLOTS, inherits, slot_of
 from torchloom.worker.live.packing import (
     Kind,
     Packed,

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from torchloom.bus.page import Phase
 from torchloom.bus.regrouping import Transfer
-from torchloom.rules.election import What
-from torchloom.rules.leaving import Whose
+from torchloom.rules.membership.election import What
+from torchloom.rules.membership.faults import FaultOwner
 from torchloom.worker.live import leaving, standin
 from torchloom.worker.live.joining import join
 from torchloom.worker.live.member import Member, Standing
@@ -127,7 +127,7 @@ class Recovery:
     def _judge(self, step: int, error: BaseException) -> None:
         is_collective = leaving.is_collective_error(error)
         why = f"{type(error).__name__}: {error}"
-        if self._member.whose(step, is_collective, why) is Whose.OWN:
+        if self._member.whose(step, is_collective, why) is FaultOwner.OWN:
             self.is_live = False
             raise error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom.bus.messages import Applied, Head, Kind, Message, Planned, Refused, Value
 from torchloom.errors import Failure
-from torchloom.rules.command import NotAKnob
+from torchloom.rules.control.command import NotAKnob
 from torchloom.worker.threadlet import optimizers
 from torchloom.worker.threadlet.boundary import Boundary, Order
 from torchloom.worker.threadlet.change import Change, Wish

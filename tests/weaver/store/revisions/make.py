@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.weaver.fakes import crowd, job_event, register, weaver_at
 from torchloom.bus.memory import Exchange
 from torchloom.bus.messages import Event, Metrics
-from torchloom.weaver.answering import Answering
+from torchloom.weaver.api.router import Router as Answering
 
 async def main(folder):
     exchange = Exchange()

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from torchloom.weaver.store.chunks import Chunks
-from torchloom.weaver.store.points import Points, pack
+from torchloom.weaver.store.series.chunks import Chunks
+from torchloom.weaver.store.series.points import Points, pack
 
 revision = "records_3"
 down_revision = "records_2"

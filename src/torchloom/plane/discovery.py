@@ -1,0 +1,193 @@
+"""Find out whether the NATS that answers somewhere is ours, without saying anything there.
+
+Ours is one that turns away whoever has no credentials, turns away a stranger's, and takes ours: it
+knows our account. A caller says CONNECT and PING and hangs up; that is no message, makes no subject
+and leaves nothing behind. A server that lets everybody in is not even told that much.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from torchloom import settings
+from torchloom.bus import address
+from torchloom.bus.credentials import split
+from torchloom.errors import UserError, shorten
+from torchloom.plane import credentials as tokens
+from torchloom.plane.credentials import PROBE, Credentials, strangers_credentials
+
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
+_FIRST_PERSON = 1000  # user ids below it are the system's own
+_PATIENCE = 3.0  # seconds for a server to answer
+_LONGEST_LINE = 1 << 16
+
+
+def listens(port: int) -> bool:
+    """Tell whether anybody listens at this port, as far as the kernel shows."""
+    return bool(_owners(port))
+
+
+def trustworthy(port: int) -> bool:
+    """Tell whether all who listen at this port are us or the system; where nobody can tell, yes."""
+    owners = _owners(port)
+    if not owners:
+        return sys.platform != "linux"
+    return all(uid == os.getuid() or uid < _FIRST_PERSON for uid in owners)
+
+
+def _owners(port: int) -> set[int]:
+    owners = set()
+    for table in _TABLES:
+        try:
+            rows = table.read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            words = row.split()
+            if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                owners.add(int(words[7]))
+    return owners
+
+
+class NatsOwner(Enum):
+    """Whose the server at an address is."""
+
+    NOBODY = "nobody answers"
+    FOREIGN = "it does not know our credentials"
+    OURS = "ours"
+
+
+class BadNatsAddress(UserError):
+    """What names the server is no address of one."""
+
+    code = "bad_address"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{shorten(text)!r} is no NATS address; write nats://HOST:4222")
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAddress:
+    """Where a server is said to be; `chosen` when the user named it."""
+
+    host: str
+    port: int
+    tls: bool = False
+    chosen: bool = False
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in settings.LOOPBACK_NAMES
+
+
+def named(env: Mapping[str, str]) -> NatsAddress:
+    """Return the address that the environment names, or the one where NATS usually is."""
+    text = address.chosen(env)
+    parts = urlsplit(text or address.DEFAULT)
+    try:
+        port = parts.port or address.DEFAULT_PORT
+    except ValueError:
+        raise BadNatsAddress(text) from None
+    if parts.scheme not in ("nats", "tls") or not parts.hostname:
+        raise BadNatsAddress(text)
+    return NatsAddress(parts.hostname, port, parts.scheme == "tls", bool(text))
+
+
+def whose(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
+    """Return whose the server at an address is; nothing is written there, whatever it is."""
+    if not address.chosen and address.is_local and not trustworthy(address.port):
+        return NatsOwner.FOREIGN if listens(address.port) else NatsOwner.NOBODY
+    ours = keys.user(PROBE).read_text()
+    try:
+        for credentials, welcome in ((None, False), (strangers_credentials(), False), (ours, True)):
+            if _enters(address, credentials, authority) is not welcome:
+                return NatsOwner.FOREIGN
+    except ConnectionRefusedError:
+        return NatsOwner.NOBODY
+    except (OSError, ValueError):  # silent, another protocol, not found, another certificate
+        return NatsOwner.FOREIGN if _listens(address) else NatsOwner.NOBODY
+    return NatsOwner.OURS
+
+
+def answers(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> bool:
+    """Tell whether our own server is up: it takes our credentials."""
+    try:
+        return _enters(address, keys.user(PROBE).read_text(), authority)
+    except (OSError, ValueError):
+        return False
+
+
+def _listens(address: NatsAddress) -> bool:
+    try:
+        with socket.create_connection((address.host, address.port), _PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
+def _enters(address: NatsAddress, credentials: str | None, authority: Path | None) -> bool:
+    """Tell whether the server lets us in with these credentials, or with none."""
+    with _call(address, authority) as (channel, info):
+        if not info.get("auth_required") or not info.get("nonce"):
+            return credentials is None  # it lets in whoever comes, or asks for a password
+        words = _introduction(credentials, info["nonce"])
+        try:
+            channel.sendall(b"CONNECT " + json.dumps(words).encode() + b"\r\nPING\r\n")
+            return _line(channel).startswith(b"PONG")
+        except ConnectionError:  # it turned us away so fast that its word was lost
+            return False
+
+
+def _introduction(credentials: str | None, nonce: str) -> dict[str, Any]:
+    words: dict[str, Any] = {"verbose": False, "pedantic": False, "lang": "python", "version": "1"}
+    if credentials is not None:
+        token, seed = split(credentials)
+        signature = base64.urlsafe_b64encode(tokens.sign(seed, nonce.encode()))
+        words |= {"jwt": token, "sig": signature.decode().rstrip("=")}
+    return words
+
+
+@contextlib.contextmanager
+def _call(
+    address: NatsAddress, authority: Path | None
+) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
+    """Yield a connection to a server and what it says of itself."""
+    with socket.create_connection((address.host, address.port), _PATIENCE) as plain:
+        head, _, text = _line(plain).partition(b" ")
+        info = json.loads(text) if head == b"INFO" else None
+        if not isinstance(info, dict):
+            raise ValueError("not a NATS server")
+        if address.tls or info.get("tls_required"):
+            import ssl
+
+            context = ssl.create_default_context(cafile=authority)
+            with context.wrap_socket(plain, server_hostname=address.host) as secure:
+                yield secure, info
+        else:
+            yield plain, info
+
+
+def _line(channel: socket.socket) -> bytes:
+    """Return one line, which a server that we talk to so little sends alone."""
+    text = b""
+    while not text.endswith(b"\n"):
+        more = channel.recv(4096)
+        if not more or len(text) > _LONGEST_LINE:
+            raise ConnectionResetError("it hung up")
+        text += more
+    return text.split(b"\r\n", 1)[0]

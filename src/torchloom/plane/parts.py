@@ -1,0 +1,196 @@
+"""What the plane's processes are: the commands, and what each is told by its environment."""
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchloom import accounts
+from torchloom.accounts import Account
+from torchloom.bus import subjects
+from torchloom.bus.address import (
+    ADDRESS_VARIABLE,
+    AGENT_ID_VARIABLE,
+    AUTHORITY_VARIABLE,
+    CREDENTIALS_VARIABLE,
+)
+from torchloom.errors import UserError, shorten
+from torchloom.plane import nats_server
+from torchloom.plane.credentials import WEAVER, Credentials
+from torchloom.plane.discovery import NatsAddress
+from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
+from torchloom.settings import LOOPBACK
+from torchloom.weaver.jobs.launch import job_environment
+
+NATS, AGENT, SERVER = "nats", "agent", "server"
+_ACCOUNT_LOG = "plane/logs/agent.log"  # in the state folder of an account
+NAMES = (NATS, WEAVER, AGENT, SERVER)
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    WEAVER: (sys.executable, "-P", "-m", "torchloom.weaver"),
+    AGENT: (sys.executable, "-P", "-m", "torchloom.launch.node_agent"),
+    SERVER: (sys.executable, "-P", "-m", "torchloom.server"),
+}
+_ALONE = (NATS, WEAVER, AGENT)  # what can be had without the rest
+_LATER = 10.0  # seconds in which a job that has just begun needs the machine for itself
+_MOST_ENDS = 3  # of a server that never answered: it will not
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneParts:
+    """Makes the parts of one plane."""
+
+    keys: Credentials
+    folder: Path  # of sockets and what is made anew at every start
+    logs: Path
+    env: Mapping[str, str]
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: COMMANDS)
+
+    def nats(
+        self, address: NatsAddress, certificate: nats_server.Certificate | None = None
+    ) -> PlanePart:
+        """Return a NATS server of our own for an address."""
+        path = self.folder / "nats.conf"
+        log = self._log(NATS)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = nats_server.configuration(self.keys, address.host, address.port, log, certificate)
+        nats_server.write_configuration(path, text)
+        return PlanePart(NATS, (nats_server.program(), "-c", str(path)), self.env, log)
+
+    def part(self, name: str, address: NatsAddress, authority: Path | None = None) -> PlanePart:
+        """Return the weaver or the node agent, with what it must know to reach the bus."""
+        secret = self.keys.user(name) if name == WEAVER else self.keys.agent(agent_id())
+        told = {ADDRESS_VARIABLE: address.url, CREDENTIALS_VARIABLE: str(secret)}
+        if name == AGENT:
+            told[AGENT_ID_VARIABLE] = agent_id()
+        if authority is not None:
+            told[AUTHORITY_VARIABLE] = str(authority)
+        return PlanePart(name, self.commands[name], {**self.env, **told}, self._log(name))
+
+    def account(self, account: Account, line: Callable[[socket.socket], None]) -> PlanePart:
+        """Return the agent of an account's jobs: a process of that account, with a log there."""
+        name = account_agent(account.name)
+        words = (*self.commands[AGENT], "--line", "3", "--agent", name)
+        argv = accounts.command(account, words, _ACCOUNT_LOG, os.getpid(), lines=1)
+        env = accounts.environment(account, job_environment(self.env))
+        return PlanePart(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), line)
+
+    def server(self, host: str, certificate: nats_server.Certificate | None = None) -> PlanePart:
+        """Return the HTTP server at an address; with a certificate it speaks TLS."""
+        words = ["--host", host, "--runtime", str(self.folder)]
+        if certificate is not None:
+            shown = (certificate.chain, certificate.key, certificate.authority)
+            for name, path in zip(("--tls-cert", "--tls-key", "--tls-ca"), shown, strict=True):
+                words += [name, str(path)]
+        return PlanePart(SERVER, (*self.commands[SERVER], *words), self.env, self._log(SERVER))
+
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{socket.gethostname()}-{name}.log"
+
+
+def agent_id() -> str:
+    """Return the name of this node's agent: the host's, as far as a subject can hold it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64] or "node"
+
+
+def account_agent(account: str) -> str:
+    """Return the name of the agent here of an account's jobs."""
+    return subjects.agent_of_account(socket.gethostname(), account)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneOptions:
+    """`pinned`: stay, job or none. `only`: one part. `host`: listen at this address of ours.
+
+    `served`: start the HTTP server at once, and be up when it answers.
+    """
+
+    pinned: bool = False
+    only: str = ""
+    host: str = ""
+    served: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts that are wanted."""
+        return (self.only,) if self.only else NAMES
+
+    @property
+    def address(self) -> str:
+        return self.host or LOOPBACK
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "PlaneOptions":
+        """Return the wishes that a question carries; what it does not know is ignored."""
+        only, host = str(facts.get("only") or ""), str(facts.get("host") or "")
+        if only and only not in _ALONE:
+            raise UserError(f"no part {shorten(only)!r} to start alone; {' or '.join(_ALONE)} is")
+        return cls(facts.get("pinned") is True, only, host, facts.get("served") is True)
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> "PlaneOptions":
+        """Return the wishes of a command line: `--pinned`, `--served`, `--only=PART`, ..."""
+        pairs = (word.removeprefix("--").partition("=") for word in words)
+        return cls.of({name: value if equals else True for name, equals, value in pairs})
+
+
+@dataclass(slots=True)
+class HttpServer:
+    """When to start the server, where it answers, and what is wrong with it."""
+
+    card: Path  # where the server says at which address it answers
+    supervisor: PartSupervisor
+    make: Callable[[], PlanePart]
+    clock: Callable[[], float] = time.monotonic
+    due: float | None = None
+    answered: bool = False
+
+    def want(self, at_once: bool) -> None:
+        """Have it started: at once, or when a job that begins now has begun."""
+        due = self.clock() + (0.0 if at_once else _LATER)
+        if self.child is None:
+            self.due = due if self.due is None else min(self.due, due)
+
+    def look(self) -> float | None:
+        """Start it if it is time to; return in how many seconds to look again, if ever."""
+        if self.due is None:
+            return None
+        left = self.due - self.clock()
+        if left > 0:
+            return left
+        self.due = None
+        self.supervisor.start(self.make())
+        return None
+
+    @property
+    def child(self) -> PartProcess | None:
+        return self.supervisor.children.get(SERVER)
+
+    def url(self) -> str:
+        """Return where it answers; nothing while it does not."""
+        child = self.child
+        try:
+            card = json.loads(self.card.read_text())
+            if child is not None and child.pid is not None and card["pid"] == child.pid:
+                self.answered = True
+                return str(card["url"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not written yet, or half of it
+        return ""
+
+    def is_settled(self) -> bool:
+        """Tell whether there is nothing to wait for: it answers, was not wanted, or never will."""
+        return bool((self.due is None and self.child is None) or self.url() or self.trouble())
+
+    def trouble(self) -> str:
+        """Say why there is none, when it was tried often enough."""
+        child = self.child
+        if child is None or self.answered or child.ends < _MOST_ENDS:
+            return ""
+        words = child.part.last_words() or child.how
+        return f"the HTTP server does not come up: {words}; see {child.part.log}"

@@ -1,0 +1,457 @@
+"""The process that is a plane: it starts the parts, keeps them alive, answers, and leaves.
+
+Training is no child of it: whatever happens to a plane, ranks run on.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchloom import accounts, settings
+from torchloom.bus import subjects
+from torchloom.client import calls, places, served
+from torchloom.client import plane as client
+from torchloom.errors import Failure, LoomError, UserError, shorten
+from torchloom.launch.host import sockets
+from torchloom.launch.wire import BadFrame, Connection, WireMessage
+from torchloom.plane import broker, discovery, parts
+from torchloom.plane.credentials import WEAVER, Credentials, write_secret
+from torchloom.plane.parts import HttpServer, PlaneOptions
+from torchloom.plane.supervisor import (
+    LOG_INTERVAL,
+    PartProcess,
+    PartSupervisor,
+    PlanePart,
+    bound_log,
+)
+from torchloom.unix import same_user
+
+IDLE_VARIABLE = "LOOM_PLANE_IDLE"  # seconds
+_DEFAULT = 3600.0
+_LOOKS = 10  # within the limit
+_log = logging.getLogger(__name__)
+_MOST_ENDS = 3  # of a part that never answered: it will not
+_UP_LIMIT = 90.0  # seconds for a part to answer
+_WORTH_A_LOOK = 0.02
+_FOLDER_LOOK = 2.0  # seconds between looks whether the folder of the sockets is there
+_VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
+_MOST_UNSENT = 1 << 16  # bytes of a question of an account's agent, and of answers it leaves unread
+_OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
+
+
+Answer = Callable[[WireMessage], None]
+Serve = Callable[[WireMessage, Answer], None]
+
+
+class ControlSocket:
+    """Takes calls at a path and passes each question on, with a way to answer it now or later."""
+
+    def __init__(self, path: Path, selector: selectors.BaseSelector, serve: Serve) -> None:
+        self._path = path
+        self._selector = selector
+        self._serve = serve
+        self._callers: list[Connection] = []
+        self._listener: socket.socket | None = sockets.listen(path)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def hang_up(self) -> None:
+        """Take no new calls; those who have called still hear when we are gone."""
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Send what waits and hang up on everybody."""
+        self.hang_up()
+        for caller in self._callers:
+            caller.finish()
+
+    def _accept(self, _: int) -> None:
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):  # it hung up at once
+            channel, _address = self._listener.accept()
+            if same_user(channel):
+                self._callers = [caller for caller in self._callers if caller.is_open]
+                self._callers.append(self._answered(channel))
+            else:
+                channel.close()
+
+    def _answered(self, channel: socket.socket) -> Connection:
+        def hear(message: WireMessage, fds: list[int]) -> None:
+            for fd in fds:
+                os.close(fd)
+            try:
+                self._serve(message, caller.send)
+            except LoomError as error:
+                caller.send(complaint(error))
+
+        caller = Connection(channel, self._selector, hear, lambda: None)
+        return caller
+
+
+def complaint(error: LoomError) -> dict[str, object]:
+    """Return an error as it is answered."""
+    return {"error": str(error), "code": error.code, "exit_code": error.exit_code}
+
+
+@dataclass(slots=True)
+class Idleness:
+    """How long there has been nothing to do: told now and then whether there is."""
+
+    limit: float
+    since: float
+
+    @property
+    def interval(self) -> float:
+        """Return how often to look, in seconds."""
+        return min(60.0, self.limit / _LOOKS)
+
+    def over(self, now: float, busy: bool) -> bool:
+        """Take in whether there is a job now; tell whether it has been quiet for too long."""
+        if busy:
+            self.since = now
+        return now - self.since >= self.limit
+
+
+def idle_limit(env: Mapping[str, str]) -> float:
+    """Return after how many seconds without a job a plane leaves."""
+    try:
+        return max(0.0, float(env[IDLE_VARIABLE]))
+    except (KeyError, ValueError):
+        return _DEFAULT
+
+
+def has_live_job(ask: Callable[..., object]) -> bool:
+    """Tell whether a job lives here: by the runs' own records, and by what the weaver says."""
+    from torchloom.launch.records.catalog import records
+
+    if any(not record.is_over() for record in records()):
+        return True
+    try:
+        found = ask("jobs", timeout=2.0, active=True)
+    except LoomError:  # no weaver to ask: it is being started again, or knows no such question
+        return False
+    return bool(found)
+
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+class NotUp(Failure):
+    """A part of the plane could not live."""
+
+    code = "plane_not_up"
+
+    def __init__(self, child: PartProcess) -> None:
+        part = child.part
+        words = part.last_words() or child.how or "it does not answer"
+        super().__init__(f"the plane's {part.name} does not come up: {words}; see {part.log}")
+
+
+class Plane:
+    """One plane: `run` lives until it is asked to leave, has nothing to do, or cannot go on."""
+
+    def __init__(
+        self,
+        wishes: PlaneOptions,
+        keys: Credentials,
+        env: Mapping[str, str],
+        commands: Mapping[str, tuple[str, ...]] = parts.COMMANDS,
+    ) -> None:
+        self._wishes = wishes
+        self._keys = keys
+        self._env = env
+        self._pinned = wishes.pinned
+        self._served = wishes.pinned or wishes.served
+        self._broker = broker.find(wishes, keys, env)
+        self._folder = places.made_folder()
+        self._workshop = parts.PlaneParts(keys, self._folder, places.log().parent, env, commands)
+        self._supervisor = PartSupervisor()
+        self._frontage = HttpServer(places.card(), self._supervisor, self._server)
+        self._selector = selectors.DefaultSelector()
+        self._waiting: list[Answer] = []
+        self._lines: dict[str, Connection] = {}  # to the agents of accounts
+        self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._begun = time.monotonic()
+        self._idleness = Idleness(idle_limit(env), self._begun)
+        self._next_look = self._begun + self._idleness.interval
+        self._logs_due = self._begun
+        self._ready = self._was_up = self._leaving = False
+        self.is_homeless = False  # the folder of its sockets was removed: clients cannot reach it
+
+    def run(self, report: Report) -> int:
+        """Be the plane. `report` hears once that it is up, or why it is not."""
+        control = ControlSocket(places.control(), self._selector, self._serve)
+        self._door = places.control().stat().st_ino
+        self._waiting.append(report)
+        problem: LoomError | None = None
+        try:
+            with _woken_by_signals(self._selector, self._on_signal):
+                self._want(self._wishes)
+                while not self._leaving:
+                    self._turn()
+        except LoomError as error:
+            _log.error("the plane leaves: %s", error)
+            problem = error
+        finally:
+            control.hang_up()
+            self._supervisor.end()
+            for path in (*(self._folder / name for name in _OURS), places.card()):
+                path.unlink(missing_ok=True)
+            served.withdraw(socket.gethostname(), os.getpid())
+            self._answer_all(complaint(problem or Failure("the plane was told to leave")))
+            control.close()
+        return problem.exit_code if problem else 0
+
+    def status(self) -> dict[str, Any]:
+        """Return how the plane is."""
+        return {
+            "url": self._frontage.url() or f"unix://{places.door()}",
+            "nats": self._broker.address.url,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "token_file": str(settings.loom_home() / "plane" / "admin.token"),
+            "home": str(settings.loom_home()),
+            "pinned": self._pinned,
+            "note": "; ".join(filter(None, (self._broker.note, self._frontage.trouble()))),
+            "parts": {name: _shown(one) for name, one in self._supervisor.children.items()},
+        }
+
+    def _want(self, wishes: PlaneOptions) -> None:
+        """Start what is wanted and not there; NATS first, which the others need."""
+        children = self._supervisor.children
+        wanted = [name for name in wishes.names if name != parts.SERVER]
+        missing = [name for name in wanted if name not in children]
+        if parts.NATS in missing and self._broker.embedded:
+            self._start_nats()
+        for name in missing:
+            if name != parts.NATS:
+                made = self._workshop.part(name, self._broker.address, self._broker.authority)
+                self._supervisor.start(made)
+        if parts.SERVER in wishes.names:
+            self._frontage.want(at_once=self._served)
+        if missing or (self._served and not self._frontage.is_settled()):
+            self._ready, self._begun = False, time.monotonic()
+        if missing:
+            lasting = {name: value for name, value in self.status().items() if name != "parts"}
+            write_secret(self._folder / "plane.json", _json(lasting))
+
+    def _server(self) -> PlanePart:
+        return self._workshop.server(self._wishes.address, self._broker.certificate)
+
+    def _start_nats(self) -> None:
+        part = self._workshop.nats(self._broker.address, self._broker.certificate)
+        child = self._supervisor.start(part)
+        begun = time.monotonic()
+        while not discovery.answers(self._broker.address, self._keys, self._broker.authority):
+            self._supervisor.look()
+            if child.ends >= _MOST_ENDS or time.monotonic() - begun > _UP_LIMIT:
+                raise NotUp(child)
+            time.sleep(_WORTH_A_LOOK / 4)
+
+    def _turn(self) -> None:
+        """Wait for whatever comes first, and deal with it."""
+        if time.monotonic() >= self._logs_due:
+            self._bound_logs()
+        waits = [due - time.monotonic() for due in (self._next_look, self._logs_due)]
+        waits.append(_FOLDER_LOOK)
+        looks = (self._supervisor.look(), self._frontage.look() if self._was_up else None)
+        waits += [again for again in looks if again is not None]
+        if not self._ready:
+            self._look_whether_up()
+            waits.append(_WORTH_A_LOOK)
+        for key, events in self._selector.select(max(0.0, min(waits))):
+            key.data(events)
+        self._look_for_folder()
+        if time.monotonic() >= self._next_look and not self._leaving:
+            self._look_whether_idle()
+
+    def _look_for_folder(self) -> None:
+        """Leave when the folder of the sockets was removed, as an ended login's or job's is.
+
+        The process starts itself anew: clients could not reach it, and no other plane may start.
+        """
+        try:
+            is_there = places.control().stat().st_ino == self._door
+        except OSError:
+            is_there = False
+        if not is_there and not self._leaving:
+            _log.warning("%s was removed; the plane starts anew", self._folder)
+            self.is_homeless = self._leaving = True
+
+    def _look_whether_up(self) -> None:
+        child = self._supervisor.children.get(WEAVER)
+        if child is None or (child.pid is not None and _answers()):
+            self._was_up = True
+            if not self._served or self._frontage.is_settled():
+                self._ready = True
+                self._announce()
+                self._answer_all({"ok": "up"})
+        elif child.ends >= _MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
+            if not self._was_up:
+                raise NotUp(child)
+            self._ready = True  # as ready as it was before more was wanted of it
+            self._answer_all(complaint(NotUp(child)))
+
+    def _announce(self) -> None:
+        """Tell hosts that share this state folder how a plane for them is reached."""
+        if self._broker.certificate is None:
+            return
+        told = {name: self.status()[name] for name in ("nats", "url", "host", "pid")}
+        with contextlib.suppress(OSError):  # they do without
+            served.announce({**told, "authority": str(self._broker.authority)})
+
+    def _bound_logs(self) -> None:
+        self._supervisor.bound_logs()
+        bound_log(places.log())
+        self._logs_due = time.monotonic() + LOG_INTERVAL
+
+    def _look_whether_idle(self) -> None:
+        now = time.monotonic()
+        self._next_look = now + self._idleness.interval
+        for path in (self._folder, *self._folder.iterdir()):
+            with contextlib.suppress(OSError):
+                os.utime(path)  # so that nobody who clears out old files takes ours
+        busy = self._pinned or has_live_job(client.ask)
+        self._leaving = self._leaving or self._idleness.over(now, busy)
+
+    def _serve(self, message: WireMessage, answer: Answer) -> None:
+        asked = message.get("ask")
+        if asked == "status":
+            answer({"ok": self.status()})
+        elif asked == "ready":
+            self._agree(PlaneOptions.of(message))
+            self._waiting.append(answer)
+            if self._ready:
+                self._answer_all({"ok": "up"})
+        elif asked == "admit":
+            answer({"ok": self._admit(str(message.get("agent")), str(message.get("key")))})
+        elif asked == "account":
+            self._have_account(str(message.get("account")))
+            answer({"ok": "up"})
+        elif asked == "leave":
+            self._leaving = True  # its caller hears that we are gone by our hanging up
+        else:
+            known = "status, ready, admit, account or leave"
+            raise UserError(f"the plane is asked {known}, not {shorten(str(asked))}")
+
+    def _admit(self, agent: str, key: str) -> dict[str, str]:
+        """Vouch for the agent of another node; return where it may speak, and by which token."""
+        if agent == parts.agent_id():
+            raise UserError(f"{agent} is the agent of the plane's own node")
+        if not subjects.job_mark(agent):
+            raise UserError(f"{shorten(agent)} is the name of no job's agent; only such are let in")
+        return self._vouch(agent, key)
+
+    def _have_account(self, name: str) -> None:
+        """See to it that an account has an agent here, a process with its rights alone."""
+        account = accounts.check(name, may_be_root=False)
+        part = self._workshop.account(account, lambda line: self._hear_account(name, line))
+        if part.name not in self._supervisor.children:
+            self._supervisor.start(part)
+
+    def _hear_account(self, name: str, line: socket.socket) -> None:
+        """Vouch for the agent of an account over a line that no other process has."""
+        agent = parts.account_agent(name)
+
+        def hear(message: WireMessage, fds: list[int]) -> None:
+            for fd in fds:
+                os.close(fd)
+            if connection.unsent > _MOST_UNSENT:
+                raise BadFrame("what it asked for is not read")
+            try:
+                connection.send({"ok": self._vouch(agent, str(message.get("key")))})
+            except LoomError as error:
+                connection.send(complaint(error))
+
+        if (before := self._lines.pop(name, None)) is not None:
+            before.close()
+        connection = Connection(line, self._selector, hear, lambda: None)
+        connection.longest = _MOST_UNSENT
+        self._lines[name] = connection
+
+    def _vouch(self, agent: str, key: str) -> dict[str, str]:
+        """Sign a token for the key of an agent; return it with where it counts."""
+        try:
+            token = self._keys.vouch_for_agent(agent, key, _VOUCHED)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        authority = self._broker.authority
+        known_by = authority.read_text() if authority else ""
+        return {"nats": self._broker.address.url, "token": token, "authority": known_by}
+
+    def _agree(self, wishes: PlaneOptions) -> None:
+        """Do for one more caller what this plane does not do yet."""
+        if wishes.host and wishes.host != self._broker.address.host:
+            here = self._broker.address.url
+            raise UserError(f"the plane's NATS is at {here}; `loom down` first, then --host again")
+        self._pinned = self._pinned or wishes.pinned
+        self._served = self._served or self._pinned or wishes.served
+        self._want(wishes)
+
+    def _answer_all(self, message: WireMessage) -> None:
+        waiting, self._waiting = self._waiting, []
+        for answer in waiting:
+            answer(message)
+
+    def _on_signal(self, signum: int) -> None:
+        if signum != signal.SIGCHLD:
+            self._leaving = True
+
+
+def _answers() -> bool:
+    """Tell whether the weaver takes calls."""
+    try:
+        calls.call(places.door(), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _shown(child: PartProcess) -> dict[str, Any]:
+    log = str(child.part.log)
+    return {"pid": child.pid, "ends": child.ends, "how": child.how, "log": log}
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, indent=2) + "\n"
+
+
+@contextlib.contextmanager
+def _woken_by_signals(
+    selector: selectors.BaseSelector, on_signal: Callable[[int], None]
+) -> Iterator[None]:
+    """Have signals end a wait of the selector, and be told of each."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for end in (ours, theirs):
+            end.setblocking(False)
+
+        def serve(_: int) -> None:
+            for signum in ours.recv(4096):
+                on_signal(signum)
+
+        selector.register(ours, selectors.EVENT_READ, serve)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            selector.unregister(ours)

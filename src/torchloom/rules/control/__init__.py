@@ -1,0 +1,1 @@
+"""Commands, decided: at which step one takes effect on all ranks, and which is undone."""

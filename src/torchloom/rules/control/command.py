@@ -1,0 +1,196 @@
+"""Name what live control is about: commands, where each stands, and how it ended."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from torchloom.errors import UserError
+
+
+class NotAKnob(UserError):
+    """A value of the program's config that no step has read: to change it would do nothing."""
+
+    code = "not_a_knob"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is a value of the config that no step has read, so a change would have no"
+            f" effect; read run.config[{name!r}] inside the step, or register it with"
+            f" run.knob({name!r}, ...) or run.on({name!r}, ...)"
+        )
+
+
+class CommandKind(StrEnum):
+    """What a command does to a running job."""
+
+    KNOB = "knob"  # its payload maps names of knobs to values
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    STOP_AT = "stop_at"
+    CHECKPOINT = "checkpoint"
+    RESIZE = "resize"
+    PROFILE = "profile"
+    DIGEST = "digest"  # its payload has the name of a step digest log; without one it ends
+
+    @property
+    def is_aligned(self) -> bool:
+        """Tell whether it must act before one and the same step on all ranks.
+
+        A paused rank reaches no further step, so what lets it go on cannot wait for one.
+        """
+        return self not in (CommandKind.RESUME, CommandKind.PROFILE)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Tell whether a recovery that goes back before its step does it again."""
+        return self is CommandKind.KNOB
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What somebody wants, as they said it; `at_step` is a wish for the step it acts before."""
+
+    id: str
+    kind: CommandKind
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    author: str = ""
+    reason: str = ""
+    at_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """It happens, before this step; without a step, at once."""
+
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """It does not happen."""
+
+    why: str = ""
+
+
+Outcome = Commit | Abort
+
+
+class Status(StrEnum):
+    """Where a command stands."""
+
+    ACCEPTED = "accepted"
+    OFFERED_AGAIN = "offered_again"  # an offer came to nothing; the next one waits its turn
+    PREPARING = "preparing"  # ranks are asked
+    COMMITTED = "committed"
+    APPLIED = "applied"
+    REFUSED = "refused"
+    ABORTED = "aborted"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (Status.APPLIED, Status.REFUSED, Status.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One rank's word that it did it: before which step, and the values before and after."""
+
+    step: int
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command's row: all that is remembered of it, and enough to go on after a restart.
+
+    `number` is its place among the job's commands: of two with one step, the lower acts first.
+    An `offer` is one try at a decision; its outcome has an entry of its own in the store.
+    """
+
+    command: Command
+    number: int
+    status: Status = Status.ACCEPTED
+    offer: int = 1
+    step: int | None = None
+    why: str = ""
+    acks: Mapping[int, Ack] = field(default_factory=dict)
+    generation: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.command.id
+
+    @property
+    def key(self) -> str:
+        """Return under which name the store of a generation has this offer's outcome."""
+        return f"command/{self.id}/{self.offer}"
+
+
+def entry_to_dict(entry: CommandEntry) -> dict[str, Any]:
+    """Return a row as plain values; ranks are texts, as JSON wants its keys."""
+    acks = {str(rank): asdict(ack) for rank, ack in entry.acks.items()}
+    return {**asdict(entry), "acks": acks}
+
+
+def entry_from_dict(row: Mapping[str, Any]) -> CommandEntry:
+    """Read back what `entry_to_dict` wrote."""
+    command = {**row["command"], "kind": CommandKind(row["command"]["kind"])}
+    acks = {int(rank): Ack(**ack) for rank, ack in row["acks"].items()}
+    values = {**row, "command": Command(**command), "status": Status(row["status"]), "acks": acks}
+    return CommandEntry(**values)
+
+
+def schedule(
+    audit: Iterable[CommandEntry], without: frozenset[str] = frozenset()
+) -> tuple[CommandEntry, ...]:
+    """Return the knob changes of a job in the order in which every run of it comes upon them.
+
+    A generation that begins anew goes through the changes of those before it at their steps. When
+    somebody changes a knob there, older changes of it that are still ahead have had their time.
+    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
+    """
+    happened = [
+        entry
+        for entry in audit
+        if entry.status in (Status.COMMITTED, Status.APPLIED)
+        and entry.command.kind.is_replayed
+        and entry.id not in without
+    ]
+    kept = (_less_what_is_over(entry, happened) for entry in happened)
+    return tuple(
+        sorted((e for e in kept if e.command.payload), key=lambda e: (e.step or 0, e.number))
+    )
+
+
+def upcoming(
+    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
+) -> tuple[CommandEntry, ...]:
+    """Return the knob changes that act after this step, in the order in which they do."""
+    return tuple(e for e in schedule(audit, without) if e.step is not None and e.step > step)
+
+
+def desired(
+    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the knob values in force in a step, as far as commands have set them."""
+    values: dict[str, Any] = {}
+    for entry in schedule(audit, without):
+        if entry.step is not None and entry.step <= step:
+            values.update(entry.command.payload)
+    return values
+
+
+def _less_what_is_over(entry: CommandEntry, others: Iterable[CommandEntry]) -> CommandEntry:
+    """Return a change without the knobs that a later generation has set before its step."""
+    if entry.status != Status.APPLIED:
+        return entry  # a plan: nobody has come to its step yet
+    step = entry.step or 0
+    later = (e for e in others if e.generation > entry.generation and (e.step or 0) <= step)
+    over = {name for other in later for name in other.command.payload}
+    if not over:
+        return entry
+    payload = {name: value for name, value in entry.command.payload.items() if name not in over}
+    return replace(entry, command=replace(entry.command, payload=payload))

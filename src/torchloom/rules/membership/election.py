@@ -1,0 +1,222 @@
+"""Decide from which step a generation goes on, and who gets what from whom for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+SLOTS = 3
+
+
+Copies = frozenset[tuple[int, int]]  # (whose shard, step)
+
+
+def slot_of(step: int) -> int:
+    """Return the slot of a rank's pages that has this step."""
+    return step % SLOTS
+
+
+def page_for(start: int) -> int | None:
+    """Return the step whose page a rank needs to begin step `start`; none at the first one."""
+    return start - 1 if start > 0 else None
+
+
+def inherits(last: int, life: int) -> bool:
+    """Tell whether what a node has for a rank is that of the life before; else it is stale."""
+    return last == life - 1
+
+
+def newest_copy(held: Mapping[int, Copies], ranks: int) -> int | None:
+    """Return the newest step of which the shard of every rank is held by somebody."""
+    holders: dict[int, set[int]] = {}
+    for copies in held.values():
+        for whose, step in copies:
+            holders.setdefault(step, set()).add(whose)
+    return max((step for step, whose in holders.items() if len(whose) == ranks), default=None)
+
+
+class RecoveryMode(StrEnum):
+    """How a job comes back from a loss."""
+
+    LIVE = "live"  # survivors stay up
+    RESTART = "restart"  # every process is a new one
+
+
+class Cause(StrEnum):
+    """Why it cannot come back as it was trying to."""
+
+    NO_SURVIVOR = "no_survivor"
+    LIVE_WAIT = "live_wait"  # members did not meet in time
+    TRIES = "tries"  # too many generations came to nothing
+    REPEATS = "repeats"  # one rank dies again and again in one step
+    PROLOGUE = "prologue_collectives"  # the program's set-up talks to ranks that are long past it
+    PAGES = "pages_lost"  # what one rank alone knew died with its node
+    NO_STATE = "no_state"  # nobody has a whole state
+    NO_COPY = "no_copy"  # of sharded state no copy is complete, or a checkpoint is newer
+    LEFT = "left"  # the program of a member has ended
+    DIED = "died"  # a process of a restart did
+    RESTART_WAIT = "restart_wait"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryLimits:
+    """How long and how often each is tried, in seconds and times."""
+
+    live_wait: float = 60.0  # from the first loss until a generation trains
+    restart_wait: float = 120.0
+    tries: int = 5  # generations of one recovery that were met in, or newcomers that died
+    repeats: int = 4  # recoveries in a row in which one rank was lost in one step
+    reforms: int = 2  # generations in a row that broke in one step with nobody gone
+    restarts: int = 3  # in a row that got no further than those before
+    grace: float = 1.0  # between the word that a collective broke and its consequences
+    resend: float = 0.5  # what has no answer is said again
+    longest_look: float = 1.0  # what counts of the time between two looks, at most
+    is_exact: bool = False  # rather restart than go on with other bits
+
+
+def overdue(mode: RecoveryMode, waited: float, limits: RecoveryLimits) -> Cause | None:
+    """Return the limit that a recovery has passed."""
+    if mode is RecoveryMode.LIVE:
+        return Cause.LIVE_WAIT if waited >= limits.live_wait else None
+    return Cause.RESTART_WAIT if waited >= limits.restart_wait else None
+
+
+def worn(tries: int, limits: RecoveryLimits) -> Cause | None:
+    """Return the limit that the number of failed generations has passed."""
+    return Cause.TRIES if tries >= limits.tries else None
+
+
+def may_restart(stuck: int, limits: RecoveryLimits) -> bool:
+    """Tell whether another restart may get anywhere, after so many that did not."""
+    return stuck < limits.restarts
+
+
+class Holding(StrEnum):
+    """Who has the parameters and the optimizer's state."""
+
+    REPLICATED = "replicated"  # every rank, all of it
+    SHARDED = "sharded"  # every rank its part
+
+
+class StateOrigin(StrEnum):
+    """Where the state of a generation comes from."""
+
+    PEER = "peer"  # the member with the highest applied step: rolled forward
+    MEMORY = "memory"  # the newest complete copy in the keepers' memory: rolled back
+    CHECKPOINT = "checkpoint"
+    SCRATCH = "scratch"  # the program's own beginning
+
+
+class What(StrEnum):
+    """What a member is given."""
+
+    STATE = "state"  # of a peer
+    PAGE = "page"  # of its own, from the keeper of its node
+    PRIVATE = "private"  # a peer's, because its own page is lost
+    COPY = "copy"  # its part of the copy of a step
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPosition:
+    """Where a member stands, and what its node's keeper has for its seat."""
+
+    applied: int | None = None  # steps; none without a whole state
+    pages: frozenset[int] = frozenset()  # steps of its own pages
+    copies: Copies = frozenset()
+    uses_collectives: bool = False  # its program did, before it came to its steps
+
+
+@dataclass(frozen=True, slots=True)
+class StateTransfer:
+    """A member gets something: of a step, from a rank or that rank's keeper, or from storage."""
+
+    target: int
+    what: What
+    step: int
+    source: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPlan:
+    """The step that is done next, and what everybody needs for it."""
+
+    start: int
+    origin: StateOrigin
+    moves: tuple[StateTransfer, ...] = ()
+    inexact: tuple[int, ...] = ()  # ranks that go on with what is not their own
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the choice depends on besides where members stand."""
+
+    holding: Holding
+    mode: RecoveryMode
+    nodes: Mapping[int, str]  # by rank
+    checkpoint: int | None = None
+    is_exact: bool = False
+
+
+def elect(standings: Mapping[int, MemberPosition], facts: Facts) -> GenerationPlan | Cause:
+    """Return how the generation goes on, or why it cannot."""
+    if facts.mode is RecoveryMode.LIVE and any(one.uses_collectives for one in standings.values()):
+        return Cause.PROLOGUE
+    if facts.mode is RecoveryMode.LIVE and facts.holding is Holding.REPLICATED:
+        return roll_forward(standings, facts)
+    copy = newest_copy({rank: one.copies for rank, one in standings.items()}, len(standings))
+    saved = -1 if facts.checkpoint is None else facts.checkpoint
+    if facts.mode is RecoveryMode.LIVE and (copy is None or copy < saved):
+        return Cause.NO_COPY
+    if copy is not None and copy >= saved:
+        return roll_back(standings, facts.nodes, copy)
+    if facts.checkpoint is not None:
+        moves = tuple(StateTransfer(rank, What.CHECKPOINT, saved) for rank in sorted(standings))
+        return GenerationPlan(saved, StateOrigin.CHECKPOINT, moves)
+    return GenerationPlan(0, StateOrigin.SCRATCH)
+
+
+def sources(standings: Mapping[int, MemberPosition]) -> list[int]:
+    """Return the members with the highest applied step, in order of rank."""
+    applied = {rank: one.applied for rank, one in standings.items() if one.applied is not None}
+    highest = max(applied.values(), default=None)
+    return sorted(rank for rank, step in applied.items() if step == highest)
+
+
+def roll_forward(standings: Mapping[int, MemberPosition], facts: Facts) -> GenerationPlan | Cause:
+    """Bring all members to the highest applied step; what each alone knew is in its page."""
+    top = sources(standings)
+    start = standings[top[0]].applied if top else None
+    if start is None:
+        return Cause.NO_STATE
+    behind = [rank for rank in sorted(standings) if rank not in top]
+    moves = [
+        StateTransfer(rank, What.STATE, start, _nearest(top, rank, facts.nodes)) for rank in behind
+    ]
+    page, inexact = page_for(start), []
+    for rank in sorted(standings) if page is not None else []:
+        is_there = page in standings[rank].pages
+        source = rank if is_there else _nearest(top, rank, facts.nodes)
+        moves.append(
+            StateTransfer(rank, What.PAGE if is_there else What.PRIVATE, start - 1, source)
+        )
+        inexact += [] if is_there else [rank]
+    if inexact and facts.is_exact:
+        return Cause.PAGES
+    return GenerationPlan(start, StateOrigin.PEER, tuple(moves), tuple(inexact))
+
+
+def roll_back(
+    standings: Mapping[int, MemberPosition], nodes: Mapping[int, str], copy: int
+) -> GenerationPlan:
+    """Bring all members back to a copy that is complete: from their own keeper, else another's."""
+    moves = []
+    for rank in sorted(standings):
+        holders = [r for r in sorted(standings) if (rank, copy) in standings[r].copies]
+        source = rank if rank in holders else _nearest(holders, rank, nodes)
+        moves.append(StateTransfer(rank, What.COPY, copy, source))
+    return GenerationPlan(copy, StateOrigin.MEMORY, tuple(moves))
+
+
+def _nearest(holders: list[int], rank: int, nodes: Mapping[int, str]) -> int:
+    """Return the first who is on the same node, where memory is shared; else the first of all."""
+    return next((r for r in holders if nodes[r] == nodes[rank]), holders[0])

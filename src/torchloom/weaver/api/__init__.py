@@ -1,0 +1,1 @@
+"""What can be asked of a weaver, over a unix socket and over NATS. Read `router` first."""

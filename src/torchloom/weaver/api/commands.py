@@ -1,0 +1,300 @@
+"""Answers at the door that change something: a command with an author, or a device's event."""
+
+import asyncio
+import time
+import uuid
+from typing import Any
+
+from torchloom import accounts, settings
+from torchloom.errors import Ambiguous, NotFound, shorten
+from torchloom.launch.records import catalog
+from torchloom.rules.control.command import Command, CommandEntry, CommandKind, NotAKnob, Status
+from torchloom.rules.control.undo import NoUndo, condition_of, undo
+from torchloom.rules.devices import DeviceState
+from torchloom.weaver import views
+from torchloom.weaver.api.refusals import (
+    CommandAborted,
+    CommandRefused,
+    JobOver,
+    JobReleased,
+    NoBoundary,
+    NothingToUndo,
+    OtherReplicas,
+)
+from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.commands.knobs import NoKnobs, checked, knobs_of
+from torchloom.weaver.commands.wire import ID, wrapped
+from torchloom.weaver.health.responses import impact_of
+from torchloom.weaver.jobs.registry import REPLICA_OF, SAVING, is_over, is_released
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
+
+SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
+_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
+_YOUNG = 3.0  # seconds in which the first step of a life may not be over
+_LOOK = 0.05  # seconds between two looks at the knobs of a job that begins
+
+
+class CommandApi:
+    """Turn what is asked for into commands, and wait for what becomes of them."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+
+    def living(self, asked: WeaverRequest) -> JobRow:
+        """Return the job that is meant, which must not have ended."""
+        return self._living(asked)
+
+    def author(self, asked: WeaverRequest) -> str:
+        """Return who asks."""
+        return asked.text("author") or settings.user_name()
+
+    async def again(self, asked: WeaverRequest) -> dict[str, Any] | None:
+        """Return what became of a command of this id that was asked for before; else nothing.
+
+        Its job may have ended meanwhile, and what it asked for may be refused by now.
+        """
+        name = asked.text("id")
+        job = self._weaver.jobs.get(self._weaver.ledger.job_of(name) or "") if name else None
+        meant = asked.text("job")
+        if job is None or (meant and job_named(self._weaver.jobs, meant).id != job.id):
+            return None
+        entry = next(one for one in self._weaver.ledger.entries(job.id) if one.id == name)
+        if not entry.status.is_final and not is_over(job):
+            patience = asked.seconds("wait", _PATIENCE, _MOST)
+            entry = await self._weaver.commands.ask(job.id, entry.command, patience)
+        return self._answer(asked, job, entry)
+
+    async def command(
+        self, asked: WeaverRequest, job: JobRow, kind: CommandKind, payload: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Have the ranks of a job do something at one step; return what became of it."""
+        return await self._command(asked, job, kind, payload)
+
+    async def set(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Change knobs, all in one step; with a guard the change is taken back if it fires."""
+        if done := await self.again(asked):
+            return done
+        job, values = await self._settable(asked)
+        payload = wrapped(values, asked.flag("hold"), asked.text("undo"))
+        if not asked.text("guard"):
+            return await self._command(asked, job, CommandKind.KNOB, payload)
+        words, span = asked.text("guard"), asked.count("span", SPAN, _LONGEST_SPAN)
+        await self._check_guard(job, words, span)
+        asked = asked.named(self.name(asked, job))
+        self._weaver.guards.add(job.id, asked.text("id"), words, span)
+        return await self._command(asked, job, CommandKind.KNOB, payload)
+
+    async def _settable(self, asked: WeaverRequest) -> tuple[JobRow, dict[str, Any]]:
+        """Return the values as the job's knobs take them; one that just begins has none yet."""
+        patience = asked.seconds("wait", _PATIENCE, _MOST)
+        deadline = time.monotonic() + patience
+        while True:
+            job = self._living(asked)
+            ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
+            try:
+                return job, checked(job, ranks, asked.mapping("values"))
+            except (NoKnobs, NotAKnob, NotFound) as error:
+                is_young = isinstance(error, NotAKnob) and _are_young(ranks)
+                if time.monotonic() >= deadline and not self._has_boundary(job):
+                    raise self._no_boundary(job, patience) from None
+                if time.monotonic() >= deadline or not (is_young or self._is_beginning(ranks)):
+                    raise
+            await asyncio.sleep(_LOOK)
+
+    def _is_beginning(self, ranks: list[RankProcessRow]) -> bool:
+        """Tell whether ranks have yet to take their first step, in which their knobs are found."""
+        return not ranks or any(self._is_before_its_first_step(rank) for rank in ranks)
+
+    def _is_before_its_first_step(self, rank: RankProcessRow) -> bool:
+        progress = self._weaver.agents.progress(rank)
+        if rank.boundary == "none" or progress is None:
+            return rank.boundary == "none" or not knobs_of([rank])
+        return progress.step < 1
+
+    async def undo(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Take back a change of knobs: the one that is named, or the last that is in force."""
+        if done := await self.again(asked):
+            return done
+        job = self._living(asked)
+        found = undo(self._weaver.commands.state(job.id).audit, asked.text("command"))
+        if isinstance(found, NoUndo):
+            raise NothingToUndo(f"nothing to undo in job {job.id}: {found.why}")
+        asked = asked.because(asked.text("reason") or f"undo of {found.command}")
+        payload = wrapped(found.values, False, found.command)
+        return await self._command(asked, job, CommandKind.KNOB, payload)
+
+    async def pause(self, asked: WeaverRequest) -> dict[str, Any]:
+        return await self._once(asked, CommandKind.PAUSE)
+
+    async def resume(self, asked: WeaverRequest) -> dict[str, Any]:
+        return await self._once(asked, CommandKind.RESUME)
+
+    async def stop(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Have the ranks end after a step; the launch process ends those that cannot."""
+        kind = CommandKind.STOP if asked.number("at") is None else CommandKind.STOP_AT
+        return await self._once(asked, kind)
+
+    async def _once(self, asked: WeaverRequest, kind: CommandKind) -> dict[str, Any]:
+        """Have ranks do something, unless this very command was asked for before."""
+        return await self.again(asked) or await self._command(asked, self._living(asked), kind)
+
+    async def checkpoint(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Have a checkpoint made; what is said is whether it is committed, or how it stands."""
+        began = time.monotonic()
+        answer = await self._once(asked, CommandKind.CHECKPOINT)
+        step, generation = answer["effective_step"], answer["generation"]
+        known = self._weaver.jobs.get(answer["job"])
+        if (
+            known is None
+            or step is None
+            or answer["state"] != Status.APPLIED
+            or SAVING not in known.facts
+        ):
+            return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
+        left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
+        row = await self._weaver.shelf.settled(known.id, step, generation, max(0.0, left))
+        return {**answer, "checkpoint": views.checkpoint_shape(row) if row else None}
+
+    async def digest(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Have the ranks begin a step digest log of this name; without a name, end it."""
+        log = asked.text("log")
+        if log and not (ID.fullmatch(log) and log[0].isalnum()):
+            raise BadRequest(f"{log!r} is no name of a log: letters, digits, _ . - only")
+        return await self._command(asked, self._living(asked), CommandKind.DIGEST, {"log": log})
+
+    async def device_event(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Take in what somebody says of a device; only `new` makes one known that is not."""
+        device, state = asked.needed("device"), _state(asked.needed("state"))
+        if not asked.flag("new"):
+            device = self._device(device)
+        source = asked.text("source") or self.author(asked)
+        self._weaver.responses.device(device, state, source, asked.text("reason"))
+        found = self._weaver.devices.get(device)
+        assert found is not None
+        return views.device_shape(found, self._weaver.devices.processes(device))
+
+    async def device_outlook(self, asked: WeaverRequest) -> dict[str, Any]:
+        """What would become of jobs if devices were as somebody is about to say; nothing is."""
+        state = _state(asked.needed("state"))
+        names = sorted(self._device(name) for name in asked.texts("devices") or ())
+        found = [self._weaver.devices.get(name) for name in names]
+        effects = {name: self._weaver.responses.outlook(name, state) for name in names}
+        users = {name: self._weaver.devices.map.processes_on(name) for name in names}
+        return {
+            "devices": [views.device_shape(one, []) for one in found if one is not None],
+            "jobs": impact_of(effects, users),
+        }
+
+    def _device(self, name: str) -> str:
+        """Return the device that is meant, by its uuid or the beginning of it."""
+        known = [device.uuid for device in self._weaver.devices.all()]
+        found = [name] if name in known else [uuid for uuid in known if uuid.startswith(name)]
+        if len(found) > 1:
+            raise Ambiguous("device", name, found)
+        if not found:
+            remedy = "`loom devices` lists them, `loom devices register` makes one known"
+            raise NotFound("device", name, known, remedy)
+        return found[0]
+
+    async def _check_guard(self, job: JobRow, words: str, span: int) -> None:
+        condition = condition_of(words)
+        if condition is None:
+            form = "write 'loss>2.0', 'loss>1.5x' (of what it was before) or 'loss is nan'"
+            raise BadRequest(f"{shorten(words)!r} is no condition of a guard; {form}")
+        if span < 1:
+            raise BadRequest("a guard watches over one step at least")
+        known = await self._weaver.aside(self._weaver.store.records.names, job.id)
+        if condition.metric not in known:
+            there = f"the job has logged {', '.join(known)}" if known else "it has logged nothing"
+            raise NotFound("metric", condition.metric, known, there)
+
+    def _living(self, asked: WeaverRequest) -> JobRow:
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        if is_over(job):
+            raise JobOver(job)
+        if is_released(job):
+            raise JobReleased(job)
+        return job
+
+    async def _command(
+        self,
+        asked: WeaverRequest,
+        job: JobRow,
+        kind: CommandKind,
+        payload: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        if kind.is_aligned:
+            self._check_replicas(job)
+        command = Command(
+            self.name(asked, job),
+            kind,
+            payload or {},
+            self.author(asked),
+            asked.text("reason"),
+            asked.number("at"),
+        )
+        patience = asked.seconds("wait", _PATIENCE, _MOST)
+        entry = await self._weaver.commands.ask(job.id, command, patience)
+        if entry.status is Status.ACCEPTED and patience and not self._has_boundary(job):
+            error = self._no_boundary(job, patience)
+            self._weaver.commands.withdraw(job.id, command.id, str(error))
+            raise error
+        return self._answer(asked, job, entry)
+
+    def _has_boundary(self, job: JobRow) -> bool:
+        """Tell whether a rank of a job has come to where commands act."""
+        return any(rank.boundary != "none" for rank in self._weaver.roster.ranks(job.id))
+
+    def _no_boundary(self, job: JobRow, waited: float) -> NoBoundary:
+        runs = accounts.within(job.account, catalog.everything)
+        inner = [run.id for run in runs if run.parent == job.id and not run.is_over()]
+        return NoBoundary(job, waited, inner)
+
+    def _check_replicas(self, job: JobRow) -> None:
+        """Refuse what would change one replica group of a training and not the others."""
+        project = job.facts.get(REPLICA_OF)
+        if project is None:
+            return
+        ours = {rank.replica for rank in self._weaver.roster.ranks(job.id)}
+        others = [
+            other.id
+            for other in self._weaver.jobs.active()
+            if other.id != job.id and other.facts.get(REPLICA_OF) == project
+            if not ours & {rank.replica for rank in self._weaver.roster.ranks(other.id)}
+        ]
+        if others:
+            raise OtherReplicas(job, str(project), others)
+
+    def name(self, asked: WeaverRequest, job: JobRow) -> str:
+        """Return the id of a command: the one that was given, if it can be, or a new one."""
+        name = asked.text("id")
+        if not name:
+            return uuid.uuid4().hex[:16]
+        if not ID.fullmatch(name):
+            raise BadRequest(f"{name!r} is no id of a command: letters, digits, _ . - only")
+        if self._weaver.ledger.job_of(name) not in (None, job.id):
+            raise BadRequest(f"a command of another job has the id {name!r}; choose another")
+        return name
+
+    def _answer(self, asked: WeaverRequest, job: JobRow, entry: CommandEntry) -> dict[str, Any]:
+        if entry.status is Status.REFUSED:
+            raise CommandRefused(f"{entry.command.kind} refused: {entry.why}")
+        if entry.status is Status.ABORTED:
+            raise CommandAborted(f"{entry.command.kind} came to nothing: {entry.why}")
+        row = next(r for r in self._weaver.ledger.audit(job.id) if r.id == entry.id)
+        guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
+        return views.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
+
+
+def _are_young(ranks: list[RankProcessRow]) -> bool:
+    """Tell whether a rank has lived so short that its first step may still read its config."""
+    return any(abs(time.time() - rank.registered_at) < _YOUNG for rank in ranks)
+
+
+def _state(said: str) -> DeviceState:
+    try:
+        return DeviceState(said)
+    except ValueError:
+        known = ", ".join(DeviceState)
+        raise BadRequest(f"a device is {known}, not {said!r}") from None

@@ -1,0 +1,296 @@
+"""Answers at the door that only look."""
+
+import asyncio
+import os
+import time
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any
+
+from torchloom.sealed import hide_in_spec
+from torchloom.specs.job import JobState
+from torchloom.weaver import views
+from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.commands.knobs import InForce, knobs_of
+from torchloom.weaver.health.hangs import role_shape
+from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_launched, is_over, is_released
+from torchloom.weaver.runs import comparison
+from torchloom.weaver.runs import search as runs
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store import RecordStore
+from torchloom.weaver.store.rows import EventRow, JobRow, PointRow, RankProcessRow, RunRow
+from torchloom.weaver.store.series import curves
+from torchloom.weaver.store.series.snapshot import RecordsLost
+from torchloom.weaver.views import events_since
+
+_MOST_EVENTS = 1000  # events of a job that are looked through
+_MOST_RUNS = 1000  # runs of one page
+_MOST_BUCKETS = 10_000  # of one curve
+_NO_METRICS = "its metrics are not stored now, see `loom doctor`"
+_MOST = 100_000  # rows of one answer
+_LONGEST_WAIT, _LOOK = 3600.0, 0.05  # seconds in which a job's first knobs come
+
+
+class StackApi:
+    """Look closely at a job."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+
+    async def stacks(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Stacks of every rank and the verdict on them, by role; fresh ones while the job runs."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        if is_over(job):
+            return await self._kept(job)
+        ranks = self._weaver.roster.ranks(job.id)
+        roles = sorted({rank.role for rank in ranks if rank.state == "up"})
+        found = await asyncio.gather(*(self._weaver.hangs.look((job.id, role)) for role in roles))
+        return {
+            "job": job.id,
+            "taken": "now",
+            "time": views.when(time.time()),
+            "roles": [role_shape(evidence) for evidence in found],
+        }
+
+    async def _kept(self, job: JobRow) -> dict[str, Any]:
+        """Return the last verdict on each role, with the stacks that it rested on."""
+        state = self._weaver.store.state
+        events = await self._weaver.aside(state.last_happened, job.id, _MOST_EVENTS)
+        last = {event.facts["role"]: event for event in events if event.kind == "verdict"}
+        at = max((event.time for event in last.values()), default=None)
+        roles = [_role(event) for _, event in sorted(last.items())]
+        return {"job": job.id, "taken": "kept", "time": views.when(at), "roles": roles}
+
+
+def _role(event: EventRow) -> dict[str, Any]:
+    names = ("culprits", "awaited", "kind", "words")
+    verdict = {name: event.facts[name] for name in names}
+    stacks = event.facts["stacks"]
+    return {"role": event.facts["role"], "verdict": verdict, "stacks": stacks, "ranks": []}
+
+
+class RunApi:
+    """Look at runs, beside the loop."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+
+    async def experiments(self, asked: WeaverRequest) -> dict[str, Any]:
+        """A page of runs, newest first."""
+        search = runs.RunSearch(
+            text=asked.text("text"),
+            owner=asked.text("owner"),
+            project=asked.text("project"),
+            group=asked.text("group"),
+            tag=asked.text("tag"),
+            commit=asked.text("commit"),
+            states=tuple(sorted(asked.texts("states") or ())),
+            where=tuple(sorted(asked.texts("where") or ())),
+        )
+        limit, cursor = asked.count("limit", 100, _MOST_RUNS), asked.text("cursor")
+        store = self._weaver.store
+        return await self._weaver.aside(runs.listed, store, search, limit, cursor)
+
+    async def experiment(self, asked: WeaverRequest) -> dict[str, Any]:
+        """One run, whole."""
+        return await self._weaver.aside(
+            runs.shown, self._weaver.store, self._run(asked.text("run"))
+        )
+
+    async def compare(self, asked: WeaverRequest) -> dict[str, Any]:
+        """How runs differ, in the order in which they are named."""
+        names = asked.facts.get("runs")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest("runs must be a list of names")
+        found = [self._run(name) for name in names[: comparison.MOST + 1]]
+        return await self._weaver.aside(comparison.compared, self._weaver.store, found)
+
+    async def curves(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Whole curves in few buckets: of the metrics named or all, of the lowest rank or all."""
+        job, names = job_named(self._weaver.jobs, asked.text("job")), asked.texts("names")
+        buckets = max(1, asked.count("buckets", 1000, _MOST_BUCKETS))
+        records, whole = self._weaver.store.records, asked.flag("all_ranks")
+        found = await self._weaver.aside(_curves, records, job.id, names, whole, buckets)
+        return {"job": job.id, **found}
+
+    def _run(self, name: str) -> str:
+        return job_named(self._weaver.jobs, name).run_id
+
+
+def _curves(
+    records: RecordStore, job: str, names: Collection[str] | None, whole: bool, buckets: int
+) -> dict[str, Any]:
+    series = curves.series(records, job)
+    lowest: dict[str, int] = {}
+    for one in series:
+        lowest[one.name] = min(one.rank, lowest.get(one.name, one.rank))
+    ranks = None if whole else set(lowest.values())
+    found = curves.curves(records, job, names, ranks, buckets=buckets)
+    shown = [_plain(one) for one in found if whole or one.rank == lowest[one.name]]
+    return {"names": sorted(lowest), "curves": shown}
+
+
+def _plain(curve: curves.Curve) -> dict[str, Any]:
+    values = ((field.name, getattr(curve, field.name)) for field in fields(curve))
+    return {name: value if isinstance(value, str | int) else list(value) for name, value in values}
+
+
+class QueryApi:
+    """Look at what the weaver knows; long reads are done beside the loop."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+
+    async def status(self, asked: WeaverRequest) -> dict[str, Any]:
+        weaver = self._weaver
+        return {
+            "epoch": weaver.epoch,
+            "pid": os.getpid(),
+            "host": weaver.host,
+            "started_at": views.when(weaver.started_at),
+            "database": weaver.store.place.state,
+            "note": weaver.store.place.note,
+            "connected": weaver.bus.connected,
+            "jobs": len(weaver.jobs.active()),
+            "agents": len(weaver.agents.present),
+            "ranks": sum(1 for _ in weaver.roster.living()),
+            "backlog": weaver.ingest.writer.backlog,
+            "stored": weaver.ingest.stored,
+            "dropped": dict(weaver.dropped),
+            "problems": self._problems(),
+        }
+
+    def _problems(self) -> dict[str, str]:
+        self._weaver.health.look()
+        return dict(self._weaver.health.problems)
+
+    async def jobs(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """Jobs, newest first."""
+        limit, wanted = asked.count("limit", _MOST, _MOST), asked.texts("ids")
+        jobs = self._weaver.jobs.active() if asked.flag("active") else self._weaver.jobs.all()
+        if wanted is not None:
+            jobs = [job for job in jobs if job.id in wanted]
+        if asked.flag("strangers"):  # those of which there is no run of ours
+            jobs = [job for job in jobs if job.account or not is_launched(job) or not has_run(job)]
+        return [self._job(job) for job in jobs[:limit]]
+
+    async def job(self, asked: WeaverRequest) -> dict[str, Any]:
+        """One job with its ranks."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        run = self._weaver.store.state.one(RunRow, id=job.run_id)
+        config = run.config if run else {}
+        labels = {"tags": list(config.get("tags") or ()), "notes": config.get("notes") or ""}
+        facts = {**job.facts, **({"account": job.account} if job.account else {})}
+        shape = {**self._job(job), **labels, "facts": facts, "ranks": self._ranks(job)}
+        row = self._weaver.coordinator.submission(job.id)
+        return {**shape, "spec": hide_in_spec(row.spec) if row else None}
+
+    async def ranks(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
+
+    async def knobs(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """The knobs of a job, each with the value that is in force; `wait` is for the first."""
+        deadline = time.monotonic() + asked.seconds("wait", 0.0, _LONGEST_WAIT)
+        while True:
+            job = job_named(self._weaver.jobs, asked.text("job"))
+            found = knobs_of(self._weaver.roster.ranks(job.id))
+            if found or is_over(job) or time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(_LOOK)
+        measured = await self._weaver.aside(self._latest, job.id)
+        changes = self._weaver.ledger.schedule(job.id)
+        now = InForce(changes, measured, job.generation, self._step(job.id))
+        return [now.of(knob) for knob in found.values()]
+
+    def _latest(self, job: str) -> list[PointRow]:
+        """Return the newest point of each metric; none where records cannot be read."""
+        try:
+            return self._weaver.store.records.latest(job)
+        except RecordsLost:
+            return []
+
+    async def metrics(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        name, rank = asked.text("metric") or None, asked.number("rank")
+        after, limit = asked.number("after"), asked.count("limit", 1000, _MOST)
+        records = self._weaver.store.records
+        points = await self._weaver.aside(records.points, job.id, name, rank, after, limit)
+        names = await self._weaver.aside(records.names, job.id)
+        return {"job": job.id, "names": names, "series": views.series_shape(points)}
+
+    async def events(self, asked: WeaverRequest) -> dict[str, Any]:
+        """What happened and what was told, by time; `next` is where to read on from."""
+        job = self.meant(asked)
+        limit, after = asked.count("limit", 100, 10_000), asked.mapping("after")
+        found = await self.aside(job, after, limit)
+        return {**found, "items": sorted(found["items"], key=lambda item: item["time"])}
+
+    def meant(self, asked: WeaverRequest) -> str | None:
+        """Return which job's events are asked for; nothing for those of all."""
+        name = asked.text("job")
+        return job_named(self._weaver.jobs, name).id if name else None
+
+    async def aside(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+        """Return `news`, read in another thread."""
+        return await self._weaver.aside(self.news, job, after, limit)
+
+    def news(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+        """Return what is new since `after`, or the newest of all."""
+        place = (_cursor(after, "weaver"), _cursor(after, "ranks")) if after else None
+        items, (happened, told) = events_since(self._weaver.store, job, place, limit)
+        return {"items": items, "next": {"weaver": happened, "ranks": told}}
+
+    async def devices(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Every device, and who uses it."""
+        devices = self._weaver.devices
+        items = [views.device_shape(each, devices.processes(each.uuid)) for each in devices.all()]
+        return {"version": devices.map.version, "devices": items}
+
+    async def audit(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """Every command of a job, in order, with what each rank said."""
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        rows = self._weaver.ledger.audit(job.id)
+        acks = self._weaver.ledger.acks(row.id for row in rows)
+        guards = self._weaver.guards.of(job.id)
+        return [
+            views.command_shape(row, [a for a in acks if a.command == row.id], guards.get(row.id))
+            for row in rows
+        ]
+
+    def shape(self, job: JobRow) -> dict[str, Any]:
+        """Return a job as every door shows it."""
+        return self._job(job)
+
+    def _job(self, job: JobRow) -> dict[str, Any]:
+        told = job.facts.get(WORLD_SIZE)
+        if job.state == JobState.QUEUED:
+            why = self._weaver.coordinator.turns.why().get(job.id, job.reason)
+            return {**views.job_shape(job, None, told), "reason": why}
+        if is_over(job) or is_released(job):
+            return views.job_shape(job, job.step, told)
+        ranks = len(self._weaver.roster.ranks(job.id))
+        shape = views.job_shape(job, self._step(job.id), ranks or told)
+        if "records" in self._weaver.health.problems:
+            shape["warning"] = "; ".join(filter(None, (shape["warning"], _NO_METRICS)))
+        return shape
+
+    def _ranks(self, job: JobRow) -> list[dict[str, Any]]:
+        ranks = self._weaver.roster.ranks(job.id)
+        return [self._rank(rank) for rank in ranks]
+
+    def _rank(self, rank: RankProcessRow) -> dict[str, Any]:
+        shape = views.rank_shape(rank, self._weaver.agents.progress(rank))
+        why = self._weaver.hangs.suspects.get(rank.incarnation)
+        return {**shape, "state": "suspect", "reason": why} if why else shape
+
+    def _step(self, job: str) -> int | None:
+        """Return the step that all of a job's ranks have reached."""
+        ranks = [rank for rank in self._weaver.roster.ranks(job) if rank.state == "up"]
+        found = [self._weaver.agents.progress(rank) for rank in ranks]
+        return min((each.step for each in found if each), default=None)
+
+
+def _cursor(after: dict[str, Any], name: str) -> int:
+    value = after.get(name, 0)
+    return value if type(value) is int else 0

@@ -1,0 +1,322 @@
+"""Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+from torchloom import settings
+from torchloom.errors import LoomError, NotFound, UserError
+from torchloom.rules.queue import NodeCapacity
+from torchloom.schedulers import LOCAL
+from torchloom.sealed import HIDDEN, LONGEST, SEALED, SECRET, seal_in_spec
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.job import JobState
+from torchloom.specs.jobspec import JobSpec
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import views
+from torchloom.weaver.api.queries import QueryApi
+from torchloom.weaver.api.refusals import JobMoved, JobOver, refusal
+from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.jobs import job_queue
+from torchloom.weaver.jobs.registry import WORLD_SIZE, is_over
+from torchloom.weaver.jobs.submissions import TOGETHER, Outcome, SubmissionRequest
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store import StateLost
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
+
+_LONGEST_KEY = 200
+_MOST_WORKERS = 1 << 31
+_COMMON = ("owner", "author", "cwd", "python", "shell")  # what a batch may say once for its jobs
+MOST_CANCELLED = 5000  # jobs that one question ends
+ACTIVE = frozenset(str(state) for state in JobState if not state.is_final)
+
+
+class BadSpec(UserError):
+    """A job that cannot be what it is; `field` says where, `remedy` what to do."""
+
+    code = "bad_spec"
+
+    def __init__(self, field: str, remedy: str) -> None:
+        self.field = field
+        self.remedy = remedy
+        super().__init__(f"{field}: {remedy}" if field else remedy)
+
+
+class QueueApi:
+    """What the coordinator can be asked."""
+
+    def __init__(self, weaver: Weaver, looking: QueryApi) -> None:
+        self._jobs = weaver.jobs
+        self._roster = weaver.roster
+        self._agents = weaver.agents
+        self._coordinator = weaver.coordinator
+        self._turns = weaver.coordinator.turns
+        self._looking = looking
+        self._people = weaver.people
+
+    async def submit(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Store a job that is to run when it is its turn."""
+        wanted = self._wanted(asked)
+        return _submitted(wanted, *await self._coordinator.submit(wanted))
+
+    async def submit_many(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """Store jobs in one transaction; what became of each, in their order.
+
+        An item has what `submit` takes; what it leaves out is taken from the question.
+        """
+        batch = [self._item(asked, item) for item in _items(asked)]
+        good = [wanted for wanted in batch if isinstance(wanted, SubmissionRequest)]
+        outcomes = iter(await self._coordinator.submit_all(good))
+        return [
+            _result(one, next(outcomes) if isinstance(one, SubmissionRequest) else one)
+            for one in batch
+        ]
+
+    def _wanted(self, asked: WeaverRequest) -> SubmissionRequest:
+        """Return the job that is asked for: of a person, as the account that person has."""
+        user = asked.text("user")
+        return replace(_wanted(asked), account=self._people.account(user) if user else "")
+
+    def _item(self, asked: WeaverRequest, item: object) -> SubmissionRequest | UserError:
+        """Return one job of a batch, or why it is none."""
+        if not isinstance(item, dict):
+            return BadSpec("", "an item must be an object with a `spec`")
+        try:
+            common = {name: asked.facts.get(name) for name in _COMMON}
+            return self._wanted(WeaverRequest({**common, **item, "user": asked.facts.get("user")}))
+        except UserError as error:
+            return error
+
+    async def cancel(self, asked: WeaverRequest) -> dict[str, Any]:
+        """End a job: one that waits leaves the queue, one that runs is ended at once."""
+        job = job_named(self._jobs, asked.text("job"))
+        if is_over(job):
+            raise JobOver(job)
+        job = await self._coordinator.cancel(job, _author(asked), asked.text("reason"))
+        return self._looking.shape(job)
+
+    async def cancel_many(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Cancel jobs by name, or all of some states; what became of each, and how many are left.
+
+        Those that wait leave the queue from its end, many in one transaction: so none of them is
+        started in the place of one that has left.
+        """
+        author, reason = _author(asked), asked.text("reason")
+        states, (names, left) = asked.texts("states"), self._meant(asked)
+        done: dict[str, JobRow | LoomError] = {}
+        waiting = [one.job for one in reversed(self._turns.queue.order()) if one.job in names]
+        for begin in range(0, len(waiting), TOGETHER):
+            still = [job for job in waiting[begin : begin + TOGETHER] if self._waits(job)]
+            jobs = [job for name in still if (job := self._jobs.get(name))]
+            done |= {job.id: job for job in self._coordinator.leave_queue(jobs, author, reason)}
+            await asyncio.sleep(0)  # others have questions, too
+        rest = [name for name in names if name not in done]
+        ends = await asyncio.gather(*(self._end(name, states, author, reason) for name in rest))
+        done |= dict(zip(rest, ends, strict=True))
+        return {"items": [self._ended(name, done[name]) for name in names], "left": left}
+
+    def _meant(self, asked: WeaverRequest) -> tuple[dict[str, None], int]:
+        """Return the jobs that are to be cancelled, by id, and how many more there are."""
+        names, states, owner = asked.facts.get("jobs"), asked.texts("states"), asked.text("owner")
+        if names is not None:
+            asked.texts("jobs")  # refuses what is no list of texts
+            if len(names) > MOST_CANCELLED:
+                raise BadRequest(f"jobs has at most {MOST_CANCELLED} ids, not {len(names)}")
+            return dict.fromkeys(names), 0
+        if not states or not states <= ACTIVE:
+            raise BadRequest(f"name `jobs` by id, or `states` of {', '.join(sorted(ACTIVE))}")
+        found = [job for job in self._jobs.active() if job.state in states]
+        ids = [job.id for job in found if not owner or job.owner == owner]
+        return dict.fromkeys(ids[:MOST_CANCELLED]), len(ids[MOST_CANCELLED:])
+
+    def _waits(self, name: str) -> bool:
+        return name in self._turns.queue.waiting
+
+    async def _end(
+        self, name: str, states: frozenset[str] | None, author: str, reason: str
+    ) -> JobRow | LoomError:
+        """Cancel one job that has a run, or return why it is left alone."""
+        job = self._jobs.get(name)
+        if job is None:
+            return NotFound("job", name, ())
+        if is_over(job):
+            return JobOver(job)
+        if states and job.state not in states:
+            return JobMoved(job)
+        try:
+            return await self._coordinator.cancel(job, author, reason)
+        except StateLost:
+            raise
+        except LoomError as error:
+            return error
+
+    def _ended(self, name: str, outcome: JobRow | LoomError) -> dict[str, Any]:
+        if isinstance(outcome, LoomError):
+            return {"job": name, **refusal(outcome)}
+        return {"job": name, "ok": self._looking.shape(outcome)}
+
+    async def queue(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """Who waits, whose turn is first at the front, and for what."""
+        state = self._turns.queue
+        return [
+            {
+                "job": job,
+                "owner": state.waiting[job].owner,
+                "priority": state.waiting[job].priority,
+                "position": position,
+                "need": asdict(state.waiting[job].need),
+                "why": why,
+            }
+            for position, (job, why) in enumerate(self._turns.why().items(), 1)
+        ]
+
+    async def cluster(self, asked: WeaverRequest) -> dict[str, Any]:
+        """The nodes, what each has, what of it is free, and who has the rest.
+
+        Jobs that did not come through the queue have a core for each rank, and the rank's GPUs.
+        """
+        placed = self._turns.queue.placed
+        others = self._others()
+        nodes = []
+        for name, (offer, free) in self._coordinator.rooms.all().items():
+            here = [one for one in others if name == one.agent or one.node == offer.host]
+            jobs = dict.fromkeys((*job_queue.used_by(placed, name), *(one.job for one in here)))
+            nodes.append(
+                {
+                    "id": name,
+                    "host": offer.host,
+                    "state": "up",
+                    "cpus": offer.cpus,
+                    "memory_mb": offer.memory_mb,
+                    "gpus": list(offer.gpus),
+                    "free": _room(_left(free, here)),
+                    "jobs": list(jobs),
+                }
+            )
+        present = self._agents.present
+        heard = {name: views.when(there.beat_at) for name, there in present.items()}
+        return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
+
+    async def quota(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Say how many workers an owner may have at once; null takes the limit away."""
+        owner, workers = asked.needed("owner"), asked.number("workers")
+        if workers is not None and not 0 <= workers < _MOST_WORKERS:
+            raise BadRequest(f"workers must be 0 or more, not {workers}; null is no limit")
+        self._coordinator.set_quota(owner, workers, _author(asked))
+        return self._quota(owner)
+
+    async def quotas(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """Who may have how much, and has how much."""
+        return [self._quota(owner) for owner in sorted(self._turns.queue.quotas)]
+
+    def _quota(self, owner: str) -> dict[str, Any]:
+        state = self._turns.queue
+        limit = state.quotas.get(owner)
+        return {"owner": owner, "workers": limit, "used": state.workers_of(owner)}
+
+    def _others(self) -> list[RankProcessRow]:
+        """Return the ranks of jobs that the queue has not placed: of one that reports none, as
+        many as its launch has started."""
+        placed = self._turns.queue.placed
+        found = [rank for rank in self._roster.living() if rank.job not in placed]
+        telling = {rank.job for rank in found}
+        for job in self._jobs.active():
+            if job.state == JobState.RUNNING and job.id not in {*placed, *telling}:
+                count, host = job.facts.get(WORLD_SIZE) or 0, str(job.facts.get("host", ""))
+                found += [
+                    RankProcessRow(job.id, "", rank, 0, "", node=host) for rank in range(count)
+                ]
+        return found
+
+    def _lost(self, there: set[str]) -> list[dict[str, Any]]:
+        """Return the nodes that are out of sight and have jobs."""
+        placed = self._turns.queue.placed
+        names = {share.node for one in placed.values() for share in one.shares} - there
+        return [
+            {
+                "id": name,
+                "host": agent.host if (agent := self._roster.agent(name)) else name,
+                "state": "lost",
+                "cpus": 0,
+                "memory_mb": 0,
+                "gpus": [],
+                "free": _room(NodeCapacity(0)),
+                "jobs": job_queue.used_by(placed, name),
+            }
+            for name in sorted(names)
+        ]
+
+
+def _wanted(asked: WeaverRequest) -> SubmissionRequest:
+    _spec(asked.facts.get("spec"))
+    plain, author = seal_in_spec(asked.facts.get("spec")), _author(asked)
+    return SubmissionRequest(
+        spec=_spec(plain, is_sealed=True),
+        plain=plain,
+        owner=asked.text("owner") or author,
+        author=author,
+        key=_key(asked),
+        cwd=asked.text("cwd"),
+        python=asked.text("python"),
+        shell=asked.facts.get("shell"),
+    )
+
+
+def _submitted(wanted: SubmissionRequest, job: JobRow, is_new: bool) -> dict[str, Any]:
+    workers = wanted.spec.resources.workers  # why it waits is another question: it takes longer
+    return {**views.job_shape(job, job.step, workers), "created": is_new}
+
+
+def _items(asked: WeaverRequest) -> list[Any]:
+    items = asked.facts.get("items")
+    if not isinstance(items, list) or not 0 < len(items) <= TOGETHER:
+        raise BadRequest(f"items must be a list of 1 to {TOGETHER} jobs")
+    return items
+
+
+def _result(wanted: SubmissionRequest | UserError, outcome: Outcome) -> dict[str, Any]:
+    """Return what became of one job of a batch: as `submit` would answer."""
+    if isinstance(outcome, UserError):
+        return refusal(outcome)
+    assert isinstance(wanted, SubmissionRequest)
+    return {"ok": _submitted(wanted, *outcome)}
+
+
+def _spec(plain: object, is_sealed: bool = False) -> JobSpec:
+    try:
+        spec = job_from_dict(plain)
+    except SpecError as error:
+        raise BadSpec(error.path, error.problem) from error
+    if spec.scheduler not in LOCAL:
+        there = f"the queue has nodes of its own: {LOCAL[0]}, or `loom run -s {spec.scheduler}`"
+        raise BadSpec("scheduler", there)
+    for name, value in () if is_sealed else spec.env.items():
+        is_long = value.startswith(SECRET) and len(value) > LONGEST
+        if is_long or value.startswith(SEALED) or value in (SECRET, HIDDEN):
+            remedy = f"write the value itself, {SECRET}VALUE, of at most {LONGEST} letters"
+            raise BadSpec(f"env.{name}", remedy)
+    return spec
+
+
+def _key(asked: WeaverRequest) -> str:
+    key = asked.text("key")
+    if len(key) > _LONGEST_KEY:
+        raise BadRequest(f"a key has {_LONGEST_KEY} letters at most, not {len(key)}")
+    return key
+
+
+def _author(asked: WeaverRequest) -> str:
+    return asked.text("author") or settings.user_name()
+
+
+def _room(room: NodeCapacity) -> dict[str, Any]:
+    return {"cpus": room.cpus, "memory_mb": room.memory_mb, "gpus": list(room.gpus)}
+
+
+def _left(free: NodeCapacity, ranks: Iterable[RankProcessRow]) -> NodeCapacity:
+    """Return what ranks leave of a room."""
+    there = list(ranks)
+    used = {uuid for rank in there for uuid in rank.devices}
+    gpus = tuple(uuid for uuid in free.gpus if uuid not in used)
+    return replace(free, cpus=max(0, free.cpus - len(there)), gpus=gpus)

@@ -1,0 +1,381 @@
+"""Answers at the door about going on: a paused job at its next step, an ended one as a new attempt.
+
+`pause` with `release` is the other half: the ranks save and end, and what they had is given back.
+"""
+
+import asyncio
+import functools
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from torchloom import accounts
+from torchloom.errors import Failure, LoomError
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder
+from torchloom.launch.records.request import LaunchRequest
+from torchloom.launch.records.resumption import (
+    AS_IT_WAS,
+    Continuation,
+    NotResumable,
+    newest_checkpoint,
+    resized,
+)
+from torchloom.rules import queue
+from torchloom.rules.control.command import CommandKind, Status
+from torchloom.rules.queue import Need
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.job import JobState
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver import views
+from torchloom.weaver.api.commands import CommandApi
+from torchloom.weaver.api.queue import BadSpec
+from torchloom.weaver.api.refusals import check_ranks
+from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.jobs import job_queue
+from torchloom.weaver.jobs.coordinator import Again
+from torchloom.weaver.jobs.registry import (
+    RELEASING,
+    RESIZING,
+    RESUMED,
+    WORLD_SIZE,
+    is_over,
+    is_released,
+)
+from torchloom.weaver.jobs.submissions import Unschedulable
+from torchloom.weaver.service import Weaver
+from torchloom.weaver.store.rows import CheckpointRow, JobRow
+
+_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
+_COMMITS = 5.0  # seconds for checkpoints that ranks have written to be committed
+_LOOK = 0.02
+_MOST_RANKS = 100_000
+PERIOD = 0.1  # seconds between two looks for jobs that are to go on
+
+
+class EndedMeanwhile(NotResumable):
+    """A pause was to be lifted, and the job has ended."""
+
+    code = "ended_meanwhile"
+
+    def __init__(self, job: JobRow) -> None:
+        super().__init__(
+            f"{job.id} is {job.state}: there is no pause to lift any more; "
+            f"`loom resume {job.id}` resumes it as a new attempt"
+        )
+
+
+class ResumeApi:
+    """What a job that does not train can be told."""
+
+    def __init__(self, weaver: Weaver, acting: CommandApi) -> None:
+        self._weaver = weaver
+        self._acting = acting
+
+    async def pause(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Have all ranks wait at one step, or save and leave there with all they have."""
+        if not asked.flag("release"):
+            return await self._acting.pause(asked)
+        if (known := await self._acting.again(asked)) is not None:
+            return await self._left(asked, known)
+        job = self._acting.living(asked)
+        asked = asked.named(self._acting.name(asked, job))
+        self._weaver.jobs.mark(job.id, {RELEASING: asked.text("id"), RESIZING: None})
+        try:
+            answer = await self._acting.command(asked, job, CommandKind.STOP, {"release": True})
+        except BaseException:
+            self._weaver.jobs.mark(job.id, {RELEASING: None})
+            raise
+        return await self._left(asked, answer)
+
+    async def _left(self, asked: WeaverRequest, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a job whose ranks were told to leave, once they have."""
+        await self._until(asked, lambda: not self._is_leaving(answer["job"]))
+        after = self._weaver.jobs.get(answer["job"])
+        return {**answer, "after": after.state if after else None}
+
+    async def resume(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Lift a job's pause, or resume one that was released or has ended.
+
+        `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
+        """
+        if known := await self._acting.again(asked):
+            return known
+        job = job_named(self._weaver.jobs, asked.text("job"))
+        before: dict[str, Any] = job.facts.get(RESUMED) or {}
+        if before and before["id"] and before["id"] == asked.text("id"):  # its answer was lost
+            return self._answer(asked, before, job)
+        if not is_over(job) and not is_released(job):
+            if job.state == JobState.PAUSED:
+                return await self._acting.resume(asked)
+            raise NotResumable(_not_now(job))
+        if is_over(job) and asked.flag("unpause"):
+            raise EndedMeanwhile(job)
+        wanted = continuation(asked)
+        await self._commits(job.id)
+        await self._check(job, wanted)
+        question = {"id": asked.text("id"), "state": job.state, "generation": job.generation}
+        author, reason = self._acting.author(asked), asked.text("reason")
+        after = await self.go_on(job, author, reason, wanted, question)
+        return self._answer(asked, question, after)
+
+    async def _check(self, job: JobRow, wanted: Continuation) -> None:
+        """Refuse a new attempt of which it was not said that it may start over, or how far to go.
+
+        A job that was never started has nothing to lose.
+        """
+        record = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
+        if record is None or record.started_at is None:
+            return
+        if job.account:  # where its store is said to be is that account's word
+            rows = self._weaver.store.state.find(CheckpointRow, job=job.id, state="committed")
+            newest = max((row.step for row in rows), default=None)
+        else:
+            newest = await self._weaver.aside(newest_checkpoint, record)
+        wanted.check(job.id, job.state == JobState.COMPLETED, newest)
+
+    async def go_on(
+        self,
+        job: JobRow,
+        author: str,
+        why: str,
+        wanted: Continuation = AS_IT_WAS,
+        question: dict[str, Any] | None = None,
+    ) -> JobRow:
+        """Have a job that has no ranks go on as a new attempt, with so many if that is said.
+
+        `question` is stored with it, so that the same question, asked again, is known.
+        """
+        coordinator = self._weaver.coordinator
+        await self._commits(job.id)
+        await coordinator.nodes_for(self._need(job.id, wanted.ranks))
+        before = await self._weaver.aside(accounts.within, job.account, catalog.record, job.id)
+        job = self._weaver.jobs.get(job.id) or job
+        if not is_over(job) and not is_released(job):
+            raise NotResumable(_not_now(job))  # somebody was faster
+        spec = self._spec(job.id, wanted.ranks)
+        if spec is None:
+            await coordinator.relaunch(job, author, why, wanted)
+            self._weaver.jobs.mark(job.id, {RESUMED: question})
+        else:
+            left = before.restarts if before is not None else -1
+            coordinator.resume(job, Again(spec, author, why, left, wanted, question))
+        return self._weaver.jobs.get(job.id) or job
+
+    def _spec(self, job: str, ranks: int | None) -> Any:
+        """Return a job of the queue as it is to go on; nothing for one that came another way."""
+        submission = self._weaver.coordinator.submission(job)
+        if submission is None or ranks is None:
+            return submission.spec if submission else None
+        return with_workers(submission.spec, ranks)
+
+    def _need(self, job: str, ranks: int | None) -> Need | None:
+        spec = self._spec(job, ranks)
+        return job_queue.need_of(job_from_dict(spec).resources) if spec is not None else None
+
+    async def _commits(self, job: str) -> None:
+        """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
+        deadline = time.monotonic() + _COMMITS
+        while time.monotonic() < deadline:
+            if not any(row.job == job for row in self._weaver.shelf.open()):
+                return
+            await asyncio.sleep(_LOOK)
+
+    def _is_leaving(self, name: str) -> bool:
+        job = self._weaver.jobs.get(name)
+        return job is not None and bool(job.facts.get(RELEASING)) and not is_over(job)
+
+    async def _until(self, asked: WeaverRequest, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+        while time.monotonic() < deadline:
+            if is_so():
+                return
+            await asyncio.sleep(_LOOK)
+
+    def _answer(
+        self, asked: WeaverRequest, before: dict[str, Any], after: JobRow
+    ) -> dict[str, Any]:
+        """Return what was done in the shape of a command, which it would be while ranks live."""
+        now = views.when(time.time())
+        return {
+            "id": asked.text("id") or uuid.uuid4().hex[:16],
+            "number": 0,
+            "job": after.id,
+            "kind": "resume",
+            "payload": {"attempt": after.attempt},
+            "at": None,
+            "author": self._acting.author(asked),
+            "reason": asked.text("reason"),
+            "asked_at": now,
+            "state": "applied",
+            "generation": before["generation"] + 1,
+            "effective_step": None,
+            "before": before["state"],
+            "after": after.state,
+            "outcome": "",
+            "ended_at": now,
+            "ranks": [],
+            "guard": None,
+        }
+
+
+def continuation(asked: WeaverRequest) -> Continuation:
+    """Return how a job that has ended is to be resumed."""
+    step, until = asked.number("from_step"), asked.number("until")
+    return Continuation(wanted_ranks(asked), step, until, asked.flag("from_scratch"))
+
+
+def wanted_ranks(asked: WeaverRequest) -> int | None:
+    """Return how many ranks a job is to have, if that is said."""
+    ranks = asked.number("workers")
+    if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
+        raise BadRequest(f"workers must be 1 to {_MOST_RANKS}, not {ranks}")
+    return ranks
+
+
+def _not_now(job: JobRow) -> str:
+    remedy = {
+        JobState.QUEUED: f"it waits for its turn; `loom stop {job.id}` takes it out",
+        JobState.RECOVERING: "it is being started again already",
+    }.get(JobState(job.state), f"`loom show {job.id}` shows it, `loom stop {job.id}` ends it")
+    return f"{job.id} is {job.state}: nothing to resume; {remedy}"
+
+
+def with_workers(spec: Any, workers: int) -> dict[str, Any]:
+    """Return a job with another number of workers, if it can have that."""
+    changed = {**spec, "resources": {**(spec.get("resources") or {}), "workers": workers}}
+    try:
+        job_from_dict(changed)
+    except SpecError as error:
+        raise BadSpec(error.path, error.problem) from error
+    return changed
+
+
+class ResizeApi:
+    """Jobs that are to go on with more ranks, or with fewer."""
+
+    def __init__(self, weaver: Weaver, acting: CommandApi, resuming: ResumeApi) -> None:
+        self._weaver = weaver
+        self._acting = acting
+        self._resuming = resuming
+        self._wanted: set[str] | None = None  # jobs to look at; nobody has looked yet
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}
+
+    async def resize(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Have all ranks save at one step and end, and so many others go on at it."""
+        if (known := await self._acting.again(asked)) is not None:
+            return await self._outcome(asked, known["job"], known)
+        ranks, job = wanted_ranks(asked), self._acting.living(asked)
+        if ranks is None:
+            raise BadRequest("workers is missing: how many ranks it is to have")
+        await self._check(job, ranks)
+        asked = asked.named(self._acting.name(asked, job))
+        wish = {
+            "command": asked.text("id"),
+            "workers": ranks,
+            "author": self._acting.author(asked),
+            "reason": asked.text("reason"),
+        }
+        self._refused.pop(job.id, None)
+        self._weaver.jobs.mark(job.id, {RELEASING: wish["command"], RESIZING: wish})
+        self._names().add(job.id)
+        payload = {"release": True, "workers": ranks}
+        try:
+            answer = await self._acting.command(asked, job, CommandKind.RESIZE, payload)
+        except BaseException:
+            self._let_go(job.id)
+            raise
+        return {**await self._outcome(asked, job.id, answer), "before": self._ranks(job)}
+
+    async def _outcome(
+        self, asked: WeaverRequest, job: str, answer: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what became of a job, once it has others."""
+        await self._gone_on(asked, job)
+        after = self._weaver.jobs.get(job)
+        return {**answer, "after": after.state if after else None}
+
+    def look(self) -> None:
+        """Have every job go on that has no ranks now and was to have others."""
+        for name in tuple(self._names() - self._tasks.keys()):
+            job = self._weaver.jobs.get(name)
+            if job is None or is_over(job) or not job.facts.get(RESIZING):
+                self._names().discard(name)
+            elif self._is_void(job):
+                self._let_go(name)
+            elif is_released(job):
+                task = asyncio.create_task(self._go_on(job), name=f"resize {name}")
+                self._tasks[name] = task
+                task.add_done_callback(functools.partial(self._done, name))
+
+    def _names(self) -> set[str]:
+        """Return the jobs that are to be resized; first of all those of the weaver before."""
+        if self._wanted is None:
+            jobs = [job for job in self._weaver.jobs.active() if job.facts.get(RESIZING)]
+            self._wanted = {job.id for job in jobs}
+            for job in jobs:
+                if self._status(job) is None:  # that weaver came no further than the wish
+                    self._let_go(job.id)
+        return self._wanted
+
+    def _is_void(self, job: JobRow) -> bool:
+        """Tell whether the ranks will not end for it: they could not, or somebody was before it."""
+        status = self._status(job)
+        return status is not None and status.is_final and status is not Status.APPLIED
+
+    def _status(self, job: JobRow) -> Status | None:
+        return self._weaver.commands.status(job.id, job.facts[RESIZING]["command"])
+
+    def _let_go(self, job: str) -> None:
+        self._weaver.jobs.mark(job, {RELEASING: None, RESIZING: None})
+
+    async def _go_on(self, job: JobRow) -> None:
+        wish = job.facts[RESIZING]
+        try:
+            await self._resuming.go_on(
+                job, wish["author"], wish["reason"], Continuation(wish["workers"])
+            )
+        except LoomError as error:  # it stays paused: nothing is lost
+            self._refused[job.id] = str(error)
+            self._weaver.journal.note("resize_refused", job.id, reason=str(error), facts=wish)
+        self._weaver.jobs.mark(job.id, {RESIZING: None})
+
+    def _done(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[job]
+        if not task.cancelled() and (error := task.exception()):
+            self._weaver.fail(error)
+
+    async def _check(self, job: JobRow, ranks: int) -> None:
+        """Refuse what could not go on before anything of it ends."""
+        check_ranks(job, self._ranks(job), ranks)
+        submission = self._weaver.coordinator.submission(job.id)
+        if submission is None:
+            request = await self._weaver.aside(_request, job)
+            resized(request, ranks)
+            return
+        spec = job_from_dict(with_workers(submission.spec, ranks))
+        need = job_queue.need_of(spec.resources)
+        await self._weaver.coordinator.nodes_for(need)
+        nodes = self._weaver.coordinator.turns.queue.nodes
+        if lacking := queue.shortage(need, nodes):
+            raise Unschedulable(lacking)
+
+    async def _gone_on(self, asked: WeaverRequest, job: str) -> None:
+        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+        while time.monotonic() < deadline:
+            known = self._weaver.jobs.get(job)
+            if known is None or is_over(known) or not known.facts.get(RESIZING):
+                break
+            await asyncio.sleep(_LOOK)
+        if why := self._refused.pop(job, ""):
+            raise Failure(f"{job} has saved and waits: {why}; `loom resume {job}` resumes it")
+
+    def _ranks(self, job: JobRow) -> int | None:
+        return len(self._weaver.roster.ranks(job.id)) or job.facts.get(WORLD_SIZE)
+
+
+def _request(job: JobRow) -> LaunchRequest:
+    """Return how a job's run was launched, read with the rights of its account."""
+    return accounts.within(job.account, lambda: RunFolder.named(job.id).request())

@@ -1,0 +1,1 @@
+"""Shards become checkpoints, and old checkpoints go. Read `collection` first."""

@@ -1,0 +1,372 @@
+"""Checkpoints: shards come from ranks, the weaver decides, agents execute.
+
+    writing ──all shards──▶ committing ──agent──▶ committed ──not kept──▶ removing ──▶ removed
+       └──────────────────────┴──────▶ failed          └──cannot be read──▶ damaged
+
+Each arrow is stored before anything is said. Only shards of the job's newest generation count; what
+was decided while a generation was the newest is carried out, and the store's own fence has the last
+word on it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from torchloom.bus.messages import Committed, Event, Head
+from torchloom.checkpoint import Manifest, Shard, shard_name
+from torchloom.rules.checkpoints import (
+    CheckpointPhase,
+    Collected,
+    WrittenShard,
+    knob_position,
+    shard_of,
+)
+from torchloom.rules.control.command import CommandEntry
+from torchloom.weaver.checkpoints.requests import (
+    RESTORED,
+    CheckpointPruning,
+    CheckpointRequests,
+    Said,
+    whose,
+)
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.registry import SAVING, JobRegistry, is_over
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import CheckpointRow, JobRow, RankProcessRow
+
+_MOST = 1000  # words that are kept; of more the oldest go
+ROOT = "checkpoints"  # among a job's facts: where its checkpoints are; its launch says so
+_PATIENCE = 60.0  # seconds after a job's end in which what its ranks wrote may still come in
+_REFUSED = ("fenced", "already_committed")
+_MINE = ("checkpoint_shard", "checkpoint_failed", "checkpoint_damaged", RESTORED, "checkpointing")
+
+
+def manifest_of(
+    job: JobRow,
+    row: CheckpointRow,
+    collected: Collected,
+    entries: Iterable[CommandEntry],
+    now: float,
+) -> str:
+    """Return what is to be committed. It is stored: said again, it must be the same text."""
+    facts = collected.facts
+    parts = sorted((int(rank), part) for rank, part in collected.parts.items())
+    manifest = Manifest(
+        job_id=job.id,
+        run_id=job.run_id,
+        step=row.step,
+        epoch=facts["epoch"],
+        world_size=collected.world_size,
+        strategy=facts["strategy"],
+        backend=facts["backend"],
+        shards=tuple(Shard(shard_name(rank), *part, rank) for rank, part in parts),
+        optimizer_state=facts["optimizer_state"],
+        rng_state=facts["rng_state"],
+        generation=row.generation,
+        attempt=row.attempt,
+        created_at=datetime.fromtimestamp(now, UTC).isoformat(),
+        knobs=knob_position(entries, row.step),
+        versions=facts["versions"],
+        metrics=facts["metrics"],
+        trigger=facts["trigger"],
+    )
+    return manifest.to_json()
+
+
+EarlyEvent = tuple[str, Event]  # by which agent
+
+
+class EarlyEvents:
+    """Words that wait until whoever said them is known."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        self._dropped = dropped
+        self._kept: deque[EarlyEvent] = deque()
+
+    def keep(self, agent: str, said: Event) -> None:
+        """Keep a word for later."""
+        self._kept.append((agent, said))
+        if len(self._kept) > _MOST:
+            self._kept.popleft()
+            self._dropped["unknown_rank"] += 1
+
+    def take(self, incarnation: str) -> list[EarlyEvent]:
+        """Return what a life has told so far, and keep it no longer."""
+        if not self._kept:
+            return []
+        found = [one for one in self._kept if one[1].head.incarnation == incarnation]
+        for one in found:
+            self._kept.remove(one)
+        return found
+
+
+class CheckpointCollector:
+    """Make checkpoints of shards."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        jobs: JobRegistry,
+        roster: Roster,
+        ledger: CommandRows,
+        shelf: CheckpointRows,
+        errands: CheckpointRequests,
+        thinning: CheckpointPruning,
+        dropped: Counter[str],
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._roster = roster
+        self._ledger = ledger
+        self._shelf = shelf
+        self._errands = errands
+        self._thinning = thinning
+        self._dropped = dropped
+        self._refused: set[tuple[str, int, int]] = set()
+        self._early = EarlyEvents(dropped)
+        errands.on_done = self._done
+        errands.on_later = self._later
+
+    def told(self, agent: str, said: Event) -> None:
+        """Take in what a rank says through its agent, be its job over or not."""
+        if said.kind not in _MINE:
+            return
+        job, whose = self._jobs.find(said.head.job), self._life(said.head)
+        if job is not None and said.head.generation < job.generation:
+            self._refuse(job, agent, said)
+        elif job is None or whose is None or said.head.generation > job.generation:
+            self._early.keep(agent, said)
+        elif (whose.job, whose.rank, whose.agent) != (job.id, said.head.rank, agent):
+            self._dropped["unknown_rank"] += 1
+        elif whose.generation <= said.head.generation:  # one that lives on may say so later
+            self._take(job, said)
+
+    def known(self, rank: RankProcessRow) -> None:
+        """Take in what a rank has told before it was known, or in a generation that was not."""
+        if early := self._early.take(rank.incarnation):
+            for agent, said in early:
+                self.told(agent, said)
+            self._shelf.settle()
+
+    def tick(self) -> None:
+        """Let time pass: what cannot become whole fails, what is not answered is said again."""
+        for row in self._shelf.open():
+            job = self._jobs.get(row.job)
+            if row.state == CheckpointPhase.WRITING and job is not None:
+                self._look_at(job, row)
+        self._errands.tick()
+
+    def _take(self, job: JobRow, said: Event) -> None:
+        facts, head = said.facts, said.head
+        match said.kind:
+            case "checkpoint_shard":
+                shard = shard_of(facts, head.rank, head.generation)
+                if shard is None:
+                    self._dropped["malformed_shard"] += 1
+                else:
+                    self._shard(job, shard)
+            case "checkpoint_failed":
+                self._rank_failed(job, head, facts)
+            case "checkpoint_damaged":
+                self._damaged(job, head.rank, facts)
+            case "restored" if type(facts.get("step")) is int:
+                self._mark(job, RESTORED, {"step": facts["step"], "generation": head.generation})
+            case "checkpointing" if head.rank == 0:
+                self._mark(job, SAVING, {**facts, "since": said.time})
+
+    def _shard(self, job: JobRow, shard: WrittenShard) -> None:
+        now = self._shelf.now()
+        row = self._shelf.get(job.id, shard.key) or CheckpointRow(
+            job.id, *shard.key, created_at=now, changed_at=now
+        )
+        if row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
+            return  # it was heard before
+        before = Collected.from_dict(row.shards)
+        after = before.take(shard)
+        if after is None:
+            self._dropped["malformed_shard"] += 1
+        elif after != before:
+            self._collected(job, row, after)
+
+    def _rank_failed(self, job: JobRow, head: Head, facts: Mapping[str, Any]) -> None:
+        """A rank could not write its part; the next one is another matter."""
+        why = str(facts.get("why") or "a rank could not write its part")
+        rows = [row for row in self._shelf.of(job.id) if row.generation == head.generation]
+        row = next((row for row in rows if row.step == facts.get("step")), None)
+        if row is None or row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
+            return  # nobody else has written anything of it; the rank's own event says why
+        if facts.get("retrying") is not True:
+            self._collected(job, row, Collected.from_dict(row.shards).fail(head.rank, why))
+        elif row.state == CheckpointPhase.WRITING:
+            self._shelf.keep(replace(row, reason=f"rank {head.rank}: {why}"))
+
+    def _collected(self, job: JobRow, row: CheckpointRow, collected: Collected) -> None:
+        words = {
+            "world_size": collected.world_size,
+            "bytes": collected.size,
+            "metrics": collected.facts.get("metrics", {}),
+            "trigger": collected.facts.get("trigger", ""),
+            "shards": collected.to_dict(),
+            "changed_at": self._shelf.now(),
+        }
+        before, row = (
+            row.state,
+            replace(row, **words, state=str(CheckpointPhase.WRITING), reason=""),
+        )
+        if collected.why:
+            self._fail(replace(row, state=before), collected.why)
+        elif collected.is_whole:
+            self._decide(job, row)
+        else:
+            self._shelf.keep(row)
+
+    def _decide(self, job: JobRow, row: CheckpointRow) -> None:
+        """All parts are durable: have them committed, and give up what is older and incomplete.
+
+        A rank writes one after the other, so of what is older nothing more will come.
+        """
+        root = self._root(job.id)
+        if not root:
+            self._shelf.keep(replace(row, reason="the job's launch has not said where they go"))
+            return
+        entries = self._ledger.entries(job.id)
+        collected = Collected.from_dict(row.shards)
+        text = manifest_of(job, row, collected, entries, self._shelf.now())
+        row = replace(
+            row, state=str(CheckpointPhase.COMMITTING), root=root, manifest=text, reason=""
+        )
+        with self._state.together():
+            for other in self._shelf.open():
+                if (
+                    other.job == job.id
+                    and other.state == CheckpointPhase.WRITING
+                    and other.key < row.key
+                ):
+                    self._fail(other, f"given up: step {row.step} was written after it")
+            self._shelf.put(row)
+        self._errands.run(row)
+
+    def _look_at(self, job: JobRow, row: CheckpointRow) -> None:
+        """Find out whether more of a checkpoint can come."""
+        ended = job.ended_at if is_over(job) else None
+        if row.generation < job.generation:
+            self._fail(row, f"generation {job.generation} began before all ranks had written")
+        elif Collected.from_dict(row.shards).is_whole and self._root(job.id):
+            self._decide(job, row)
+        elif ended is not None and abs(self._shelf.now() - max(ended, row.changed_at)) > _PATIENCE:
+            self._fail(row, row.reason or "the job ended before all ranks had written")
+
+    def _done(self, row: CheckpointRow, said: Said) -> None:
+        """Take in what an agent did."""
+        if not isinstance(said, Committed):
+            self._thinning.removed(row, said)
+        elif not said.code:
+            self._committed(row, said.place)
+        else:
+            kind = "checkpoint_refused" if said.code in _REFUSED else "checkpoint_failed"
+            self._fail(row, said.why, kind)
+
+    def _committed(self, row: CheckpointRow, place: str) -> None:
+        now = self._shelf.now()
+        if Collected.from_dict(row.shards).facts.get("not_finite"):
+            self._thinning.taint(row)
+        done = replace(
+            row,
+            state=str(CheckpointPhase.COMMITTED),
+            place=place,
+            committed_at=now,
+            changed_at=now,
+            reason="",
+            shards={},
+            manifest="",
+        )
+        facts = {
+            **whose(done),
+            "bytes": done.bytes,
+            "place": place,
+            "seconds": round(max(0.0, now - done.created_at), 6),
+            "world_size": done.world_size,
+            "trigger": done.trigger,
+            "metrics": done.metrics,
+        }
+        with self._state.together():
+            self._replaced(done)
+            self._shelf.put(done, "checkpoint_committed", facts=facts)
+        self._thinning.thin(done)
+
+    def _replaced(self, row: CheckpointRow) -> None:
+        """What was committed of the same step before was damaged, or it would still be there."""
+        for other in self._shelf.committed(row.job):
+            if other.step == row.step and other.key != row.key:
+                why = f"damaged, and set aside when generation {row.generation} wrote it again"
+                self._shelf.put(replace(other, state=str(CheckpointPhase.DAMAGED), reason=why))
+
+    def _later(self, row: CheckpointRow, said: Said) -> None:
+        """The store is away: it is tried again, and said once for each reason."""
+        if row.reason == said.why or row.state == CheckpointPhase.REMOVING:
+            return
+        facts = {**whose(row), "retrying": True}
+        changed = replace(row, reason=said.why)
+        self._shelf.put(changed, "checkpoint_failed", reason=said.why, facts=facts)
+
+    def _fail(self, row: CheckpointRow, why: str, kind: str = "checkpoint_failed") -> None:
+        is_news = row.state != CheckpointPhase.FAILED
+        facts = {**whose(row), "retrying": False} if kind == "checkpoint_failed" else whose(row)
+        failed = replace(row, state=str(CheckpointPhase.FAILED), reason=why, manifest="")
+        failed = replace(failed, changed_at=self._shelf.now())
+        self._shelf.put(failed, kind if is_news else "", reason=why, facts=facts)
+
+    def _refuse(self, job: JobRow, agent: str, said: Event) -> None:
+        """What an older generation wrote does not count any more; its record is kept."""
+        self._dropped["old_generation"] += 1
+        step = said.facts.get("step")
+        whose = (job.id, step if type(step) is int else -1, said.head.generation)
+        theirs = {rank.agent for rank in self._roster.ranks(job.id)}
+        if said.kind != "checkpoint_shard" or whose in self._refused or agent not in theirs:
+            return
+        self._refused.add(whose)
+        why = f"written by generation {said.head.generation}; the job is in {job.generation}"
+        row = CheckpointRow(job.id, whose[1], said.head.generation, 0)
+        facts = {"generation": said.head.generation, "rank": said.head.rank}
+        self._shelf.note(row, "checkpoint_refused", reason=why, facts=facts)
+
+    def _damaged(self, job: JobRow, rank: int, facts: Mapping[str, Any]) -> None:
+        why = str(facts.get("why") or "it cannot be read")
+        for row in self._shelf.committed(job.id):
+            if row.step == facts.get("step"):
+                self._spoil(row, str(facts.get("name") or ""), why, rank=rank)
+
+    def verified(self, row: CheckpointRow, author: str, name: str, why: str) -> CheckpointRow:
+        """Take in that somebody had all of it read; why is what is wrong with one of its files."""
+        if why:
+            return self._spoil(row, name, f"{name}: {why}", author=author)
+        facts = {**whose(row), "place": row.place}
+        self._shelf.note(row, "checkpoint_verified", author=author, facts=facts)
+        return row
+
+    def _spoil(self, row: CheckpointRow, name: str, why: str, **words: Any) -> CheckpointRow:
+        damaged = replace(row, state=str(CheckpointPhase.DAMAGED), reason=why)
+        about = {**whose(row), "place": row.place, "name": name}
+        self._shelf.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
+        return damaged
+
+    def _life(self, head: Head) -> RankProcessRow | None:
+        """Return the rank whose present life says this."""
+        row = self._roster.of_life(head.incarnation)
+        if row is None:  # its job may have ended before this weaver began
+            found = self._state.find(RankProcessRow, job=head.job, rank=head.rank)
+            row = next((each for each in found if each.incarnation == head.incarnation), None)
+        return row
+
+    def _mark(self, job: JobRow, name: str, facts: Mapping[str, Any]) -> None:
+        if job.facts.get(name) != facts:
+            self._jobs.mark(job.id, {name: dict(facts)})
+
+    def _root(self, job: str) -> str:
+        known = self._jobs.get(job)
+        root = known.facts.get(ROOT) if known else None
+        return root if isinstance(root, str) else ""

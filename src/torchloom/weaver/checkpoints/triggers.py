@@ -1,0 +1,98 @@
+"""Checkpoints that time or a signal asks for: one command each, whoever wants it how often."""
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from torchloom.bus.messages import Event
+from torchloom.rules.checkpoints import is_due
+from torchloom.rules.control.command import Command, CommandKind
+from torchloom.specs.job import JobState
+from torchloom.weaver.checkpoints.requests import LOOM
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.jobs.registry import DEADLINE, SAVING, JobRegistry
+from torchloom.weaver.store.rows import JobRow, RankProcessRow
+
+MARGIN = 120.0  # seconds before that in which it is saved once more
+MOMENT = 5.0  # seconds in which the wants of any number of ranks are one
+
+
+class CheckpointTriggers:
+    """Ask for checkpoints in the name of the clock, and of whoever sent a signal."""
+
+    def __init__(
+        self,
+        jobs: JobRegistry,
+        ledger: CommandRows,
+        commands: CommandDriver,
+        shelf: CheckpointRows,
+        margin: float = MARGIN,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._jobs = jobs
+        self._ledger = ledger
+        self._commands = commands
+        self._shelf = shelf
+        self.margin = margin
+        self._now = now
+
+    def told(self, rank: RankProcessRow, said: Event) -> None:
+        """A rank of the present generation wants a checkpoint; many at once want one."""
+        job = self._jobs.get(rank.job)
+        if said.kind != "checkpoint_wanted" or job is None:
+            return
+        why = str(said.facts.get("why") or "a rank wants it")[:100]
+        wanted = [row for row in self._asked(job) if row[1] == why]
+        is_new = all(abs(self._now() - asked) >= MOMENT for asked, _ in wanted)
+        if is_new and not self._is_asked(job):
+            name = f"{job.id}\0{why}\0{len(wanted)}"
+            self._order(job, name, why)
+
+    def look(self) -> None:
+        """Ask for what is due."""
+        for job in self._jobs.active():
+            if job.state == JobState.RUNNING:
+                self._look_at(job)
+
+    def _look_at(self, job: JobRow) -> None:
+        deadline, now = job.facts.get(DEADLINE), self._now()
+        if type(deadline) in (int, float) and deadline - self.margin <= now < deadline:
+            self._order_once(job, f"deadline\0{job.id}\0{deadline}", "the allocation ends soon")
+        saving = job.facts.get(SAVING) or {}
+        every = saving.get("every_n_seconds")
+        if every is None or not is_due(every, self._times(job, saving.get("since")), now):
+            return
+        if not self._is_asked(job):
+            self._order(job, f"every\0{job.id}\0{now}", f"every {every:g} s")
+
+    def _times(self, job: JobRow, since: object) -> list[float]:
+        """Return when checkpoints were begun or asked for, and since when they are wanted."""
+        begun = [row.created_at for row in self._shelf.of(job.id)]
+        asked = [at for at, _ in self._asked(job)]
+        first = float(since) if isinstance(since, int | float) else job.created_at
+        return [first, *begun, *asked]
+
+    def _asked(self, job: JobRow) -> list[tuple[float, str]]:
+        rows = self._ledger.audit(job.id)
+        return [(row.asked_at, row.reason) for row in rows if row.kind == CommandKind.CHECKPOINT]
+
+    def _is_asked(self, job: JobRow) -> bool:
+        """Tell whether one is on its way already."""
+        state = self._commands.state(job.id)
+        return any(
+            e.command.kind is CommandKind.CHECKPOINT for e in (*state.queue, *state.standing)
+        )
+
+    def _order_once(self, job: JobRow, name: str, reason: str) -> None:
+        if self._ledger.job_of(_id(name)) is None:
+            self._order(job, name, reason)
+
+    def _order(self, job: JobRow, name: str, reason: str) -> None:
+        self._commands.order(job.id, Command(_id(name), CommandKind.CHECKPOINT, {}, LOOM, reason))
+
+
+def _id(name: str) -> str:
+    """Return the id of a command that is the same whoever asks for it again."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]

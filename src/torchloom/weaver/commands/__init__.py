@@ -1,0 +1,1 @@
+"""Live control: commands are stored, sent until answered, undone. Read `driver` first."""

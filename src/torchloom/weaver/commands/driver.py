@@ -1,0 +1,267 @@
+"""Carry out what `rules/control` decides: store first, then speak; restarts go on from the rows.
+
+What others keep until it is stored here may be stored a moment later: an outcome stands in the
+store in which the ranks of its generation met, a rank's word in its agent's spool.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus import messages
+from torchloom.rules.control import agreement, events
+from torchloom.rules.control import command as rules
+from torchloom.specs.job import JobState
+from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.commands.wire import offer_of, outcome_of, prepare, wire_id
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.sender import Sender, head_of
+from torchloom.weaver.store.rows import RankProcessRow
+
+_STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
+Said = messages.Ready | messages.Refused | messages.Decided | messages.Applied
+
+
+class CommandDriver:
+    """One state machine a job, fed with what ranks say and with time."""
+
+    def __init__(
+        self,
+        ledger: CommandRows,
+        jobs: JobRegistry,
+        roster: Roster,
+        sender: Sender,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._jobs = jobs
+        self._roster = roster
+        self._sender = sender
+        self._clock = clock
+        self._states: dict[str, agreement.State] = {}
+        self._members: dict[
+            str, dict[int, RankProcessRow]
+        ] = {}  # of the generation that is spoken to
+        self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
+        self._waiting: dict[str, list[asyncio.Future[rules.CommandEntry]]] = {}
+        self.beginning: Callable[[RankProcessRow], int | None] = lambda rank: 0  # none: not yet
+        self.on_stopped: Callable[[str], None] = lambda job: None
+        for job in jobs.active():
+            self._state(job.id)
+
+    def state(self, job: str) -> agreement.State:
+        """Return how the commands of a job stand."""
+        return self._state(job)
+
+    def status(self, job: str, command: str) -> rules.Status | None:
+        """Return how a command of a job stands; none that nobody has heard of."""
+        found = (one.status for one in self._state(job).audit if one.id == command)
+        return next(found, None)
+
+    async def ask(self, job: str, command: rules.Command, patience: float) -> rules.CommandEntry:
+        """Have a command done; return its row when it has ended, or as it is when time is up."""
+        done: asyncio.Future[rules.CommandEntry] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(command.id, []).append(done)
+        try:
+            self._feed(job, events.Asked(command))
+            return await asyncio.wait_for(done, patience)
+        except TimeoutError:
+            return next(e for e in self._state(job).audit if e.id == command.id)
+        finally:
+            self._waiting[command.id].remove(done)
+            if not self._waiting[command.id]:
+                del self._waiting[command.id]
+
+    def order(self, job: str, command: rules.Command) -> None:
+        """Have a command done that nobody waits for."""
+        self._feed(job, events.Asked(command))
+
+    def withdraw(self, job: str, command: str, why: str) -> None:
+        """Close a command that no rank has been asked for."""
+        self._feed(job, events.Withdrawn(command, why))
+
+    def registered(self, rank: RankProcessRow) -> None:
+        """Take in that a rank has come, or has got a boundary; begin the generation when whole."""
+        state = self._state(rank.job)
+        members = self._members.get(rank.job, {})
+        known = members.get(rank.rank)
+        if state.ranks and known and known.role == rank.role:
+            if known.generation == rank.generation and known.incarnation != rank.incarnation:
+                self._lost(rank.job, rank.rank)  # another life under the same number
+            elif known.generation == rank.generation:
+                members[rank.rank] = rank
+                self._bound(rank)
+                return
+        self._begin_if_whole(rank)
+
+    def gone(self, rank: RankProcessRow) -> None:
+        """Take in that a rank's life is over, and with it the generation; unless it was told to
+        stop, for then the others' word is still to come."""
+        known = self._members.get(rank.job, {}).get(rank.rank)
+        standing = self._state(rank.job).standing
+        is_stopping = any(entry.command.kind in _STOPS for entry in standing)
+        if known and known.incarnation == rank.incarnation and not is_stopping:
+            self._lost(rank.job, rank.rank)
+
+    def generation_over(self, job: str) -> None:
+        """Take in that a generation is over though its ranks may live on: what was not decided in
+        it is offered to the next one."""
+        if (state := self._states.get(job)) is not None and state.ranks:
+            self._lost(job, min(state.ranks))
+        self._prepared.pop(job, None)
+
+    def look(self, job: str) -> None:
+        """Speak to the newest generation of a job, if its ranks are there: it trains."""
+        there = [row for row in self._roster.ranks(job) if row.state == "up"]
+        for row in sorted(there, key=lambda row: -row.generation)[:1]:
+            self._begin_if_whole(row)
+
+    def job_ended(self, job: str, why: str) -> None:
+        """Close what is open: no rank will do anything any more."""
+        if job in self._states:
+            self._feed(job, events.JobEnded(why))
+            for known in (self._states, self._members, self._prepared):
+                known.pop(job, None)
+
+    def said(self, rank: RankProcessRow, message: Said) -> None:
+        """Take in what a living rank of the present generation says about a command."""
+        event = _event(rank.rank, message)
+        if event is not None:
+            self._feed(rank.job, event)
+
+    def settle(self) -> None:
+        """Store what waits, before those who keep it forget it."""
+        self._ledger.settle()
+
+    def tick(self) -> None:
+        """Let time pass: what had no answer is said again."""
+        self.settle()
+        for job in list(self._states):
+            state = self._states[job]
+            if state.queue or state.standing:
+                self._feed(job, events.CommandTick(self._clock()))
+
+    def _state(self, job: str) -> agreement.State:
+        if job not in self._states:
+            state = agreement.restore(self._ledger.entries(job))
+            self._states[job] = replace(state, now=self._clock())
+        return self._states[job]
+
+    def _begin_if_whole(self, rank: RankProcessRow) -> None:
+        """Speak to a generation once all its ranks are there and one of them has boundaries."""
+        membership = (rank.role, rank.generation, "up")
+        if not self._roster.is_whole(rank):
+            return
+        everyone = self._roster.ranks(rank.job)
+        rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
+        state, start = self._state(rank.job), self.beginning(rank)
+        if start is None or (state.ranks and state.generation >= rank.generation):
+            return  # it does not train yet, or another role of it is spoken to
+        self._members[rank.job] = {row.rank: row for row in rows}
+        ranks = frozenset(self._members[rank.job])
+        self._states[rank.job] = replace(state, generation=rank.generation - 1)
+        self._feed(rank.job, events.CommandTick(self._clock()))
+        self._feed(rank.job, events.Generation(rank.generation, ranks, start))
+        for row in rows:
+            self._bound(row)
+
+    def _bound(self, rank: RankProcessRow) -> None:
+        state = self._state(rank.job)
+        if rank.boundary != "none" and rank.rank not in state.boundaries:
+            self._feed(rank.job, events.BoundaryReached(rank.rank, rank.boundary == "api"))
+
+    def _lost(self, job: str, rank: int) -> None:
+        self._feed(job, events.RankGone(rank))
+        self._members.pop(job, None)
+
+    def _feed(self, job: str, event: events.Event) -> None:
+        """Take one event in: what it decides is stored before a word is said, or may wait."""
+        state, effects = agreement.step(self._state(job), event)
+        stored = [effect.entry for effect in effects if isinstance(effect, events.StoreCommand)]
+        if _may_wait(event, effects):
+            self._ledger.keep(job, stored)
+        elif stored:
+            self._ledger.store(job, stored)
+        self._states[job] = state
+        for entry in stored:
+            self._turn(job, entry)
+        for effect in effects:
+            self._do(job, effect)
+
+    def _turn(self, job: str, entry: rules.CommandEntry) -> None:
+        """Have the job's state follow what its ranks did."""
+        kind, author = entry.command.kind, entry.command.author or "somebody"
+        if entry.status is not rules.Status.APPLIED or not entry.acks:
+            return
+        if kind is rules.CommandKind.PAUSE and not entry.why:
+            self._jobs.turn(job, JobState.PAUSED, f"paused_by_{author}")
+        elif kind is rules.CommandKind.RESUME:
+            self._jobs.turn(job, JobState.RUNNING, f"resumed_by_{author}")
+        elif kind in _STOPS:
+            self.on_stopped(job)
+
+    def _do(self, job: str, effect: events.Effect) -> None:
+        match effect:
+            case events.SendPrepare():
+                for rank in self._rows(job, effect.ranks):
+                    self._prepare(rank, effect.entry)
+            case events.AskWrite():
+                for rank in self._rows(job, (effect.rank,)):
+                    step = effect.outcome.step
+                    assert step is not None
+                    said = messages.Write(head_of(rank), wire_id(effect.entry), step)
+                    self._sender.soon(rank.agent, said)
+            case events.Tell():
+                for rank in self._rows(job, effect.ranks):
+                    self._tell(rank, effect)
+            case events.CommandDone():
+                for done in self._waiting.get(effect.entry.id, ()):
+                    if not done.done():
+                        done.set_result(effect.entry)
+            case events.StoreCommand():
+                pass
+
+    def _prepare(self, rank: RankProcessRow, entry: rules.CommandEntry) -> None:
+        self._prepared.setdefault(rank.job, set()).add((wire_id(entry), rank.incarnation))
+        self._sender.soon(rank.agent, prepare(head_of(rank), entry))
+
+    def _tell(self, rank: RankProcessRow, effect: events.Tell) -> None:
+        """Say an outcome; a rank that came later must hear first what it is about."""
+        entry = effect.entry
+        if (wire_id(entry), rank.incarnation) not in self._prepared.get(rank.job, ()):
+            self._prepare(rank, entry)
+        effective, why = outcome_of(effect.outcome)
+        said = messages.Outcome(head_of(rank), wire_id(entry), effective, why)
+        self._sender.soon(rank.agent, said)
+
+    def _rows(self, job: str, ranks: Iterable[int]) -> list[RankProcessRow]:
+        members = self._members.get(job, {})
+        return [members[rank] for rank in sorted(ranks) if rank in members]
+
+
+def _may_wait(event: events.Event, effects: Iterable[events.Effect]) -> bool:
+    """Tell whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
+    said = isinstance(event, events.Decided | events.Applied)
+    return said and all(isinstance(each, events.StoreCommand | events.Tell) for each in effects)
+
+
+def _event(rank: int, message: Said) -> events.Event | None:
+    found = offer_of(message.command)
+    if found is None:
+        return None
+    command, offer = found
+    match message:
+        case messages.Ready():
+            return events.Ready(command, rank, message.step, message.ahead, offer)
+        case messages.Refused():
+            return events.Refused(command, rank, message.why, offer, message.is_late)
+        case messages.Decided():
+            step = message.effective
+            outcome = rules.Abort("no outcome in time") if step is None else rules.Commit(step)
+            return events.Decided(command, outcome, offer)
+        case messages.Applied():
+            values: tuple[Any, Any] = (message.before, message.after)
+            return events.Applied(command, rank, message.step, *values, offer)

@@ -1,0 +1,1 @@
+"""Agents, ranks and devices, and what is done when they fail. Read `roster` first."""

@@ -1,0 +1,229 @@
+"""Carry out what the rules decide about failures: mark, tell, and have agents end ranks.
+
+Ranks are started again by the process that launched them; what the rules want is noted for it.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchloom.bus.messages import Event
+from torchloom.bus.messages import Kill as KillMessage
+from torchloom.rules import response
+from torchloom.rules.devices import DeviceState, RankId
+from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss
+from torchloom.weaver.health.devices import DeviceMap
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.sender import Sender, head_of
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import RankProcessRow
+
+# What becomes of a job, the gravest last.
+STAYS, REPLACED, RESTARTED, SHRUNK, FAILED = ("stays", "replaced", "restarted", "shrunk", "failed")
+_GRAVITY = (STAYS, REPLACED, RESTARTED, SHRUNK, FAILED)
+AGAIN = 1.0  # seconds after which a rank that still lives is to be ended once more
+TRIES = 30
+
+
+Effects = Mapping[str, Sequence[response.Effect]]  # by device
+Users = Mapping[str, Iterable[RankId]]
+
+
+def impact_of(effects: Effects, users: Users) -> list[dict[str, Any]]:
+    """Return of each job which ranks use these devices, which of them end, and what then."""
+    everything = [effect for some in effects.values() for effect in some]
+    changed = [name for name, some in effects.items() if some]
+    using = {process for name in changed for process in users[name]}
+    return [
+        {
+            "job": job,
+            "ranks": sorted(process.rank for process in using if process.job == job),
+            "ends": sorted(_ended(job, everything)),
+            "then": max((_then(job, one) for one in everything), key=_GRAVITY.index),
+        }
+        for job in sorted({process.job for process in using})
+    ]
+
+
+def _ended(job: str, effects: Iterable[response.Effect]) -> set[int]:
+    kills = [one for one in effects if isinstance(one, response.Kill | response.GiveUp)]
+    return {one.process.rank for one in kills if one.process.job == job}
+
+
+def _then(job: str, effect: response.Effect) -> str:
+    match effect:
+        case response.Fail(job=name) if name == job:
+            return FAILED
+        case response.Shrink(job=name) if name == job:
+            return SHRUNK
+        case response.Restart(job=name) if name == job:
+            return REPLACED if effect.recovery == "live" else RESTARTED
+        case response.GiveUp() if effect.process.job == job:
+            return REPLACED
+        case _:
+            return STAYS
+
+
+@dataclass(slots=True)
+class _RankEnding:
+    """A rank that an agent was told to end."""
+
+    rank: RankProcessRow
+    reason: str
+    said_at: float
+    tries: int = 1
+
+
+class Responses:
+    """Signals in, effects out; each is in the journal before an agent hears of it."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        jobs: JobRegistry,
+        roster: Roster,
+        devices: DeviceMap,
+        journal: Journal,
+        sender: Sender,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._roster = roster
+        self._devices = devices
+        self._journal = journal
+        self._sender = sender
+        self._clock = clock
+        self._ending: dict[str, _RankEnding] = {}
+        self.live: Callable[[], frozenset[str]] = frozenset  # jobs that are recovered live
+        self.give_up: Callable[[RankProcessRow, str], None] = lambda rank, reason: None
+        self.leave_live: Callable[[str], None] = lambda job: None
+
+    def device(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
+        """Take in what somebody who watches hardware says of a device."""
+        said = response.DeviceReported(uuid, state, reason)
+        with self._state.together():
+            effects = self._effects(said)
+            self._devices.mark(uuid, state, source, reason)
+            self._note(effects)
+        self._act(effects)
+
+    def outlook(self, uuid: str, state: DeviceState) -> tuple[response.Effect, ...]:
+        """Return what would be done if a device were so; nothing is."""
+        return self._effects(response.DeviceReported(uuid, state, ""))
+
+    def told(self, rank: RankProcessRow, event: Event) -> None:
+        """Take in what a living rank tells of itself."""
+        process = RankId(rank.job, rank.role, rank.rank)
+        if event.head.generation != rank.generation:
+            return  # a record of another membership
+        if event.kind == "nan":
+            self._take(response.LossNotFinite(process, event.step))
+        elif event.kind == "collective_error":
+            words = str(event.facts.get("error") or event.facts.get("words") or "")
+            self._take(response.CollectiveFailed(process, words))
+
+    def given_up(self, rank: RankProcessRow, reason: str) -> None:
+        """Take in that a rank is held to be beyond help."""
+        self._take(response.RankGivenUp(RankId(rank.job, rank.role, rank.rank), reason))
+
+    def tick(self) -> None:
+        """Say again whom to end: a word may be lost, and an agent may have been away."""
+        now = self._clock()
+        for life, ending in list(self._ending.items()):
+            present = self._roster.of_life(life)
+            if present is None or present.state != "up" or ending.tries >= TRIES:
+                del self._ending[life]
+            elif now - ending.said_at >= AGAIN:
+                ending.said_at, ending.tries = now, ending.tries + 1
+                self._say(ending)
+
+    def _take(self, said: response.Signal) -> None:
+        effects = self._effects(said)
+        with self._state.together():
+            self._note(effects)
+        self._act(effects)
+
+    def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
+        live = self.live()
+        policies = {job.id: policy_of(job.facts, job.id in live) for job in self._jobs.active()}
+        return response.step(response.State(self._devices.map, policies, live), said)[1]
+
+    def _note(self, effects: tuple[response.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case response.Mark():
+                    self._mark(effect)
+                case response.Notify():
+                    facts: dict[str, Any] = {"words": effect.words}
+                    self._journal.note(
+                        "notice", effect.job or "", reason=effect.reason, facts=facts
+                    )
+                case response.Kill() | response.GiveUp():
+                    name = effect.process
+                    self._journal.note("kill", name.job, rank=name.rank, reason=effect.reason)
+                case response.Drain() | response.Shrink():
+                    facts = {"groups": sorted(map(str, effect.groups))}
+                    kind = "drain" if isinstance(effect, response.Drain) else "shrink"
+                    self._journal.note(kind, effect.job, reason=effect.reason, facts=facts)
+                case response.Restart():
+                    names = sorted(map(str, effect.processes))
+                    facts = {"processes": names, "recovery": str(effect.recovery)}
+                    self._journal.note("restart", effect.job, reason=effect.reason, facts=facts)
+                case response.Fail():
+                    self._journal.note("fail", effect.job, reason=effect.reason)
+
+    def _mark(self, effect: response.Mark) -> None:
+        rank = self._rank(effect.process)
+        if rank is not None:
+            self._roster.mark(rank, effect.reason)
+
+    def _act(self, effects: tuple[response.Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, response.Restart | response.Fail):
+                self.leave_live(effect.job)  # before its ranks end: that is meant
+        for effect in effects:
+            if isinstance(effect, response.Kill | response.GiveUp):
+                self._end(effect)
+
+    def _end(self, effect: response.Kill | response.GiveUp) -> None:
+        rank = self._rank(effect.process)
+        if rank is None or rank.state != "up":
+            return
+        if isinstance(effect, response.GiveUp):
+            self.give_up(rank, effect.reason)
+            return
+        ending = _RankEnding(rank, effect.reason, self._clock())
+        self._ending[rank.incarnation] = ending
+        self._say(ending)
+
+    def _say(self, ending: _RankEnding) -> None:
+        rank, epoch = ending.rank, self._state.epoch
+        said = KillMessage(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
+        self._sender.soon(rank.agent, said)
+
+    def _rank(self, name: RankId) -> RankProcessRow | None:
+        return self._roster.find(name.job, name.role, name.rank)
+
+
+def policy_of(facts: Any, can_live: bool = False) -> FailurePolicy:
+    """Return what a job wants when something fails, as its launch process told it.
+
+    One that says nothing of lost ranks wants what its program can: to be recovered live, or else
+    to be started again.
+    """
+    wishes = facts.get("policy") if isinstance(facts, dict) else None
+    policy = FailurePolicy(LossRecovery.LIVE if can_live else LossRecovery.RESTART)
+    if not isinstance(wishes, dict):
+        return policy
+    if wishes.get("recovery") in list(LossRecovery):
+        policy = replace(policy, recovery=LossRecovery(wishes["recovery"]))
+    if wishes.get("on_loss") in list(OnLoss):
+        policy = replace(policy, on_loss=OnLoss(wishes["on_loss"]))
+    if type(wishes.get("min_groups")) is int:
+        policy = replace(policy, min_groups=wishes["min_groups"])
+    return policy

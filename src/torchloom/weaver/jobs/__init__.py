@@ -1,0 +1,1 @@
+"""Jobs: submitted, queued, placed, launched, reported on, removed. Read `registry` first."""

@@ -1,0 +1,354 @@
+"""Start and end a job's run: what the coordinator needs of the world, and how a runner gives it."""
+
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from torchloom import settings
+from torchloom.components.job import app_of
+from torchloom.errors import LoomError, UserError
+from torchloom.launch.host.identity import host_name
+from torchloom.launch.records import catalog
+from torchloom.launch.records.folder import RunFolder, StateNotWritable
+from torchloom.launch.records.record import LAUNCHER_LOST
+from torchloom.launch.records.resumption import Continuation
+from torchloom.rules.lifecycle import CANCELLED_BY_USER
+from torchloom.runner.api import Runner, get_runner
+from torchloom.schedulers import LOCAL
+from torchloom.schedulers.local_scheduler import LocalScheduler
+from torchloom.specs.api import CfgVal
+from torchloom.specs.job import JobState
+from torchloom.specs.jobspec import JobSpec, Policy
+from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.registry import LEFT, JobRegistry, is_over
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import Placement, SubmissionRow
+
+_SSH = "SSH_AUTH_SOCK"
+_S3 = "s3://"
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_FOR_JOBS = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
+        *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOSTNAME"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "VIRTUAL_ENV", "NO_COLOR"),
+        *("BASH_ENV", "MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RES_OPTIONS"),
+        *("HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"),
+        *("LOOM_HOME", "LOOM_PLANE", "LOOM_PLANE_IDLE", "LOOM_WARM", "LOOM_WARM_IDLE"),
+        *("LOOM_ATTACH", "LOOM_CHECKPOINTS", "LOOM_HANG", "LOOM_HANG_LIMIT", "LOOM_DEVICES"),
+        *("LOOM_DIGESTS", "LOOM_LEDGER", "LOOM_MODULES", "LOOM_SSH", "LOOM_TORCHRUN"),
+        *("LOOM_DEADLINE", "LOOM_CHECKPOINT_MARGIN", "LOOMCONFIG", "TORCHXCONFIG"),
+    )
+)
+_FOR_JOBS_PREFIXES = (
+    *("LC_", "PYTHON", "CONDA_", "LMOD_", "TORCH", "PYTORCH_", "TRITON_", "XLA_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "IBV_", "HIP_", "ROCR_", "HSA_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "THP_"),
+    *("SLURM", "PBS_", "LSB_", "LSF_", "PALS_", "PMI", "OMPI_", "MPICH_", "HYDRA_"),
+)
+_SECRET = re.compile(r"(?i)token|secret|passw(or)?d|credential|jwt|cookie|(api|access|auth)_?key")
+STARTED = "run_started"  # among a job's facts: its run is there, and is not to be made again
+FROM_STEP = "from_step"  # the checkpoint it is to go on from, where one was chosen
+UNTIL = "until"  # the step up to which it is to train, where one was chosen
+CANCEL = "cancel"  # why it is to end, said before there was a run to end
+REMOVED = "run_removed"
+_AT_ONCE = 4  # jobs that are started at the same time
+_TRIES = 5  # to start one that somebody else's remains keep from it
+_PAUSE = 0.05  # seconds between two looks at a run that is about to be unmade
+_log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunSeen(Enum):
+    """What there is of a job's run."""
+
+    NOTHING = "nothing"
+    MADE = "made"  # by a weaver that may be gone; then it is unmade within moments
+    BEGUN = "begun"  # it is somebody's, and nobody else may start it
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """So many workers on a host, with these of its GPUs."""
+
+    host: str
+    workers: int
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOrder:
+    """A job, where it goes, and what its run shall be called."""
+
+    job: str
+    spec: Mapping[str, Any]
+    spots: tuple[Spot, ...]
+    cwd: str = ""
+    python: str = ""
+    left: int | None = None  # restarts of the last life of its run: it is to go on with that
+    step: int | None = None  # from its checkpoint of this step, instead of the newest
+    until: int | None = None  # up to this step
+
+
+class Launcher(Protocol):
+    """Whoever starts runs. Everything here may take its time and is done beside the loop."""
+
+    def look(self, job: str, left: int | None = None) -> RunSeen:
+        """Say what there is of a run, beyond a life of it that was left behind."""
+
+    def start(self, order: LaunchOrder) -> None:
+        """Make the run; one that is there cannot be made again, which is an error."""
+
+    def stop(self, job: str, reason: str) -> None:
+        """End a run at once; one that is over is left alone."""
+
+    def resume(self, job: str, asked: Continuation) -> None:
+        """Have a run that has ended go on, as it was asked for."""
+
+
+def job_environment(
+    env: Mapping[str, str], hosts: Iterable[str] = (), store: str = ""
+) -> dict[str, str]:
+    """Return what a job of the queue has of the plane's environment: what is listed, no secrets.
+
+    The plane's own variables are those of the shell it was started from, and a job may be another
+    person's. What it needs besides is in its spec. `hosts` are where it goes: ssh must get there.
+    `store` is where its checkpoints go: to one in S3 all of its processes need the plane's keys.
+    """
+    found = {name: value for name, value in env.items() if _is_for_jobs(name, value)}
+    if _SSH in env and set(hosts) - {host_name()}:
+        found[_SSH] = env[_SSH]
+    if any(place.startswith(_S3) for place in (store, env.get("LOOM_CHECKPOINTS", ""))):
+        found |= {name: value for name, value in env.items() if name.startswith("AWS_")}
+    return found
+
+
+def _is_for_jobs(name: str, value: str) -> bool:
+    if name.lower() in _PROXIES:
+        return "@" not in value  # no password
+    is_listed = name in _FOR_JOBS or name.startswith(_FOR_JOBS_PREFIXES)
+    return is_listed and not _SECRET.search(name)
+
+
+class RunnerLauncher:
+    """Runs of this state folder, by way of a runner; they have what is listed of our variables."""
+
+    def look(self, job: str, left: int | None = None) -> RunSeen:
+        record = catalog.record(job)
+        if record is None:
+            return RunSeen.NOTHING
+        if left is not None and record.restarts <= left:
+            return RunSeen.NOTHING if record.is_over() else RunSeen.BEGUN
+        folder = RunFolder.named(job)
+        if folder.is_agreed(left + 1 if left is not None and left >= 0 else 0):
+            return RunSeen.BEGUN
+        if record.started_at is not None:
+            return RunSeen.BEGUN
+        if not record.is_over():
+            return RunSeen.MADE
+        if left is not None and left >= 0:
+            return RunSeen.NOTHING  # nobody agreed to it, and the run has more lives than this
+        if record.reason == LAUNCHER_LOST:  # with whoever wanted it: none of it has ever started
+            return RunSeen.NOTHING if _removed(folder) else RunSeen.MADE
+        return RunSeen.BEGUN
+
+    def start(self, order: LaunchOrder) -> None:
+        spec = job_from_dict(order.spec)
+        _check(spec, order.cwd)
+        app = app_of(spec, order.python or sys.executable)
+        runner = _runner((spot.host for spot in order.spots), spec.checkpointing.store)
+        runner.run(app, spec.scheduler, options(spec, order))
+
+    def resume(self, job: str, asked: Continuation) -> None:
+        store = RunFolder.named(job).request().checkpoints
+        scheduler = _runner(store=store).scheduler(LOCAL[0])
+        assert isinstance(scheduler, LocalScheduler)
+        scheduler.resume(job, asked)
+
+    def stop(self, job: str, reason: str) -> None:
+        scheduler = _runner().scheduler(LOCAL[0])
+        assert isinstance(scheduler, LocalScheduler)
+        scheduler.stop(job, reason, at_once=True)
+
+
+def _runner(hosts: Iterable[str] = (), store: str = "") -> Runner:
+    return get_runner(inherited=job_environment(settings.environment(), hosts, store))
+
+
+def _removed(folder: RunFolder) -> bool:
+    try:
+        folder.remove()
+    except StateNotWritable:
+        return False  # the next look may find a disk that takes it
+    return True
+
+
+def options(spec: JobSpec, order: LaunchOrder) -> dict[str, CfgVal]:
+    """Return the run options of a job: its own, and what was decided for it."""
+    policy = {"policy": _policy(spec)} if spec.recovery.policy else {}
+    return {
+        **spec.options,
+        **policy,
+        "id": order.job,
+        "cwd": order.cwd or os.path.expanduser("~"),
+        "hosts": [f"{spot.host}:{spot.workers}" for spot in order.spots],
+        "devices": [",".join(spot.gpus) for spot in order.spots],
+        **({"resume": True} if order.left is not None and order.left >= 0 else {}),
+        **({"resume_from": order.step} if order.step is not None else {}),
+        **({"resume_until": order.until} if order.until is not None else {}),
+    }
+
+
+def _policy(spec: JobSpec) -> str:
+    assert spec.recovery.policy is not None
+    least = spec.elastic.min if spec.elastic else 0
+    more = f",min={least}" if least and spec.recovery.policy is Policy.SHRINK else ""
+    return f"{spec.recovery.policy.value}{more}"
+
+
+def _check(spec: JobSpec, cwd: str) -> None:
+    """Refuse what is known to fail before anything is started."""
+    if cwd and not os.path.isdir(cwd):
+        raise UserError(f"no folder {cwd!r} on the host that starts it; submit from one it has")
+    path = os.path.join(cwd or os.path.expanduser("~"), spec.script)
+    if spec.script and not os.path.isfile(path):
+        raise UserError(f"no file {path!r} on the host that starts it; give its whole path")
+
+
+class JobStarter:
+    """Carries out what the database says: a job with placements and no run is to be started."""
+
+    def __init__(
+        self, state: StateStore, jobs: JobRegistry, roster: Roster, launcher: Launcher
+    ) -> None:
+        self._state = state
+        self._jobs = jobs
+        self._roster = roster
+        self._launcher = launcher
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "starter")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.on_started: Callable[[str], None] = lambda job: None  # who looks after runs
+        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+
+    def begin(self, job: str) -> None:
+        """See to it that a job's run is there; what was begun is not begun again."""
+        if job not in self._tasks:
+            task = asyncio.create_task(self._bring_up(job), name=f"start {job}")
+            self._tasks[job] = task
+            task.add_done_callback(lambda task: self._done(job, task))
+
+    async def stop(self, job: str, reason: str) -> None:
+        """End a run."""
+        await self._aside(self._launcher.stop, job, reason)
+
+    async def resume(self, job: str, asked: Continuation) -> None:
+        """Have the run of a job go on that did not come through the queue."""
+        await self._aside(self._launcher.resume, job, asked)
+        self.on_started(job)
+
+    def is_busy(self, job: str) -> bool:
+        """Tell whether a job is being started."""
+        task = self._tasks.get(job)
+        return task is not None and not task.done()
+
+    def is_any(self) -> bool:
+        """Tell whether any job is being started."""
+        return bool(self._tasks)
+
+    async def close(self) -> None:
+        """Begin nothing more; what is under way comes to its end."""
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    async def _bring_up(self, job: str) -> None:
+        """Start a job unless somebody has; what it is told, it reads from what is stored."""
+        for _ in range(_TRIES):
+            if not await self._is_begun(job) and not await self._start(job):
+                continue
+            if (known := self._jobs.get(job)) is not None and not is_over(known):
+                self._jobs.mark(job, {STARTED: True})
+                self.on_started(job)
+                await self._end_if_cancelled(job)
+            return
+        self._end(job, JobState.FAILED, "start_failed: its run could not be made")
+
+    async def _is_begun(self, job: str) -> bool:
+        """Look whether a job has a run; one that its dead maker has left is waited out."""
+        while True:
+            seen = await self._aside(self._launcher.look, job, self._left(job))
+            if seen is not RunSeen.MADE:
+                return seen is RunSeen.BEGUN
+            await asyncio.sleep(_PAUSE)
+
+    async def _start(self, job: str) -> bool:
+        """Start a job; tell whether that is settled, one way or the other."""
+        order = self._order(job)
+        if order is None:
+            return True  # it was cancelled, or is over
+        try:
+            await self._aside(self._launcher.start, order)
+        except Exception as error:  # whatever one job trips over must not end the weaver
+            if not isinstance(error, LoomError):
+                _log.exception("job %s could not be started", job)
+            if await self._aside(self._launcher.look, job, self._left(job)) is not RunSeen.NOTHING:
+                return False  # somebody was faster, or left something
+            _log.info("job %s did not start: %s", job, error)
+            self._end(job, JobState.FAILED, f"start_failed: {error}")
+        return True
+
+    def _order(self, job: str) -> LaunchOrder | None:
+        """Return what the database says of a job that is to be started now."""
+        known = self._jobs.get(job)
+        row = self._state.one(SubmissionRow, job=job)
+        given = self._state.find(Placement, job=job)
+        if known is None or is_over(known) or row is None or not given:
+            return None
+        if known.facts.get(STARTED):
+            self._end(job, JobState.FAILED, REMOVED)
+            return None
+        if (reason := known.facts.get(CANCEL)) is not None:
+            self._end(job, JobState.CANCELLED, reason)
+            return None
+        spots = tuple(Spot(self._host(each), each.workers, tuple(each.gpus)) for each in given)
+        left, step, until = (known.facts.get(name) for name in (LEFT, FROM_STEP, UNTIL))
+        return LaunchOrder(job, row.spec, spots, row.cwd, row.python, left, step, until)
+
+    def _left(self, job: str) -> int | None:
+        """Return which life of a job's run is left behind."""
+        known = self._jobs.get(job)
+        return known.facts.get(LEFT) if known else None
+
+    def _host(self, given: Placement) -> str:
+        agent = self._roster.agent(given.node)
+        return agent.host if agent else given.node
+
+    async def _end_if_cancelled(self, job: str) -> None:
+        known = self._jobs.get(job)
+        if known is not None and not is_over(known) and known.facts.get(CANCEL):
+            try:
+                await self.stop(job, known.facts[CANCEL] or CANCELLED_BY_USER)
+            except (LoomError, OSError) as error:  # it runs on; whoever asks again is told why
+                _log.warning("job %s could not be ended: %s", job, error)
+
+    def _end(self, job: str, state: JobState, reason: str) -> None:
+        self._jobs.end(job, state, reason)
+
+    async def _aside(self, act: Callable[P, T], *words: P.args, **more: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: act(*words, **more))
+
+    def _done(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[job]
+        self.on_task(task)

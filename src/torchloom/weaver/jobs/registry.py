@@ -1,0 +1,279 @@
+"""The jobs that the plane knows: they appear when somebody speaks for them and end when told so."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torchloom.bus import subjects
+from torchloom.bus.messages import NO_RANK, Event
+from torchloom.rules import lifecycle
+from torchloom.rules.lifecycle import ChangeState, IllegalTransition, Resume
+from torchloom.specs.job import JobState
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import JobRow, RunRow
+
+WORLD_SIZE = "world_size"  # among a job's facts: how many ranks it has, or had
+DEADLINE = "deadline"  # when its allocation ends, in unix seconds
+POLICY = "policy"  # what it wants when something fails
+LEFT = "left"  # restarts of the last life that it has left behind: that one is no news
+TOTAL = "total_steps"  # with how many steps its program is done, as its rank 0 said
+SAVING = "saving"  # what its rank 0 said of when to save and what to keep
+RELEASING = "releasing"  # the command by which its ranks end, and it is paused, not over
+RESIZING = "resizing"  # how it is to go on then, if it is to
+RESUMED = "resumed"  # the question by which its last attempt began, and how it was before
+ATTACHED = "attached"  # ranks of its program's group, where that is larger than the job
+REPLICA_OF = "replica_of"  # the project of which its ranks are replicas, by their own word
+SUBMITTED = "submitted"  # it came through the queue: whose it is, nobody else knows
+SHELL = "shell"  # the leader of the session that submitted it
+_GIVEN = "policy_given"  # whether whoever launched it has said so
+_WORDS = ("name", "owner", "scheduler", "handle", "run_id")
+
+
+class JobRegistry:
+    """Every job, as stored; each change is stored before it is seen."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        journal: Journal,
+        dropped: Counter[str],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._dropped = dropped
+        self._now = now
+        self._jobs = {job.id: job for job in state.find(JobRow)}
+        self.on_unknown: Callable[[str], None] = lambda job: None  # who may know more
+        self.on_change: Callable[[JobRow], None] = lambda job: None  # whoever follows them
+        self.on_over: Callable[[str], None] = lambda job: None  # who has something of theirs back
+
+    def find(self, job: str) -> JobRow | None:
+        """Return a job by its id, though its launch process may not have told of it yet."""
+        if job not in self._jobs:
+            self.on_unknown(job)
+        return self._jobs.get(job)
+
+    def get(self, job: str) -> JobRow | None:
+        return self._jobs.get(job)
+
+    def account(self, job: str) -> str:
+        """Return the unix account that a job runs as; none is the plane's own user."""
+        known = self._jobs.get(job)
+        return known.account if known else ""
+
+    def may_speak(self, agent: str, job: str) -> bool:
+        """Tell whether an agent may say something of a job: of its own one, or of its account's.
+
+        Of a job that is not known only agents that are no account's speak.
+        """
+        return subjects.may_speak_for(agent, job) and subjects.may_speak_as(
+            agent, self.account(job)
+        )
+
+    def all(self) -> list[JobRow]:
+        """Return every job, newest first."""
+        return sorted(self._jobs.values(), key=lambda job: (job.created_at, job.id), reverse=True)
+
+    def active(self) -> list[JobRow]:
+        """Return the jobs that have not ended, newest first."""
+        return [job for job in self.all() if not is_over(job)]
+
+    def submit(self, job: JobRow) -> JobRow:
+        """Store a job that somebody wants to run; its turn is yet to come."""
+        job = replace(job, state="QUEUED", attempt=1, created_at=self._now())
+        run = RunRow(job.run_id, job.id, job.name, created_at=job.created_at)
+        with self._state.together():
+            self._state.put(job, run)
+        self._jobs[job.id] = job
+        self.on_change(job)
+        return job
+
+    def mark(self, job: str, facts: Mapping[str, Any]) -> None:
+        """Store something about a job."""
+        known = self._jobs[job]
+        self._put(replace(known, facts={**known.facts, **facts}))
+
+    def appear(self, job: str, generation: int, is_new: bool = False) -> JobRow | None:
+        """Return the job of somebody who has come; nothing for one of a life that is over.
+
+        What nobody launched may be started again by anybody: there a new life is word enough.
+        """
+        known = self._jobs.get(job)
+        if known is None:
+            return self._begin(JobRow(job, name=job, run_id=job, generation=generation))
+        if generation <= known.generation and is_over(known) and (is_launched(known) or not is_new):
+            return None
+        if generation > known.generation:
+            known = replace(known, generation=generation)
+            self._put(known, "generation", {"generation": generation})
+            self._go_on(known, f"generation_{generation}")
+        elif is_over(known):
+            self._go_on(known, "started_again")
+        return self._jobs[job]
+
+    def told(self, event: Event) -> JobRow:
+        """Take in what a launch process tells of its job: once when it begins, or as it changes.
+
+        A rank may name its job's policy too, unless its launch has, and the number of its steps;
+        of a launched job it names nothing else.
+        """
+        facts, job = event.facts, event.head.job
+        known = self._jobs.get(job)
+        if event.head.rank != NO_RANK:
+            facts = _from_a_rank(facts, known)
+        elif POLICY in facts:
+            facts = {**facts, _GIVEN: True}
+        if known is not None and known.facts.get(SUBMITTED):
+            fixed = _WORDS if known.account else ("owner",)
+            facts = {name: value for name, value in facts.items() if name not in fixed}
+        base = known or JobRow(job, name=job, run_id=job, generation=event.head.generation)
+        words: dict[str, Any] = {name: str(facts[name]) for name in _WORDS if facts.get(name)}
+        if type(attempt := facts.get("attempt")) is int:
+            words["attempt"] = max(base.attempt, attempt)
+        others = {name: value for name, value in facts.items() if name not in _WORDS}
+        changed = replace(base, **words, facts={**base.facts, **others})
+        if known is None:
+            return self._begin(changed)
+        if changed != known:
+            self._put(changed)
+        return changed
+
+    def end(
+        self, job: str, state: JobState, reason: str, step: int | None = None, ranks: int = 0
+    ) -> bool:
+        """End a job that came so far, with so many ranks; false when it is unknown or over."""
+        known = self._jobs.get(job)
+        if known is None or is_over(known) or not state.is_final:
+            return False
+        facts = {**known.facts, WORLD_SIZE: ranks} if ranks else known.facts
+        self._jobs[job] = replace(known, facts=facts, step=known.step if step is None else step)
+        if state is JobState.COMPLETED:
+            self.turn(job, JobState.RUNNING, reason)  # the only state that completes
+        return self.turn(job, state, reason)
+
+    def release(self, job: str, left: int, step: int | None) -> None:
+        """Note that a job has saved its state and ended its ranks: what it was given is free."""
+        known = self._jobs[job]
+        facts = {**known.facts, LEFT: left, RELEASING: None}
+        known = replace(known, facts=facts, step=known.step if step is None else step)
+        with self._state.together():
+            self._jobs[job] = known
+            if self._move(known, ChangeState(JobState.PAUSED, lifecycle.RELEASED)):
+                self.on_over(job)
+
+    def resume(self, job: str, reason: str, facts: Mapping[str, Any]) -> JobRow:
+        """Have a job that has ended or was released wait for its turn, as a new attempt."""
+        known = self._jobs[job]
+        self._move(replace(known, facts={**known.facts, **facts}), Resume(reason))
+        return self._jobs[job]
+
+    def regroup(self, job: str, generation: int) -> None:
+        """Note that the members of a job form another generation, in the same attempt."""
+        known = self._jobs[job]
+        if generation > known.generation:
+            self._put(replace(known, generation=generation))
+
+    def goes_on(self, job: str, reason: str) -> None:
+        """Note that somebody has had a job go on that had ended, or was released."""
+        self._go_on(self._jobs[job], reason)
+
+    def forget(self, job: str) -> None:
+        """Know no more of a job that has ended, nor of its run."""
+        with self._state.together():
+            self._state.remove(RunRow, job=job)
+            self._state.remove(JobRow, id=job)
+        del self._jobs[job]
+
+    def turn(self, job: str, state: JobState, reason: str) -> bool:
+        """Move a job to another state; one that the rules do not allow is counted, not done."""
+        return self._move(self._jobs[job], ChangeState(state, reason))
+
+    def _go_on(self, job: JobRow, reason: str) -> None:
+        """Have a job run again that had ended or was paused: whoever comes now is not."""
+        if is_over(job) or is_released(job):
+            self._move(job, Resume(reason))
+        if is_over(job) or job.state == JobState.PAUSED:
+            self.turn(job.id, JobState.RUNNING, reason)
+
+    def _move(self, job: JobRow, event: lifecycle.Event) -> bool:
+        before = lifecycle.JobLifecycle(job.id, JobState(job.state), job.reason, job.attempt)
+        try:
+            after, told = lifecycle.step(before, event)
+        except IllegalTransition:
+            self._dropped["illegal_transition"] += 1
+            return False
+        ended = self._now() if after.state.is_final else None
+        moved = replace(job, state=str(after.state), reason=after.reason, attempt=after.attempt)
+        if moved.started_at is None and after.state is JobState.RUNNING:
+            moved = replace(moved, started_at=self._now())
+        for change in told:
+            facts = {"before": str(change.before), "after": str(change.after)}
+            self._put(replace(moved, ended_at=ended), "job_state", facts)
+        return bool(told)
+
+    def _begin(self, job: JobRow) -> JobRow:
+        now = self._now()
+        attempt = max(1, job.attempt)
+        job = replace(job, state="RUNNING", attempt=attempt, created_at=now, started_at=now)
+        run = RunRow(job.run_id, job.id, job.name, created_at=now)
+        with self._state.together():
+            self._state.put(job, run)
+            facts = {name: getattr(job, name) for name in (*_WORDS, "generation")}
+            self._journal.note("job_started", job.id, facts=facts)
+        self._jobs[job.id] = job
+        self.on_change(job)
+        return job
+
+    def _put(self, job: JobRow, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        with self._state.together():
+            self._state.put(job)
+            if kind:
+                self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
+            self._jobs[job.id] = job
+            if is_over(job):
+                self.on_over(job.id)  # what it had is given back in the same transaction
+        self.on_change(job)
+
+
+def _from_a_rank(facts: Mapping[str, Any], job: JobRow | None) -> dict[str, Any]:
+    is_given = job is not None and job.facts.get(_GIVEN)
+    names = {ATTACHED, REPLICA_OF, TOTAL} | (set() if is_given else {POLICY})
+    if job is None or not is_launched(job):
+        names |= {"name", "owner"}
+    taken = {name: value for name, value in facts.items() if name in names}
+    if ATTACHED in taken:  # of this attempt; the next one may have all of its ranks
+        taken[ATTACHED] = {"world": taken[ATTACHED], "attempt": job.attempt if job else 0}
+    return taken
+
+
+def part_of(job: JobRow) -> int | None:
+    """Return how many ranks a job's program has, where not all of them are the job's own."""
+    known = job.facts.get(ATTACHED)
+    if not isinstance(known, dict) or known.get("attempt") != job.attempt:
+        return None
+    world = known.get("world")
+    return world if isinstance(world, int) else None
+
+
+def is_over(job: JobRow) -> bool:
+    """Tell whether a job has ended."""
+    return JobState(job.state).is_final
+
+
+def is_released(job: JobRow) -> bool:
+    """Tell whether a job has been paused and has nothing any more but its checkpoints."""
+    return job.state == JobState.PAUSED and job.reason == lifecycle.RELEASED
+
+
+def is_launched(job: JobRow) -> bool:
+    """Tell whether there is a process that starts the job's ranks, and will tell of their end."""
+    return bool(job.scheduler or job.facts.get("launched"))
+
+
+def has_run(job: JobRow) -> bool:
+    """Tell whether there is, or was, a run of a job; one that waits has none yet."""
+    return not job.facts.get(SUBMITTED) or "log_dir" in job.facts

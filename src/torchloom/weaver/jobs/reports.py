@@ -1,0 +1,308 @@
+"""What ranks and launch processes tell, and what the plane makes of it; heard twice, done once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from torchloom.bus import subjects
+from torchloom.bus.codec import Reader
+from torchloom.bus.messages import (
+    NO_RANK,
+    Applied,
+    Batch,
+    Decided,
+    Event,
+    FromRank,
+    Goodbye,
+    Head,
+    Message,
+    Metrics,
+    Ready,
+    Refused,
+    Register,
+    Stored,
+)
+from torchloom.launch.records.record import RANKS_ENDED
+from torchloom.rules.control.command import Status
+from torchloom.rules.lifecycle import RELEASED
+from torchloom.specs.job import JobState
+from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.health.devices import DeviceMap
+from torchloom.weaver.health.roster import OVER, Roster
+from torchloom.weaver.jobs.registry import JobRegistry, is_launched
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.sender import Sender
+from torchloom.weaver.store import NumberedBatch, PlaneStore, RecordWriter
+from torchloom.weaver.store.rows import RankProcessRow
+from torchloom.weaver.store.series.snapshot import RecordsLost
+
+_OF_JOB = ("job", "job_ended")
+_MOST = 2**62  # a number beyond it is no number of a record
+
+
+Listener = Callable[[RankProcessRow, Event], None]
+Hearer = Callable[[str, Event], None]
+
+
+class RankReports:
+    """Carry each report to whom it concerns. Acts of an older generation are dropped."""
+
+    def __init__(
+        self,
+        jobs: JobRegistry,
+        roster: Roster,
+        devices: DeviceMap,
+        commands: CommandDriver,
+        dropped: Counter[str],
+    ) -> None:
+        self._jobs = jobs
+        self._roster = roster
+        self._devices = devices
+        self._commands = commands
+        self._dropped = dropped
+        self._listeners: list[Listener] = []
+        self._hearers: list[Hearer] = []
+        self._settlers: list[Callable[[], None]] = [commands.settle]
+        self._ended: list[Callable[[RankProcessRow], None]] = []
+        self._last: dict[str, int] = {}  # the steps in which lives ended
+        self.step_of: Callable[[RankProcessRow], int | None] = lambda rank: None
+
+    def listen(self, listener: Listener) -> None:
+        """Have somebody told of every event of a living rank."""
+        self._listeners.append(listener)
+
+    def hear(self, hearer: Hearer, settle: Callable[[], None]) -> None:
+        """Have somebody told, with its agent, of every event that a rank ever told.
+
+        They see to it themselves who may say what; `settle` has them store what they made of it.
+        """
+        self._hearers.append(hearer)
+        self._settlers.append(settle)
+
+    def on_end(self, ended: Callable[[RankProcessRow], None]) -> None:
+        """Have somebody told of the end of every rank's life."""
+        self._ended.append(ended)
+
+    def may_speak(self, agent: str, job: str) -> bool:
+        """Tell whether an agent may report of a job."""
+        return self._jobs.may_speak(agent, job)
+
+    def take(self, agent: str, said: Message) -> None:
+        """Take in a report, be it at once or with a batch of records."""
+        match said:
+            case Ready() | Refused() | Decided() | Applied():
+                rank = self._roster.speaker(said.head, agent)
+                if rank is not None and rank.state == "up":
+                    self._commands.said(rank, said)
+            case Goodbye():
+                self._goodbye(agent, said)
+            case Event() if said.head.rank == NO_RANK or said.kind in _OF_JOB:
+                self._of_job(said)
+            case Event():
+                self._of_rank(agent, said)
+
+    def settle(self) -> None:
+        """Have all that reports have changed stored: the reports themselves are to be."""
+        for settle in self._settlers:
+            settle()
+
+    def launched(self, head: Head) -> None:
+        """Take in that the process which starts a job's ranks is there."""
+        job = self._jobs.appear(head.job, head.generation)
+        if job is None:
+            self._dropped["ended_job"] += 1
+        elif not is_launched(job):
+            self._jobs.told(Event(head, "job", -1, 0.0, {"launched": True}))
+
+    def job_ended(self, job: str, state: JobState, reason: str, step: int | None = None) -> None:
+        """End a job, its ranks and its commands; at a step, where its ranks wrote that down."""
+        ranks = self._roster.ranks(job)
+        reached = self._reached(ranks)
+        step = reached if step is None else step
+        if not self._jobs.end(job, state, reason, step, len(ranks)):
+            return
+        for rank in ranks:
+            self._roster.gone(rank, reason)
+        self._devices.forget(*ranks)
+        self._commands.job_ended(job, f"the job has ended: {reason}")
+
+    def job_released(self, job: str, left: int) -> None:
+        """Note that a job has given back what it had, and waits to be resumed."""
+        ranks = self._roster.ranks(job)
+        self._jobs.release(job, left, self._reached(ranks))
+        for rank in ranks:
+            self._roster.gone(rank, RELEASED)
+        self._devices.forget(*ranks)
+        self._commands.job_ended(job, "the job was released")
+
+    def may_have_acted(self, job: str, command: str) -> bool:
+        """Tell whether ranks may have ended by a command: not one that came to nothing."""
+        status = self._commands.status(job, command)
+        return status is not None and (status is Status.APPLIED or not status.is_final)
+
+    def rank_gone(self, rank: RankProcessRow, reason: str, state: str = "gone") -> None:
+        """Note the end of a rank's life."""
+        if self._roster.gone(rank, reason, state):
+            self._keep_step(rank, self.step_of(rank))
+            self._devices.leave(rank)
+            self._commands.gone(rank)
+            for ended in self._ended:
+                ended(rank)
+            self._end_if_alone(rank.job)
+
+    def _end_if_alone(self, job: str) -> None:
+        """End a job that nobody launched when the last of its ranks is gone."""
+        known, ranks = self._jobs.get(job), self._roster.ranks(job)
+        if known is None or is_launched(known) or any(rank.state not in OVER for rank in ranks):
+            return
+        failed = [rank for rank in ranks if rank.state == "gone"]
+        if failed:
+            first = min(failed, key=lambda rank: rank.ended_at or 0.0)
+            self.job_ended(job, JobState.FAILED, first.reason)
+        else:
+            self.job_ended(job, JobState.COMPLETED, RANKS_ENDED)
+
+    def _of_job(self, said: Event) -> None:
+        if not said.head.job:
+            self._dropped["no_job"] += 1
+        elif said.kind == "job":
+            self._jobs.told(said)
+        elif said.kind == "job_ended":
+            self._job_ended(said)
+
+    def _job_ended(self, said: Event) -> None:
+        reason = str(said.facts.get("reason") or RANKS_ENDED)
+        try:
+            state = JobState(str(said.facts.get("state")))
+        except ValueError:
+            self._dropped["unknown_state"] += 1
+            return
+        self.job_ended(said.head.job, state, reason)
+
+    def _of_rank(self, agent: str, said: Event) -> None:
+        for hearer in self._hearers:
+            hearer(agent, said)
+        rank = self._roster.of_life(said.head.incarnation)
+        if rank is None or rank.agent != agent or rank.job != said.head.job:
+            return  # kept as a record all the same
+        if said.kind == "exit":
+            self.rank_gone(rank, str(said.facts.get("reason") or "exit"))
+        for listener in self._listeners:
+            listener(rank, said)
+
+    def _goodbye(self, agent: str, said: Goodbye) -> None:
+        rank = self._roster.speaker(said.head, agent)
+        if rank is not None:
+            self._keep_step(rank, said.step)
+            self.rank_gone(rank, "ended", "ended")
+
+    def _keep_step(self, rank: RankProcessRow, step: int | None) -> None:
+        if step is not None:
+            self._last.setdefault(rank.incarnation, step)
+
+    def _reached(self, ranks: list[RankProcessRow]) -> int | None:
+        """Return the step that all ranks of a job had reached at its end."""
+        for rank in ranks:
+            self._keep_step(rank, self.step_of(rank))
+        found = [self._last.pop(rank.incarnation, None) for rank in ranks]
+        return min((step for step in found if step is not None), default=None)
+
+
+class BatchIngest:
+    """Between the bus and the writer's thread.
+
+    Reports act before they are stored: a weaver that dies in between hears them again.
+    """
+
+    def __init__(
+        self,
+        store: PlaneStore,
+        reports: RankReports,
+        journal: Journal,
+        sender: Sender,
+        dropped: Counter[str],
+    ) -> None:
+        self._epoch = store.state.epoch
+        self._reports = reports
+        self._journal = journal
+        self._sender = sender
+        self._dropped = dropped
+        self._batches: Reader[Batch] = Reader(Batch, dropped)
+        self._records: Reader[Message] = Reader(FromRank, dropped)
+        self._loop = asyncio.get_running_loop()
+        self._agents: dict[tuple[str, int, str], str] = {}
+        self.writer: RecordWriter = store.writer(self._stored)
+        self.stored = 0
+        self.on_metrics: Callable[[Metrics], None] = lambda metrics: None
+        self.on_stored: Callable[[str], None] = lambda job: None
+        self._reported = _reported(store)
+
+    async def batch(self, subject: str, data: bytes, reply: str) -> None:
+        """An agent sends records of one life."""
+        said = self._batches.read(data)
+        if said is None:
+            return
+        if subjects.agent_of(subject) != said.agent:
+            self._dropped["foreign_agent"] += 1
+            return
+        if not self._reports.may_speak(said.agent, said.head.job):
+            self._dropped["foreign_job"] += 1
+            return
+        if not 0 < said.first <= _MOST or not -_MOST < said.head.rank < _MOST:
+            self._dropped["malformed"] += 1
+            return
+        records = [self._record(said.head, data) for data in said.records]
+        self._report(said, records)
+        self._reports.settle()
+        dropped = max(0, min(said.dropped, _MOST))
+        numbered = NumberedBatch(said.head, said.first, records, dropped, said.follows)
+        self._agents[numbered.life] = said.agent
+        self.writer.submit(numbered)
+
+    def _record(self, head: Head, data: bytes) -> Message | None:
+        """Return a record of this life; one that is none keeps its number and is nothing."""
+        if not data:
+            return None
+        record = self._records.read(data)
+        if record is None:
+            return None
+        theirs, ours = record.head, head
+        if (theirs.job, theirs.rank) != (ours.job, ours.rank):
+            self._dropped["foreign_job"] += 1
+            return None
+        return record
+
+    def _report(self, batch: Batch, records: Sequence[Message | None]) -> None:
+        """Take in what has not been heard before."""
+        life = (batch.head.job, batch.head.rank, batch.head.incarnation)
+        heard = self._reported.get(life, 0)
+        for number, record in enumerate(records, batch.first):
+            if number <= heard or isinstance(record, Register | None):
+                continue
+            if isinstance(record, Metrics):
+                self.on_metrics(record)
+            else:
+                self._reports.take(batch.agent, record)
+        last = batch.first + len(records) - 1
+        if batch.follows <= heard:
+            self._reported[life] = max(heard, last)
+
+    def _stored(self, batch: NumberedBatch, upto: int) -> None:
+        """Called in the writer's thread, after the commit."""
+        self._loop.call_soon_threadsafe(self._answer, batch, upto)
+
+    def _answer(self, batch: NumberedBatch, upto: int) -> None:
+        agent = self._agents[batch.life]
+        self.stored += len(batch.records)
+        self._sender.soon(agent, Stored(batch.head, self._epoch, upto))
+        self.on_stored(batch.head.job)
+        self._journal.wake()
+
+
+def _reported(store: PlaneStore) -> dict[tuple[str, int, str], int]:
+    """Return how far each life's records are known; where they cannot be read, of none."""
+    try:
+        rows = store.records.received()
+    except RecordsLost:
+        return {}
+    return {(row.job, row.rank, row.incarnation): row.upto for row in rows}

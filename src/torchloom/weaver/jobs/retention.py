@@ -1,0 +1,250 @@
+"""Now and then, or on somebody's word, have go what is no longer wanted, one run after the other.
+
+The order lets any of it be interrupted: the run's folder goes first, then its records, and last
+what `state` has of it, so that what is half done is found and done again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torchloom import accounts, settings
+from torchloom.errors import LoomError, UserError
+from torchloom.launch.records import removal
+from torchloom.rules.retention import AGES, EndedRun, Removal, RetentionLimits, due
+from torchloom.weaver.api.request import WeaverRequest, job_named
+from torchloom.weaver.jobs.registry import JobRegistry, is_over
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.runs import provenance
+from torchloom.weaver.store import PlaneStore, StateLost, rows
+from torchloom.weaver.store.series.records import RecordRemoval
+
+PERIOD = 600.0  # seconds between two looks
+_OF_JOB = (
+    rows.CommandRow,
+    rows.GuardRow,
+    rows.RankProcessRow,
+    rows.SubmissionRow,
+    rows.Placement,
+    rows.CheckpointRow,
+    rows.LiveRecoveryRow,
+)
+_AT_ONCE = 500  # rows of `state` that are taken out together
+_OURS = "retention"  # the author of what nobody asked for
+_log = logging.getLogger(__name__)
+
+
+class NotOver(UserError):
+    """A job that is not over is not forgotten."""
+
+    code = "not_over"
+
+    def __init__(self, job: str, state: str) -> None:
+        super().__init__(f"{job} is {state}; stop it first: `loom stop {job}`")
+
+
+class RunRetention:
+    """Find what is due and carry it out; a mistake in the config file keeps everything."""
+
+    def __init__(
+        self,
+        store: PlaneStore,
+        jobs: JobRegistry,
+        journal: Journal,
+        limits: Callable[[], RetentionLimits] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._journal = journal
+        self._limits = limits or _limits
+        self._now = now
+        self._done: set[Removal] = set()  # parts that are gone of runs that stay
+        self._alone = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
+        self.on_forgotten: Callable[[str], None] = lambda job: None
+
+    def look_soon(self) -> None:
+        """Look beside all else, unless that is still under way."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="retention")
+            self._task.add_done_callback(self.on_task)
+
+    async def close(self) -> None:
+        """Leave what is under way; the next weaver goes on with it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def answer(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+        """What is due; without `dry` it is gone when this is said."""
+        if asked.flag("dry"):
+            return [_shape(one, False, "would go") for one in await self.find()]
+        return [_shape(one, *told) for one, told in await self.carry_out()]
+
+    async def rules(self, asked: WeaverRequest) -> dict[str, Any]:
+        """What goes after how many seconds, as the config file says; a mistake in it in words."""
+        try:
+            limits, problem = await asyncio.to_thread(self._limits), None
+        except LoomError as error:
+            limits, problem = RetentionLimits(), str(error)
+        ages = {name: limits.ages.get(name) for name in AGES}
+        pinned = sorted(limits.pinned)
+        return {**ages, "keep": limits.keep, "pinned": pinned, "problem": problem}
+
+    async def remove(self, asked: WeaverRequest) -> dict[str, Any]:
+        """Forget a job that is over, with all that was stored of it, on somebody's word."""
+        job = job_named(self._jobs, asked.needed("job"))
+        if not is_over(job):
+            raise NotOver(job.id, job.state)
+        async with self._alone:
+            await self._remove_run(job.id, asked.text("author") or settings.user_name())
+        return {"id": job.id}
+
+    async def find(self) -> list[Removal]:
+        """Return what is due now."""
+        limits = await asyncio.to_thread(self._limits)
+        if not limits.ages:
+            return []
+        folders = await asyncio.to_thread(removal.known_runs)
+        found = due(limits, self._known(folders), self._now())
+        return await asyncio.to_thread(self._present, found)
+
+    async def carry_out(self) -> list[tuple[Removal, tuple[bool, str]]]:
+        """Have go what is due; return what became of each."""
+        async with self._alone:
+            return [(one, await self._remove(one)) for one in await self.find()]
+
+    async def _look(self) -> None:
+        try:
+            for one, (is_done, text) in await self.carry_out():
+                if not is_done:
+                    _log.warning("%s of %s is not kept, but stays: %s", one.what, one.job, text)
+        except StateLost:
+            raise
+        except LoomError as error:
+            _log.warning("nothing is removed: %s", error)
+        except Exception:  # a folder or a database that is odd is no reason to end a weaver
+            _log.exception("what is to be removed cannot be found out")
+
+    def _known(self, folders: list[EndedRun]) -> list[EndedRun]:
+        """Return every run: of one that we know too, both must say that it is over."""
+        by_id = {run.id: run for run in folders}
+        tags = {run.job: run.config.get("tags") for run in self._store.state.find(rows.RunRow)}
+        for job in self._jobs.all():
+            there = by_id.get(job.id)
+            over = is_over(job) and (there is None or there.is_over)
+            ended = job.ended_at if job.ended_at is not None else job.created_at
+            labels = frozenset(map(str, tags.get(job.id) or ()))
+            parent = there.parent if there else ""
+            by_id[job.id] = EndedRun(job.id, over, ended, job.name, labels, parent)
+        return list(by_id.values())
+
+    def _present(self, found: list[Removal]) -> list[Removal]:
+        """Return of what is due what is still there; a run that we know of is."""
+        with contextlib.closing(RecordRemoval(self._store.place)) as records:
+            there = [one for one in found if one not in self._done and self._is_there(one, records)]
+        self._done.update(one for one in found if one.what != "run" and one not in there)
+        return there
+
+    def _is_there(self, one: Removal, records: RecordRemoval) -> bool:
+        match one.what:
+            case "metrics":
+                return records.has_points(one.job)
+            case "dumps":
+                return self._within(removal.is_there, one) or bool(self._verdicts(one.job))
+            case "run":
+                return self._within(removal.is_there, one) or self._jobs.get(one.job) is not None
+        return self._within(removal.is_there, one)
+
+    def _within(self, act: Callable[[Any], bool], one: Any) -> bool:
+        """Look at, or remove, files of a run with the rights of the account that it ran as."""
+        job = one.job if isinstance(one, Removal) else one
+        return accounts.within(self._jobs.account(job), act, one)
+
+    def _verdicts(self, job: str) -> list[rows.EventRow]:
+        """Return what happened to a job that stacks were kept of."""
+        found, after = list[rows.EventRow](), 0
+        while events := self._store.state.happened(job, after, _AT_ONCE):
+            after = events[-1].seq
+            found += (one for one in events if one.kind == "verdict" and one.facts.get("stacks"))
+        return found
+
+    async def _remove(self, one: Removal) -> tuple[bool, str]:
+        try:
+            if one.what == "run":
+                await self._remove_run(one.job)
+            else:
+                await self._remove_part(one)
+                self._done.add(one)
+        except StateLost:
+            raise
+        except LoomError as error:
+            return False, str(error)
+        except Exception as error:  # of the records' drivers, which share no class
+            _log.exception("%s of %s could not be removed", one.what, one.job)
+            return False, str(error)
+        return True, "removed"
+
+    async def _remove_part(self, one: Removal) -> None:
+        match one.what:
+            case "metrics":
+                await asyncio.to_thread(self._forget, one.job, whole=False)
+            case "logs":
+                await asyncio.to_thread(self._within, removal.remove_logs, one.job)
+            case "dumps":
+                await asyncio.to_thread(self._within, removal.remove_dumps, one.job)
+                for event in self._verdicts(one.job):  # the sentence stays
+                    self._store.state.put(replace(event, facts={**event.facts, "stacks": []}))
+
+    async def _remove_run(self, job: str, author: str = _OURS) -> None:
+        await asyncio.to_thread(self._within, removal.remove_run, job)
+        known = self._jobs.get(job)
+        if known is not None and not is_over(known):
+            return  # somebody has it go on; its folder was left alone for the same reason
+        await asyncio.to_thread(self._forget, job, whole=True)
+        if known is not None:
+            await self._remove_rows(known, author)
+
+    async def _remove_rows(self, job: rows.JobRow, author: str) -> None:
+        """Take a job out of `state`, what there may be much of first; that it was there stays."""
+        state = self._store.state
+        while events := state.happened(job.id, limit=_AT_ONCE):
+            state.remove(rows.EventRow, seq=[event.seq for event in events])
+            await asyncio.sleep(0)
+        commands = [command.id for command in state.find(rows.CommandRow, job=job.id)]
+        for at in range(0, len(commands), _AT_ONCE):
+            state.remove(rows.CommandAck, command=commands[at : at + _AT_ONCE])
+            await asyncio.sleep(0)
+        saved = state.find(rows.CheckpointRow, job=job.id, state="committed")
+        with state.together():
+            for kind in _OF_JOB:
+                state.remove(kind, job=job.id)
+            state.remove(rows.Fact, name=provenance.FACT + job.run_id)
+            self._jobs.forget(job.id)
+            words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
+            facts = {**words, "checkpoints": [row.place for row in saved]}
+            self._journal.note("run_removed", author=author, facts=facts)
+        self.on_forgotten(job.id)
+
+    def _forget(self, job: str, whole: bool) -> None:
+        with contextlib.closing(RecordRemoval(self._store.place)) as records:
+            if whole:
+                records.job(job)
+            else:
+                records.points(job)
+
+
+def _limits() -> RetentionLimits:
+    from torchloom.runner import retention
+
+    return retention.limits()
+
+
+def _shape(one: Removal, is_done: bool, text: str) -> dict[str, Any]:
+    return {"kind": one.what, "job": one.job, "done": is_done, "text": text}

@@ -1,0 +1,1 @@
+"""Carry out what `rules/membership` decides: a rank dies, the others stay up, another comes."""

@@ -1,0 +1,135 @@
+"""One attempt of a job that is recovered live: what is stored of it, and what is only known."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torchloom.bus.regrouping import Life, Lives
+from torchloom.rules.membership.election import Holding, RecoveryLimits
+from torchloom.rules.membership.events import (
+    Event,
+    Exited,
+    ForkFailed,
+    MemberNodeLost,
+    Registered,
+    StoreMade,
+)
+from torchloom.rules.membership.generation import (
+    GenerationPhase,
+    State,
+    record_from_dict,
+    record_to_dict,
+)
+from torchloom.rules.membership.live_recovery import is_quiet, restore
+from torchloom.rules.membership.seats import MemberProcess, seat_of
+from torchloom.weaver.store.rows import LiveRecoveryRow
+
+LIVE, RESTARTING = "live", "restarting"
+
+
+@dataclass(slots=True)
+class LiveAttempt:
+    """How a job's present attempt stands; `is_due` and what follows it a new weaver finds out."""
+
+    job: str
+    attempt: int
+    role: str
+    state: State
+    store: str = ""
+    stored: int = -1  # the generation whose store that is
+    since: float | None = None  # when the loss was known that it recovers from
+    cause: str = ""  # why all ranks are to be started again; empty while they need not be
+    is_due: bool = True  # its launch process is to hear whether it is watched
+    said_at: float | None = None  # when it was told so, or to restart
+    whys: dict[int, str] = field(default_factory=dict)  # why ranks cannot go on live
+
+    @property
+    def is_restarting(self) -> bool:
+        return bool(self.cause)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether its losses are the launch process' own again."""
+        return self.is_restarting or self.state.record.phase in (
+            GenerationPhase.COMPLETE,
+            GenerationPhase.FAILED,
+        )
+
+    @property
+    def is_regrouping(self) -> bool:
+        """Tell whether its members are about to form a generation, or are to be started again."""
+        forming = self.state.record.phase in (GenerationPhase.GATHERING, GenerationPhase.MOVING)
+        return forming or self.is_restarting
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether time alone makes something happen."""
+        return self.is_due or self.is_restarting or not is_quiet(self.state)
+
+    @property
+    def generation(self) -> int:
+        return self.state.record.generation
+
+    def who(self, rank: int, life: int, node: str = "") -> MemberProcess:
+        """Return a process by its life: where that is, its seat says."""
+        seats = self.state.record.seats
+        if 0 <= rank < len(seats) and seats[rank].life == life:
+            node = seats[rank].node
+        return MemberProcess(rank, life, node)
+
+    def row(self) -> LiveRecoveryRow:
+        """Return what is to be stored."""
+        return LiveRecoveryRow(
+            job=self.job,
+            attempt=self.attempt,
+            state=RESTARTING if self.is_restarting else LIVE,
+            record=record_to_dict(self.state.record),
+            role=self.role,
+            store=self.store,
+            stored=self.stored,
+            since=self.since,
+            cause=self.cause,
+        )
+
+
+def read_back(row: LiveRecoveryRow, limits: RecoveryLimits, now: float) -> LiveAttempt:
+    """Return what a weaver begins with that finds this row: it knows no answers."""
+    record = record_from_dict(row.record)
+    room: dict[str, int] = {}  # until the launch process tells
+    for seat in record.seats:
+        room[seat.node] = room.get(seat.node, 0) + 1
+    state = restore(State(Holding.REPLICATED, room, record, limits), record, now)
+    return LiveAttempt(
+        row.job, row.attempt, row.role, state, row.store, row.stored, row.since, row.cause
+    )
+
+
+def happened(watched: LiveAttempt, said: Lives) -> list[Event]:
+    """Return what a launch process tells that is news, in the order in which it is to be heard."""
+    record = watched.state.record
+    events: list[Event] = [MemberNodeLost(node) for node in said.lost if node not in record.lost]
+    for life in ended(said.lives):
+        who = watched.who(life.rank, life.life, life.node)
+        seat = seat_of(record.seats, who)
+        if seat is None or seat.is_gone:
+            continue
+        if life.why:
+            events.append(ForkFailed(who, life.why))
+        else:
+            events.append(Exited(who, life.code or 0, max(0, life.step)))
+    for node in sorted(record.lost - set(said.lost)):
+        there = (one for one in said.lives if one.node == node and one.code is None)
+        lives = tuple(watched.who(one.rank, one.life, one.node) for one in there)
+        events.append(Registered(node, lives))
+    if said.store:
+        events.append(StoreMade(said.stored))
+    return events
+
+
+def ended(lives: Iterable[Life]) -> list[Life]:
+    """Return the processes that have ended, or never were."""
+    return [life for life in lives if life.code is not None or life.why]
+
+
+def newest(lives: Iterable[Life]) -> Mapping[int, Life]:
+    """Return the last process of each rank."""
+    return {life.rank: life for life in sorted(lives, key=lambda one: (one.rank, one.life))}

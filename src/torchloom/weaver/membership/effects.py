@@ -1,0 +1,417 @@
+"""Carry out what follows from an event: all of it is stored in one transaction, then it is said."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchloom.bus import regrouping as words
+from torchloom.bus.messages import NO_RANK, VERSION, Head, Message
+from torchloom.rules.membership import live_recovery
+from torchloom.rules.membership.election import Cause, RecoveryLimits
+from torchloom.rules.membership.events import (
+    Began,
+    Commit,
+    EndGeneration,
+    Event,
+    FailJob,
+    Fork,
+    Go,
+    Kill,
+    LetStand,
+    MakeStore,
+    NotifyMembers,
+    Order,
+    Release,
+    Restart,
+    Seal,
+    Sealed,
+    Tick,
+    Told,
+    Transfer,
+)
+from torchloom.rules.membership.generation import State, StoreGeneration
+from torchloom.rules.membership.live_recovery import is_quiet
+from torchloom.specs.job import JobState
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.health.roster import OVER, Roster
+from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.jobs.reports import RankReports
+from torchloom.weaver.journal import Journal
+from torchloom.weaver.membership.attempt import LiveAttempt, read_back
+from torchloom.weaver.sender import Sender
+from torchloom.weaver.store import StateStore, rows
+from torchloom.weaver.store.rows import RankProcessRow
+
+UNFIT = "unfit"  # a member that has trained says that it cannot go on live
+RECOVERED = "recovered"
+NOT_LIVE = "not_live"  # among a job's facts: which rank cannot be recovered live, and why
+AGAIN = 0.5  # seconds after which a launch process that has not answered is told again
+
+
+_ToRank = NotifyMembers | Transfer | Go | LetStand | Release
+_ToLaunch = Fork | MakeStore | Kill
+
+
+class MemberMessages:
+    """Say it through agents. Who cannot be reached yet is told again when the rule says so."""
+
+    def __init__(self, roster: Roster, sender: Sender, epoch: int, dropped: Counter[str]) -> None:
+        self._roster = roster
+        self._sender = sender
+        self._epoch = epoch
+        self._dropped = dropped
+        self._launches: dict[str, str] = {}  # the agents of launch processes, by job
+
+    def launch_at(self, job: str, agent: str) -> None:
+        """Note through which agent a job's launch process is reached."""
+        self._launches[job] = agent
+
+    def is_launch(self, job: str, agent: str) -> bool:
+        """Tell whether an agent may speak for a job's launch process."""
+        if self._launches.setdefault(job, agent) == agent:
+            return True
+        self._dropped["foreign_agent"] += 1
+        return False
+
+    def forget(self, job: str) -> None:
+        """Know no more where a job's launch process was."""
+        self._launches.pop(job, None)
+
+    def order(self, one: LiveAttempt, order: Order) -> None:
+        """Say one order of the rule."""
+        match order:
+            case Fork() | MakeStore() | Kill():
+                self._launch(self._to_launch(one, order))
+            case Seal():
+                pass  # storage is asked where it is decided
+            case _:
+                row = self._roster.find(one.job, one.role, order.who.rank)
+                life = (one.attempt, order.who.life)
+                if row and (row.attempt, row.life) == life and row.state not in OVER:
+                    message = self._to_rank(one, order, _head(row, order.generation))
+                    self._say(row.agent, message)
+
+    def watch(self, one: LiveAttempt, is_live: bool | None = None) -> bool:
+        """Tell a launch process whether its losses are dealt with here, if it can be told."""
+        head = _launch_head(one.job, one.generation, one.role)
+        is_live = not one.is_over if is_live is None else is_live
+        return self._launch(words.Watch(head, self._epoch, one.attempt, is_live))
+
+    def unwatch(self, said: words.Lives) -> None:
+        """Tell a launch process of which nothing is known here that its losses are its own."""
+        head = _launch_head(said.head.job, said.head.generation, said.head.role)
+        self._launch(words.Watch(head, self._epoch, said.attempt, False))
+
+    def restart(self, one: LiveAttempt) -> bool:
+        """Tell a launch process to start all ranks again, if it can be told."""
+        head = _launch_head(one.job, one.generation, one.role)
+        reason = one.state.record.reason
+        return self._launch(words.Restart(head, self._epoch, one.attempt, reason, one.cause))
+
+    def release(self, rank: RankProcessRow, generation: int) -> None:
+        """Have a rank that nobody watches go on behind its steps."""
+        self._say(rank.agent, words.Release(_head(rank, generation), self._epoch))
+
+    def let_stand(self, rank: RankProcessRow, generation: int) -> None:
+        """Tell a rank that nobody watches that its generation stands."""
+        self._say(rank.agent, words.LetStand(_head(rank, generation), self._epoch))
+
+    def _to_launch(self, one: LiveAttempt, order: _ToLaunch) -> Message:
+        head, epoch = _launch_head(one.job, one.generation, one.role), self._epoch
+        match order:
+            case MakeStore():
+                return words.MakeStore(head, epoch, one.attempt, order.node)
+            case Fork(who):
+                return words.Fork(head, epoch, one.attempt, who.rank, who.life, who.node)
+            case Kill(who):
+                return words.EndLife(head, epoch, one.attempt, who.rank, who.life, order.reason)
+
+    def _to_rank(self, one: LiveAttempt, order: _ToRank, head: Head) -> Message | None:
+        match order:
+            case NotifyMembers():
+                return words.Regroup(head, self._epoch)
+            case Transfer():
+                return self._transfer(one, order, head)
+            case Go():
+                return words.Go(head, self._epoch, order.start)
+            case LetStand():
+                return words.LetStand(head, self._epoch)
+            case Release():
+                return words.Release(head, self._epoch)
+
+    def _transfer(self, one: LiveAttempt, order: Transfer, head: Head) -> Message | None:
+        if one.stored != order.generation:
+            return None  # the launch process says within a second where its store is
+        plan = order.plan
+        given = tuple(words.Given(m.target, str(m.what), m.step, m.source) for m in plan.moves)
+        nodes = tuple(seat.node for seat in one.state.record.seats)
+        return words.Transfer(head, self._epoch, one.store, plan.start, given, nodes)
+
+    def _launch(self, message: Message) -> bool:
+        agent = self._launches.get(message.head.job)
+        if agent is not None:
+            self._say(agent, message)
+        return agent is not None
+
+    def _say(self, agent: str, message: Message | None) -> None:
+        if message is not None:
+            self._sender.soon(agent, message)
+
+
+def _head(rank: RankProcessRow, generation: int) -> Head:
+    return Head(VERSION, rank.job, generation, rank.rank, rank.incarnation, rank.role)
+
+
+def _launch_head(job: str, generation: int, role: str) -> Head:
+    return Head(VERSION, job, generation, NO_RANK, "", role)
+
+
+class JobUpdates:
+    """All of it is stored in the transaction of the record that makes it so."""
+
+    def __init__(
+        self,
+        jobs: JobRegistry,
+        journal: Journal,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs = jobs
+        self._journal = journal
+        self._now = now
+        self._clock = clock
+        self._began_at: dict[str, float] = {}  # by our own clock, of recoveries under way
+
+    def begins(self, one: LiveAttempt) -> None:
+        """An attempt is watched from now on."""
+        ranks = len(one.state.record.seats)
+        facts = {"attempt": one.attempt, "generation": one.generation, "ranks": ranks}
+        self._journal.note("live", one.job, facts=facts)
+
+    def cannot(self, rank: RankProcessRow, why: str) -> None:
+        """A rank cannot be recovered live: that is noted once, for whoever wanted it."""
+        job = self._jobs.get(rank.job)
+        known = job.facts.get(NOT_LIVE) or {} if job is not None else {}
+        if (known.get("attempt"), known.get("why")) != (rank.attempt, why):
+            facts = {"attempt": rank.attempt, "rank": rank.rank, "why": why}
+            self._jobs.mark(rank.job, {NOT_LIVE: facts})
+            self._journal.note(NOT_LIVE, rank.job, rank=rank.rank, reason=why, facts=facts)
+
+    def told(self, one: LiveAttempt, told: Told) -> None:
+        """Note one thing that the rule tells."""
+        match told:
+            case Began():
+                self._began(one, told)
+            case Commit():
+                self._committed(one, told)
+            case Restart() | FailJob():
+                self._given_up(one, told.cause)
+            case EndGeneration():
+                one.since, one.is_due = None, True
+                self._began_at.pop(one.job, None)
+
+    def _began(self, one: LiveAttempt, told: Began) -> None:
+        if one.since is None:
+            one.since, self._began_at[one.job] = self._now(), self._clock()
+        self._jobs.regroup(one.job, told.generation)
+        self._jobs.turn(one.job, JobState.RECOVERING, told.reason)
+        facts = {"generation": told.generation, "mode": str(told.mode), "reason": told.reason}
+        self._journal.note("regrouping", one.job, reason=told.reason, facts=facts)
+
+    def _committed(self, one: LiveAttempt, told: Commit) -> None:
+        took = self._took(one)
+        moves = [[m.target, str(m.what), m.step, m.source] for m in told.plan.moves]
+        facts: dict[str, Any] = {
+            "generation": told.generation,
+            "start": told.plan.start,
+            "seconds": round(took, 6),
+            "moves": moves,
+            "inexact": list(told.inexact),
+        }
+        reason, one.since = one.state.record.reason, None
+        self._jobs.turn(one.job, JobState.RUNNING, RECOVERED)
+        self._journal.note("recovered", one.job, step=told.plan.start, reason=reason, facts=facts)
+
+    def _took(self, one: LiveAttempt) -> float:
+        """Return how long a recovery took; one that another weaver began is by the time of day."""
+        if one.since is None:
+            return 0.0
+        began = self._began_at.pop(one.job, None)
+        return self._clock() - began if began is not None else max(0.0, self._now() - one.since)
+
+    def _given_up(self, one: LiveAttempt, cause: Cause) -> None:
+        """Live cannot go on: what a member said of that is the cause, if one did."""
+        reason = one.state.record.reason or str(cause)
+        new = {seat.rank for seat in one.state.record.seats if seat.is_new}
+        is_unfit = cause is Cause.PROLOGUE and not new.intersection(one.whys)
+        one.cause, one.since = UNFIT if is_unfit else str(cause), None
+        self._began_at.pop(one.job, None)
+        self._jobs.turn(one.job, JobState.RECOVERING, reason)
+        facts = {"generation": one.generation, "cause": one.cause}
+        why = {str(rank): words for rank, words in sorted(one.whys.items())}
+        self._journal.note("live_ended", one.job, reason=reason, facts={**facts, "why": why})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The state after all events, whether it is to be stored, what is told, what is said."""
+
+    state: State
+    is_news: bool = False
+    told: tuple[Told, ...] = ()
+    orders: tuple[Order, ...] = ()
+
+
+def decide(state: State, events: Iterable[Event], saved: Callable[[], int | None]) -> Decision:
+    """Take in some events; `saved` tells the newest checkpoint.
+
+    What is told makes void what was to be said before it: all of that follows from the state
+    again. When live is given up nothing is said here; whoever starts all ranks again ends them.
+    """
+    waiting, told, is_news = deque(events), list[Told](), False
+    orders: dict[Order, None] = {}
+    while waiting:
+        state, effects = live_recovery.step(state, waiting.popleft())
+        for effect in effects:
+            match effect:
+                case StoreGeneration():
+                    is_news = True
+                    told += effect.told
+                    if effect.told:
+                        orders = {one: None for one in orders if isinstance(one, Kill)}
+                case Seal():
+                    waiting.append(Sealed(effect.generation, saved()))
+                case _:
+                    orders[effect] = None
+        if any(isinstance(one, Restart | FailJob) for one in told):
+            return Decision(state, True, tuple(told))
+    return Decision(state, is_news, tuple(told), tuple(orders))
+
+
+Gone = tuple[RankProcessRow, str]  # a rank whose life is over, and why
+
+
+class EffectRunner:
+    """The attempts that are watched, as stored; time passes only where something waits for it."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        reports: RankReports,
+        commands: CommandDriver,
+        shelf: CheckpointRows,
+        saying: MemberMessages,
+        telling: JobUpdates,
+        limits: RecoveryLimits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._reports = reports
+        self._commands = commands
+        self._shelf = shelf
+        self._saying = saying
+        self._telling = telling
+        self._clock = clock
+        self._watched: dict[str, LiveAttempt] = {}
+        self._busy: set[str] = set()
+        for row in state.find(rows.LiveRecoveryRow):
+            self._keep(read_back(row, limits, clock()))
+
+    def get(self, job: str) -> LiveAttempt | None:
+        return self._watched.get(job)
+
+    def all(self) -> list[LiveAttempt]:
+        return list(self._watched.values())
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Return the jobs in which something is unanswered: only they are looked at by a clock."""
+        return frozenset(self._busy)
+
+    def begin(self, one: LiveAttempt) -> None:
+        """Watch an attempt from now on."""
+        one.state = replace(one.state, now=self._clock())
+        with self._state.together():
+            self._state.put(one.row())
+            self._telling.begins(one)
+        self._keep(one)
+        self._tell_launch(one)
+
+    def answered(self, one: LiveAttempt) -> None:
+        """Note that a launch process has said something since it was told how it stands."""
+        if one.said_at is not None:
+            one.is_due = False
+            self._keep(one)
+
+    def feed(self, one: LiveAttempt, events: Iterable[Event], gone: Sequence[Gone] = ()) -> None:
+        """Take in what happened, with the ranks that are known to be gone by it."""
+        if is_quiet(one.state):  # no tick has told it the time
+            one.state = replace(one.state, now=self._clock())
+        decision = decide(one.state, events, lambda: self._saved(one.job))
+        one.state = decision.state
+        if decision.is_news or gone:
+            with self._state.together():
+                self._store(one, decision, gone)
+        self._follow(one, decision)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        now = self._clock()
+        for job in list(self._busy):
+            one = self._watched[job]
+            is_time = one.said_at is None or now - one.said_at >= AGAIN
+            if is_time and (one.is_due or one.is_restarting):
+                self._tell_launch(one)
+            if not one.is_restarting and not is_quiet(one.state):
+                self.feed(one, [Tick(now)])
+
+    def drop(self, job: str) -> None:
+        """Know no more of an attempt."""
+        self._state.remove(rows.LiveRecoveryRow, job=job)
+        del self._watched[job]
+        self._busy.discard(job)
+
+    def _store(self, one: LiveAttempt, decision: Decision, gone: Sequence[Gone]) -> None:
+        for rank, reason in gone:
+            self._reports.rank_gone(rank, reason)
+        for told in decision.told:
+            self._telling.told(one, told)
+        if decision.is_news:
+            self._state.put(one.row())
+
+    def _follow(self, one: LiveAttempt, decision: Decision) -> None:
+        """Say what is to be said, now that it is stored."""
+        for order in decision.orders:
+            self._saying.order(one, order)
+        for told in decision.told:
+            match told:
+                case Began():
+                    one.whys.clear()
+                    self._commands.generation_over(one.job)
+                case Commit():
+                    self._commands.look(one.job)
+                case _:
+                    self._commands.generation_over(one.job)
+                    self._tell_launch(one)
+        self._keep(one)
+
+    def _tell_launch(self, one: LiveAttempt) -> None:
+        """Tell a launch process how its attempt stands."""
+        say = self._saying.restart if one.is_restarting else self._saying.watch
+        if say(one):
+            one.said_at = self._clock()
+
+    def _keep(self, one: LiveAttempt) -> None:
+        self._watched[one.job] = one
+        if one.is_busy:
+            self._busy.add(one.job)
+        else:
+            self._busy.discard(one.job)
+
+    def _saved(self, job: str) -> int | None:
+        """Return the step of the newest checkpoint."""
+        found = self._shelf.committed(job)
+        return found[0].step if found else None

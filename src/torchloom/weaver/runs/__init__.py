@@ -1,0 +1,1 @@
+"""Runs as experiments: provenance, summary, lists, comparison. Read `experiments` first."""

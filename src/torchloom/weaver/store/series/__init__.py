@@ -1,0 +1,1 @@
+"""The database `records`: metrics and events of ranks. Read `records`, then `writer`."""
