@@ -14,10 +14,11 @@ from pathlib import Path
 
 from benchmarks.plane_senders import Sender
 
-from torchloom.bus import credentials, subjects
+from torchloom.bus import subjects
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import VERSION, Batch, Beat, Head, Metrics, Progress, Register
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import VERSION, Batch, Beat, Head, Metrics, Progress, Register
 from torchloom.plane.credentials import Credentials
 
 VALUES = 10_000  # of a batch of what was before

@@ -12,7 +12,7 @@ from benchmarks.figure import CannotMeasure, Figure, Lab, Subject, once
 from benchmarks.plane_peer import mlflow
 from benchmarks.plane_postgres import running_postgres
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, RecordStore, open_store
 from torchloom.weaver.store.series.curves import curves
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from benchmarks.plane_told import Ranks
 
-from torchloom.bus import credentials, subjects
+from torchloom.bus import subjects
 from torchloom.bus.codec import decode, encode
-from torchloom.bus.messages import (
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
@@ -25,7 +27,6 @@ from torchloom.bus.messages import (
     Stored,
     ToAgent,
 )
-from torchloom.bus.nats import NatsBus
 from torchloom.plane.credentials import Credentials
 
 AGENTS, RANKS, STEPS = 4, 16, 10

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from benchmarks.plane_told import NAMES
 
-from torchloom.bus import credentials, subjects
+from torchloom.bus import subjects
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import NO_RANK, VERSION, Batch, Head, Hello, Metrics, Register
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import NO_RANK, VERSION, Batch, Head, Hello, Metrics, Register
 from torchloom.plane.credentials import Credentials
 
 NAME = "ticker"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import NumberedBatch
 
 NAMES = ("loss", "accuracy", "lr", "norm", "tokens")

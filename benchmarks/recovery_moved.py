@@ -22,8 +22,8 @@ from benchmarks import recovery_link as link
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
 
-from torchloom.bus.regrouping import Given
-from torchloom.worker.live import moving
+from torchloom.messages.membership import Given
+from torchloom.worker.recovery.transfer import moves
 
 PARTS = 40
 _STATE, _STREAM = b"s", b"p"
@@ -95,7 +95,7 @@ def take(
     shm.mkdir(mode=0o700, exist_ok=True)
     own = tuple(state.values()) if me == 1 else ()
     told = given, me, nodes, shm, number
-    taken = moving.give_and_take(*told, lambda: dict(state), lambda step: {}, own)
+    taken = moves.give_and_take(*told, lambda: dict(state), lambda step: {}, own)
     return taken.shared or {}
 
 

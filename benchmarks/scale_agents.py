@@ -21,9 +21,10 @@ from typing import Any
 
 import nkeys
 
-from torchloom.bus import credentials, subjects
+from torchloom.bus import subjects
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import VERSION, Batch, Beat, Event, Head, Hello, Progress, Register
+from torchloom.bus.nats import credentials
+from torchloom.messages.plane import VERSION, Batch, Beat, Event, Head, Hello, Progress, Register
 from torchloom.plane.credentials import Credentials
 
 RANKS = 10  # of an agent

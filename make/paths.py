@@ -46,7 +46,7 @@ ROLES = {  # of a process, by the first of these that its command line has
     "torchloom.plane": "plane",
     "torchloom.weaver": "weaver",
     "torchloom.server": "server",
-    "torchloom.worker.zygote": "zygote",
+    "torchloom.worker.process.zygote": "zygote",
     "bin/loom": "command",
     "paths_train.py": "rank",
 }

@@ -9,7 +9,7 @@ import pytest
 
 import torchloom
 from torchloom.runner.api import Runner, get_runner
-from torchloom.worker.threadlet.run import Run, init
+from torchloom.worker.run.run import Run, init
 
 ROOT = Path(__file__).parents[1]
 TYPED = """import torchloom as loom

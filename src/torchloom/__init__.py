@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchloom.runner.api import Runner, get_runner
-    from torchloom.worker.threadlet.run import Run, init
+    from torchloom.worker.run.run import Run, init
 
 __version__ = "0.1.0"
 __all__ = ["Run", "Runner", "get_runner", "init"]
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("Run", "init"):
-        from torchloom.worker.threadlet import run
+        from torchloom.worker.run import run
 
         return getattr(run, name)
     from torchloom.runner import api

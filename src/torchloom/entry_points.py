@@ -25,9 +25,9 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.plane": "`loom up`, and commands that need a plane",
     "torchloom.worker.inspecting": "`loom checkpoint`, with the interpreter of the job",
     "torchloom.worker.smoke": "people, and `loom test`",
-    "torchloom.worker.store": "a launch whose ranks meet in a TCP store",
+    "torchloom.worker.process.store": "a launch whose ranks meet in a TCP store",
     "torchloom.worker.train": "stored jobs that name a model",
-    "torchloom.worker.zygote": "launches on a host, with the interpreter of the job",
+    "torchloom.worker.process.zygote": "launches on a host, with the interpreter of the job",
 }
 FILES: Mapping[str, str] = {  # run by their path in the package
     "envs/relocate.py": "packed environments, which hold a copy of it",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.backup import read_manifest
 from torchloom.weaver.store.rows import Fact

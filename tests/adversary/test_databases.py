@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Event, Head
 from torchloom.errors import LoomError, UserError
+from torchloom.messages.plane import VERSION, Event, Head
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.backup import (
     BackupDamaged,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Head
-from torchloom.bus.spool import Spool
+from torchloom.bus.spool.spool import Spool
 from torchloom.checkpoint.layout import shard_name
+from torchloom.messages.plane import VERSION, Head
 
 from . import fuzzing
 from .fuzzing import Dice, Fuzz, Watched
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 READER = """
 import sys
 from pathlib import Path
-from torchloom.bus.spool import Spool
+from torchloom.bus.spool.spool import Spool
 from torchloom.checkpoint.errors import BadManifest
 from torchloom.checkpoint.manifest import Manifest
 

@@ -20,10 +20,10 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import VERSION, Head
-from torchloom.bus.page import Page
+from torchloom.bus.progress_page import ProgressPage
 from torchloom.client import places
 from torchloom.client import plane as door
+from torchloom.messages.plane import VERSION, Head
 from torchloom.unix import HEADER
 
 from ..control import absurd
@@ -244,7 +244,7 @@ def test_a_progress_page_of_any_bytes_ends_no_part_of_the_plane(
     target: Target, seconds: float, tmp_path: Path
 ) -> None:
     path, random_step = tmp_path / "page", random.Random(1)
-    Page.open(path).close()
+    ProgressPage.open(path).close()
     whole, head = path.read_bytes(), own_head("paged")
     hello = absurd.framed(encode(absurd.register(head, page=str(path))))
 

@@ -22,10 +22,9 @@ import nkeys
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.messages import Event, Goodbye, Metrics
-from torchloom.bus.nats import NatsBus
-from torchloom.bus.way import new_key
+from torchloom.bus.nats.client import NatsBus, new_key
 from torchloom.client import plane as door
+from torchloom.messages.plane import Event, Goodbye, Metrics
 from torchloom.plane.credentials import Credentials
 
 from ..control.conftest import database, place, plane

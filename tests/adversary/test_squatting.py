@@ -44,7 +44,7 @@ open(sys.argv[1] + os.environ["RANK"], "w").write(json.dumps(told))
 """
 STRANGER = """
 import json, os, sys
-from torchloom.worker.threadlet import stranger
+from torchloom.worker.threadlet import unmanaged as stranger
 folder = stranger._folder(sys.argv[1])
 found = os.lstat(folder)
 print(json.dumps([str(folder), found.st_uid, found.st_mode]))

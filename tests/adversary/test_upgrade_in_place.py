@@ -199,7 +199,11 @@ class Site:
         return next((one["warmth"] for one in ranks if one["warmth"] != "warm"), "warm")
 
     def zygotes(self) -> list[int]:
-        return [pid for pid in living(self.folder) if self.is_named(pid, "torchloom.worker.zygote")]
+        return [
+            pid
+            for pid in living(self.folder)
+            if self.is_named(pid, "torchloom.worker.process.zygote")
+        ]
 
     def is_named(self, pid: int, word: str) -> bool:
         """Tell whether a word is in a command line."""

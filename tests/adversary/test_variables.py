@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.specs.limits import SET_FOR_ALL, SET_FOR_PEERS
+from torchloom.specs.validate import SET_FOR_ALL, SET_FOR_PEERS
 
 from ..cli.conftest import Loom, loom, state
 from ..server.plane import Plane, Server, running

@@ -8,7 +8,7 @@ import pytest
 
 from torchloom.bus.api import Bus
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
 
 from .server import NatsServer
 

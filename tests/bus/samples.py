@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from torchloom.bus import messages as m
-from torchloom.bus import regrouping as r
+from torchloom.messages import membership as r
+from torchloom.messages import plane as m
 
 HEAD = m.Head(m.VERSION, "gpt-1a2b", 3, 1, "9f0c")
 REGISTER = m.Register(

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus import messages as m
 from torchloom.bus.codec import (
     LONGEST,
     LONGEST_FRAME,
     Frames,
     Garbled,
-    Reader,
+    MessageReader,
     decode,
     encode,
     frame,
 )
+from torchloom.messages import plane as m
 
 from .samples import FROM_RANK, HEAD, REGISTER, UNIONS, missing
 
@@ -70,7 +70,7 @@ def test_each_kind_of_garbage_has_its_word() -> None:
 
 
 def test_a_reader_counts_what_it_drops_and_reads_on() -> None:
-    reader = Reader[m.Message](m.FromRank)
+    reader = MessageReader[m.Message](m.FromRank)
     other = encode(m.Goodbye(msgspec.structs.replace(HEAD, version=9), 1))
 
     read = [reader.read(data) for data in (b"x", other, encode(REGISTER), bytes(LONGEST + 1))]
@@ -82,7 +82,7 @@ def test_a_reader_counts_what_it_drops_and_reads_on() -> None:
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_garbled(data: bytes) -> None:
-    reader = Reader[m.Message](m.FromRank)
+    reader = MessageReader[m.Message](m.FromRank)
 
     message = reader.read(data)
 
@@ -105,7 +105,7 @@ def test_a_mutated_message_is_dropped_or_still_one_of_its_kind(
                 whole = whole[: place + 1]
             case "repeat":
                 whole = whole[:place] + whole[place:] + whole[place:]
-    reader = Reader[m.Message](union)
+    reader = MessageReader[m.Message](union)
 
     read = reader.read(bytes(whole))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import torchloom.checkpoint
-from torchloom.checkpoint.disk import Disk
+from torchloom.checkpoint.stream import Disk
 
 ROOM = Path(torchloom.checkpoint.__file__).parent
 ERRNOS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}

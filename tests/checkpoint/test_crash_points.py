@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from torchloom.checkpoint import Fenced, LocalStorage, draft_of
-from torchloom.checkpoint.disk import Disk
+from torchloom.checkpoint.stream import Disk
 
 from .faults import FORMS, LOCAL_FAULTS, call_sites, site_of
 from .scenarios import SCENARIOS, commit
 from .sweeper import Sweeper, sweeping
 from .witness import put_plain, whole_steps
 
-SITES = call_sites(("local.py", "reading.py", "stream.py"), ("disk", "_disk"), Disk)
+SITES = call_sites(("local.py", "reader.py", "stream.py"), ("disk", "_disk"), Disk)
 
 pytestmark = pytest.mark.process
 

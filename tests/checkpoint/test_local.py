@@ -17,7 +17,7 @@ from torchloom.checkpoint import (
     NotCommitted,
     StoreUnavailable,
 )
-from torchloom.checkpoint.disk import Disk
+from torchloom.checkpoint.stream import Disk
 
 from ..living import until
 from .faults import Adverse
@@ -93,7 +93,7 @@ def test_a_name_that_is_taken_is_not_given_again(
     root: Path, renameat2: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not renameat2:  # what an older C library has
-        monkeypatch.setattr("torchloom.checkpoint.disk._renameat2", lambda: None)
+        monkeypatch.setattr("torchloom.checkpoint.stream._renameat2", lambda: None)
     (root / "empty").mkdir()
     (root / "other").mkdir()
     descriptor = os.open(root, os.O_RDONLY)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import Knob, Metrics, Progress
 from torchloom.client import places
+from torchloom.messages.plane import Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
 from ..weaver.fakes import LR, FakeAgent, FakeRank, job_event, register, rows, weaver_at

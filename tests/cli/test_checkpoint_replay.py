@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import VERSION, Applied, Event, Head, Planned, Register, ToRank
 from torchloom.cli.checkpoints import rerun, tracks
 from torchloom.cli.checkpoints.borrowed import borrowed
 from torchloom.cli.checkpoints.hearing import Hearing
@@ -24,6 +23,7 @@ from torchloom.launch.records.request import (
     ReplicaRequest,
     RoleRequest,
 )
+from torchloom.messages.plane import VERSION, Applied, Event, Head, Planned, Register, ToRank
 
 from ..living import until
 from .shelved import commit

@@ -23,7 +23,7 @@ def root(ended: Callable[..., Any], state: Path) -> Path:
     """Have a job with two checkpoints, in which one bias differs, and one rate."""
     import torch
 
-    from ..worker.inspecting.saved import commit, network, state_of, stepped
+    from ..worker.saving.saved import commit, network, state_of, stepped
 
     ended("train-1", ranks=2)
     root = state / "runs" / "train-1" / "checkpoints"

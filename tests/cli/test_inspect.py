@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from torchloom.bus.messages import Frame, Look, Stacks, Thread
 from torchloom.cli import stackprint
 from torchloom.cli.main import main
+from torchloom.messages.plane import Frame, Look, Stacks, Thread
 from torchloom.weaver.health.hangs import role_shape, weigh
 from torchloom.weaver.health.roster import _row as row
 

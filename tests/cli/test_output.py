@@ -19,7 +19,7 @@ from torchloom.cli.output import (
 )
 from torchloom.cli.submission import exit_code
 from torchloom.history.plot import in_text, panels
-from torchloom.history.series import Series
+from torchloom.history.series import MetricSeries
 from torchloom.specs.api import AppState
 
 
@@ -70,7 +70,7 @@ def test_a_plot_in_the_locale_c_is_ascii_and_as_wide(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LC_ALL", name)
-    rising = Series.of("loss", [(i, float(i), i / 100) for i in range(101)])
+    rising = MetricSeries.of("loss", [(i, float(i), i / 100) for i in range(101)])
     drawn = in_text(panels([rising]), 60, 12)
 
     for line in drawn:

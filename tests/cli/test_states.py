@@ -9,7 +9,7 @@ import pytest
 from torchloom.cli.main import main
 from torchloom.launch.records.record import RunRecord
 from torchloom.specs.api import AppState
-from torchloom.specs.job import JobState, app_word, job_word
+from torchloom.specs.states import JobState, app_word, job_word
 
 Ended = Callable[..., RunRecord]
 STATES = ("state", "status", "job_state", "app_state")

@@ -173,7 +173,7 @@ def zygotes_in(folder: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if b"torchloom.worker.zygote" in words and os.fsencode(folder) in words:
+            if b"torchloom.worker.process.zygote" in words and os.fsencode(folder) in words:
                 found.append(int(entry.name))
     return found
 

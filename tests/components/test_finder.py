@@ -20,8 +20,7 @@ from torchloom.components.finder import (
 from torchloom.components.installed import BUILTINS
 from torchloom.specs.api import AppDef
 from torchloom.specs.arguments import arguments_of
-from torchloom.specs.builders import ComponentFailed, materialize_appdef
-from torchloom.specs.command_line import component_help
+from torchloom.specs.builders import ComponentFailed, component_help, materialize_appdef
 from torchloom.specs.file_linter import validate, validate_all
 
 APP = "return specs.AppDef(name={}, roles=[specs.Role(name='r', image='', entrypoint='e')])"

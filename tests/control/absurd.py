@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import (
+from torchloom.messages.plane import (
     VERSION,
     Applied,
     Batch,

@@ -16,9 +16,9 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import LONGEST, encode
-from torchloom.bus.messages import VERSION, Goodbye, Head, Ready
 from torchloom.client import places
 from torchloom.client import plane as door
+from torchloom.messages.plane import VERSION, Goodbye, Head, Ready
 
 from ..living import until
 from . import absurd

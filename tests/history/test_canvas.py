@@ -1,6 +1,6 @@
 """Dots are where they are set; a line of text is painted stretch by stretch."""
 
-from torchloom.history.canvas import Canvas
+from torchloom.history.plot import Canvas
 
 
 def test_a_dot_is_counted_from_the_lower_left() -> None:

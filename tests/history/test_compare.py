@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom.history.compare import Difference, differences, flat, goal_of, shared, winner
+from torchloom.history.compare import RunDifference, differences, flat, goal_of, shared, winner
 
 
 def test_nested_values_have_dotted_names_and_lists_are_values() -> None:
@@ -20,8 +20,8 @@ def test_only_what_differs_is_told_by_name_with_one_value_a_run() -> None:
     runs = [{"lr": 0.1, "seed": 1, "a": {"b": 1}}, {"lr": 0.2, "seed": 1}, {"lr": 0.1, "seed": 1}]
 
     assert differences(runs) == [
-        Difference("a.b", (1, None, None), (False, True, True)),
-        Difference("lr", (0.1, 0.2, 0.1), (False, False, False)),
+        RunDifference("a.b", (1, None, None), (False, True, True)),
+        RunDifference("lr", (0.1, 0.2, 0.1), (False, False, False)),
     ]
     assert shared(runs) == 1
 
@@ -34,8 +34,8 @@ def test_a_value_of_none_is_not_a_missing_one_and_one_is_not_true() -> None:
 
 def test_names_that_are_asked_for_are_told_though_they_are_the_same() -> None:
     assert differences([{"steps": 3}, {"steps": 3}], ["steps", "samples"]) == [
-        Difference("steps", (3, 3), (False, False)),
-        Difference("samples", (None, None), (True, True)),
+        RunDifference("steps", (3, 3), (False, False)),
+        RunDifference("samples", (None, None), (True, True)),
     ]
 
 

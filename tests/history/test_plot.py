@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchloom.history.plot import BadPicture, NoMatplotlib, Panel, in_text, panels, to_file
-from torchloom.history.series import Series
+from torchloom.history.series import MetricSeries
 
-FALLING = Series.of("loss", [(i, 100.0 + i, 2.0 * math.exp(-i / 20)) for i in range(101)], run="a")
-RISING = Series.of("accuracy", [(i, 100.0 + i, i / 100) for i in range(101)])
+FALLING = MetricSeries.of(
+    "loss", [(i, 100.0 + i, 2.0 * math.exp(-i / 20)) for i in range(101)], run="a"
+)
+RISING = MetricSeries.of("accuracy", [(i, 100.0 + i, i / 100) for i in range(101)])
 
 
 def test_each_metric_has_a_panel_with_all_its_curves() -> None:
-    other = Series.of("loss", [(0, 0.0, 1.0)], rank=1)
+    other = MetricSeries.of("loss", [(0, 0.0, 1.0)], rank=1)
 
     assert panels([FALLING, RISING, other]) == [
         Panel("loss", (FALLING, other)),
@@ -50,7 +52,7 @@ def test_two_panels_fit_80_by_24(by: str) -> None:
 
 def test_where_a_curve_is_no_number_there_is_a_gap_and_no_error() -> None:
     values = [1.0, 1.0, math.nan, math.inf, 1.0, 1.0]
-    curve = Series.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
+    curve = MetricSeries.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
 
     row = next(line for line in in_text(panels([curve]), 40, 7) if "⠤" in line or "⠒" in line)
 
@@ -60,7 +62,7 @@ def test_where_a_curve_is_no_number_there_is_a_gap_and_no_error() -> None:
 
 
 def test_a_curve_without_any_number_is_said_to_have_none() -> None:
-    curve = Series.of("loss", [(0, 0.0, math.nan)])
+    curve = MetricSeries.of("loss", [(0, 0.0, math.nan)])
 
     assert in_text(panels([curve]), 40, 10) == ["loss", "  no point is a number", ""]
 
@@ -75,7 +77,9 @@ values = st.floats(allow_nan=True, allow_infinity=True)
 )
 def test_whatever_is_drawn_fits(curves: list[list[float]], columns: int, rows: int) -> None:
     drawn = [
-        Series.of("loss", [(i, float(i), value) for i, value in enumerate(curve)], run=f"run-{n}")
+        MetricSeries.of(
+            "loss", [(i, float(i), value) for i, value in enumerate(curve)], run=f"run-{n}"
+        )
         for n, curve in enumerate(curves)
     ]
 
@@ -125,7 +129,7 @@ def test_matplotlib_is_imported_for_pictures_alone() -> None:
     code = (
         "import sys\n"
         "from torchloom.history.plot import in_text, panels\n"
-        "from torchloom.history.series import Series\n"
+        "from torchloom.history.series import MetricSeries as Series\n"
         "in_text(panels([Series.of('a', [(0, 0.0, 1.0)])]), 80, 24)\n"
         "assert not {'matplotlib', 'numpy'} & set(sys.modules)\n"
     )

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.history.series import Buckets, Series, resampled, thinned
+from torchloom.history.series import CurveBuckets, MetricSeries, resampled, thinned
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(math.nan)
 curves = st.lists(numbers, max_size=300).map(
-    lambda values: Series.of("loss", [(i, 10.0 * i, value) for i, value in enumerate(values)])
+    lambda values: MetricSeries.of("loss", [(i, 10.0 * i, value) for i, value in enumerate(values)])
 )
 
 
 def test_rows_become_columns() -> None:
-    curve = Series.of("loss", [(1, 10.0, 0.5), (2, 11.5, 0.4)], rank=3, run="a")
+    curve = MetricSeries.of("loss", [(1, 10.0, 0.5), (2, 11.5, 0.4)], rank=3, run="a")
 
-    assert curve == Series("loss", (1, 2), (10.0, 11.5), (0.5, 0.4), 3, "a")
+    assert curve == MetricSeries("loss", (1, 2), (10.0, 11.5), (0.5, 0.4), 3, "a")
     assert curve.seconds() == (0.0, 1.5)
-    assert Series.of("loss", []) == Series("loss", (), (), ())
+    assert MetricSeries.of("loss", []) == MetricSeries("loss", (), (), ())
 
 
 def test_buckets_become_their_least_greatest_and_last_value() -> None:
@@ -36,7 +36,7 @@ def test_buckets_become_their_least_greatest_and_last_value() -> None:
         "nans": [0, 0, 4],
     }
 
-    whole, ends = Series.of_buckets(told), Series.of_buckets(told, ends=True)
+    whole, ends = MetricSeries.of_buckets(told), MetricSeries.of_buckets(told, ends=True)
 
     assert (whole.steps, whole.values[:-1]) == ((0, 1, 2, 4, 8), (2.0, 0.5, 3.0, 1.0))
     assert (ends.steps, ends.times, ends.rank) == ((0, 4, 8), (10.0, 11.0, 12.0), 1)
@@ -45,18 +45,18 @@ def test_buckets_become_their_least_greatest_and_last_value() -> None:
 
 def test_columns_that_are_not_equally_long_are_refused() -> None:
     with pytest.raises(ValueError, match="not equally long"):
-        Series("loss", (1, 2), (1.0,), (0.5, 0.4))
+        MetricSeries("loss", (1, 2), (1.0,), (0.5, 0.4))
 
 
 def test_a_smoothed_curve_begins_where_the_curve_does_and_forgets_slowly() -> None:
-    curve = Series.of("loss", [(i, 0.0, value) for i, value in enumerate([4.0, 2.0, 2.0])])
+    curve = MetricSeries.of("loss", [(i, 0.0, value) for i, value in enumerate([4.0, 2.0, 2.0])])
 
     assert curve.smoothed(0.5).values == (4.0, 8 / 3, 16 / 7)
     assert curve.smoothed(0.0) == curve
 
 
 def test_what_is_no_number_stays_and_counts_for_nothing_when_smoothed() -> None:
-    curve = Series.of("loss", [(0, 0.0, 1.0), (1, 0.0, math.nan), (2, 0.0, 1.0)])
+    curve = MetricSeries.of("loss", [(0, 0.0, 1.0), (1, 0.0, math.nan), (2, 0.0, 1.0)])
 
     first, second, third = curve.smoothed(0.9).values
 
@@ -67,20 +67,20 @@ def test_what_is_no_number_stays_and_counts_for_nothing_when_smoothed() -> None:
 @pytest.mark.parametrize("weight", [1.0, -0.1, math.nan])
 def test_a_weight_that_forgets_nothing_or_less_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="from 0 to less than 1"):
-        Series.of("loss", [(0, 0.0, 1.0)]).smoothed(weight)
+        MetricSeries.of("loss", [(0, 0.0, 1.0)]).smoothed(weight)
 
 
 def test_stretches_have_their_least_greatest_and_last_value() -> None:
     values = [5.0, 1.0, 3.0, math.nan, 9.0, 2.0]
-    curve = Series.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
+    curve = MetricSeries.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
 
     found = resampled(curve, 2)
 
-    assert found == Buckets((2, 5), (2.0, 5.0), (1.0, 2.0), (5.0, 9.0), (3.0, 2.0))
+    assert found == CurveBuckets((2, 5), (2.0, 5.0), (1.0, 2.0), (5.0, 9.0), (3.0, 2.0))
 
 
 @given(curves, st.integers(1, 40))
-def test_no_stretch_loses_an_extreme_and_none_is_made_up(curve: Series, most: int) -> None:
+def test_no_stretch_loses_an_extreme_and_none_is_made_up(curve: MetricSeries, most: int) -> None:
     found = resampled(curve, most)
 
     finite = [value for value in curve.values if not math.isnan(value)]
@@ -95,7 +95,7 @@ def test_no_stretch_loses_an_extreme_and_none_is_made_up(curve: Series, most: in
 
 @given(curves, st.integers(4, 60))
 def test_a_thinned_curve_has_points_of_the_curve_alone_with_its_ends_and_extremes(
-    curve: Series, most: int
+    curve: MetricSeries, most: int
 ) -> None:
     thin = thinned(curve, most)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.history.ticks import clock, short, ticks
+from torchloom.history.plot import clock, short, ticks
 
 
 @pytest.mark.parametrize(

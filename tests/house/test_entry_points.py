@@ -40,9 +40,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom.plane": ((), r"the plane cannot start: .*LOOM_HOME"),
     "torchloom.worker.inspecting": ((), r"in main\n(?s:.*)IndexError|JSONDecodeError"),
     "torchloom.worker.smoke": (("--help",), HELP),
-    "torchloom.worker.store": (("--help",), HELP),
+    "torchloom.worker.process.store": (("--help",), HELP),
     "torchloom.worker.train": (("/nowhere.yaml",), r"^loom train: .*/nowhere.yaml"),
-    "torchloom.worker.zygote": ((), r"in main\n(?s:.*)ValueError: not enough values"),
+    "torchloom.worker.process.zygote": ((), r"in main\n(?s:.*)ValueError: not enough values"),
 }
 
 

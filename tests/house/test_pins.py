@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus import life, messages, regrouping
 from torchloom.bus.memory import Exchange
+from torchloom.bus.spool import incarnation
 from torchloom.cli.chaos import plan
 from torchloom.cli.chaos import record as chaos_record
 from torchloom.cli.checkpoints import tracks
@@ -34,6 +34,7 @@ from torchloom.launch.logs import display
 from torchloom.launch.node_agent import gpus
 from torchloom.launch.records import parcel, request
 from torchloom.launch.records import record as launch_record
+from torchloom.messages import membership, plane
 from torchloom.rules import checkpoints, queue
 from torchloom.rules.control import command
 from torchloom.rules.membership import election, generation, seats
@@ -114,17 +115,17 @@ TAGS = {
     "Removed": "head agent step generation attempt code why",
 }
 PARTS = (  # arrays inside messages and spools, which have no tag
-    (messages.Head, "version job generation rank incarnation role"),
-    (messages.Knob, "name value type low high is_used"),
-    (messages.Planned, "command step payload done"),
-    (messages.Device, "uuid kind index memory"),
-    (messages.Progress, "head step phase moved step_seconds"),
-    (messages.Frame, "function file line text"),
-    (messages.Thread, "name is_main frames"),
-    (messages.Look, "at cpu state waits_in source threads note step phase still lasted"),
-    (regrouping.Given, "target what step source"),
-    (regrouping.Life, "rank life node code step why"),
-    (life.Who, "job rank incarnation pid started"),
+    (plane.Head, "version job generation rank incarnation role"),
+    (plane.Knob, "name value type low high is_used"),
+    (plane.Planned, "command step payload done"),
+    (plane.Device, "uuid kind index memory"),
+    (plane.Progress, "head step phase moved step_seconds"),
+    (plane.Frame, "function file line text"),
+    (plane.Thread, "name is_main frames"),
+    (plane.Look, "at cpu state waits_in source threads note step phase still lasted"),
+    (membership.Given, "target what step source"),
+    (membership.Life, "rank life node code step why"),
+    (incarnation.RecordOwner, "job rank incarnation pid started"),
 )
 SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or between processes
     (identity.ProcessIdentity, "host boot pid started"),
@@ -209,7 +210,7 @@ def test_every_message_has_its_tag_and_its_fields_in_order() -> None:
     found = {kind.__struct_config__.tag: kind.__struct_fields__ for kind in _messages()}
 
     assert {tag: " ".join(names) for tag, names in found.items()} == TAGS
-    assert messages.VERSION == 1
+    assert plane.VERSION == 1
 
 
 def test_every_message_states_its_tag() -> None:
@@ -275,7 +276,10 @@ def test_every_module_that_a_string_names_is_there() -> None:
     lost = {f"{path.relative_to(SRC)}: {name}" for path, name in _named() if not _is_there(name)}
 
     assert lost == set()
-    assert [_is_there(f"torchloom.worker.zygote{end}") for end in ("", "s")] == [True, False]
+    assert [_is_there(f"torchloom.worker.process.zygote{end}") for end in ("", "s")] == [
+        True,
+        False,
+    ]
 
 
 def test_every_launcher_has_its_module() -> None:
@@ -286,7 +290,7 @@ def test_every_launcher_has_its_module() -> None:
     assert lost == []
 
 
-def _messages(kind: type[messages.Message] = messages.Message) -> Iterator[Any]:
+def _messages(kind: type[plane.Message] = plane.Message) -> Iterator[Any]:
     for each in kind.__subclasses__():
         if each.__module__.startswith("torchloom."):
             yield each

@@ -13,16 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import NO_RANK, VERSION, Head, Kept, Message, Register
-from torchloom.bus.regrouping import (
-    EndLife,
-    Fork,
-    Life,
-    Lives,
-    MakeStore,
-    Restart,
-    Watch,
-)
+from torchloom.messages.membership import EndLife, Fork, Life, Lives, MakeStore, Restart, Watch
+from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
 from ..living import until
 

@@ -15,9 +15,8 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.api import BusLost
-from torchloom.bus.credentials import read
-from torchloom.bus.nats import NatsBus
-from torchloom.bus.way import new_key
+from torchloom.bus.nats.client import NatsBus, new_key
+from torchloom.bus.nats.credentials import read
 from torchloom.plane.credentials import (
     Credentials,
     KeysUnusable,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchloom.bus.nats.client import new_key
 from torchloom.bus.subjects import agent_of_job
-from torchloom.bus.way import new_key
 from torchloom.client import places
 from torchloom.client import plane as client
 from torchloom.errors import LoomError

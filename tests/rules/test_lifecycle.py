@@ -14,7 +14,7 @@ from torchloom.rules.lifecycle import (
     replay,
     step,
 )
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 
 EDGES = {
     "QUEUED": "RUNNING FAILED CANCELLED",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus import messages
+from torchloom.messages import plane
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import (
     RankSamples,
@@ -54,7 +54,7 @@ def of_recording(how: str) -> Mapping[int, RankSamples]:
     }
 
 
-def _look(look: messages.Look) -> StackSample:
+def _look(look: plane.Look) -> StackSample:
     (main,) = (thread for thread in look.threads if thread.is_main)
     frames = tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames)
     return StackSample(look.at, look.cpu, look.state, look.waits_in, frames)

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from torchloom.bus.api import BusLost, NobodyAnswers
-from torchloom.bus.messages import Progress
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import Progress
 
 from ..bus.server import NatsServer
 from ..living import TIMEOUT, until

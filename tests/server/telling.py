@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.bus.api import BusLost, NobodyAnswers
-from torchloom.bus.messages import Event, Message, Metrics, Stored
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.logs.files import LogFiles
 from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.messages.plane import Event, Message, Metrics, Stored
 from torchloom.specs.api import AppState
 
 from ..living import until

@@ -12,9 +12,9 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import Commit, Committed, Event, Remove, Removed
 from torchloom.checkpoint import Draft, LocalStorage, Manifest
 from torchloom.client.http import Client
+from torchloom.messages.plane import Commit, Committed, Event, Remove, Removed
 
 from ..living import until
 from ..weaver.fakes import job_event

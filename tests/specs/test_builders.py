@@ -9,7 +9,7 @@ from torchloom.errors import UserError
 from torchloom.specs.api import AppDef, Role
 from torchloom.specs.arguments import (
     ArgumentError,
-    BadValue,
+    BadArgumentValue,
     MissingArgument,
     UnknownArgument,
     split_pairs,
@@ -18,11 +18,11 @@ from torchloom.specs.builders import (
     ComponentArgs,
     ComponentFailed,
     component_args_from_str,
+    component_help,
     materialize_appdef,
     parse_args,
     parse_mounts,
 )
-from torchloom.specs.command_line import component_help
 
 
 def train(
@@ -115,18 +115,22 @@ def test_a_leading_double_dash_is_dropped_once() -> None:
         (["--scrpt", "s"], UnknownArgument, "no argument '--scrpt'; did you mean '--script'?"),
         (["-z"], UnknownArgument, "no argument '-z'"),
         ([], MissingArgument, "test_builders.train needs --script"),
-        (["--script", "s", "--n", "two"], BadValue, "--n: expected int, got 'two'"),
+        (["--script", "s", "--n", "two"], BadArgumentValue, "--n: expected int, got 'two'"),
         (
             ["--script", "s", "--fast", "maybe"],
-            BadValue,
+            BadArgumentValue,
             "--fast: expected bool (True or False), got 'maybe'",
         ),
         (
             ["--script", "s", "--env", "A"],
-            BadValue,
+            BadArgumentValue,
             "--env: expected Dict[str, str] (K=V,K2=V2), got 'A'",
         ),
-        (["--script", "s", "--shape", "1"], BadValue, "expected tuple[int, str] (a,b), got '1'"),
+        (
+            ["--script", "s", "--shape", "1"],
+            BadArgumentValue,
+            "expected tuple[int, str] (a,b), got '1'",
+        ),
         (["--script"], ArgumentError, "--script needs a value, as in `--script=VALUE`"),
         (["--script", "--n", "2"], ArgumentError, "--script needs a value"),
         (["--s", "x"], ArgumentError, "--s could mean --script, --sizes, --shape; write it out"),
@@ -166,7 +170,7 @@ def test_words_win_over_config_over_defaults_over_the_signature() -> None:
     ("name", "value"), [("n", "x"), ("n", True), ("n", 1.5), ("script", 3), ("script", None)]
 )
 def test_a_config_value_of_the_wrong_type_is_told(name: str, value: object) -> None:
-    with pytest.raises(BadValue, match=f"--{name}: expected"):
+    with pytest.raises(BadArgumentValue, match=f"--{name}: expected"):
         parse_args(train, ["--script", "s"] if name != "script" else [], None, {name: value})
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from torchloom.errors import Ambiguous, UserError
 from torchloom.specs import NULL_RESOURCE, Resource, get_named_resources, named_resources, resource
-from torchloom.specs.metadata_keys import resource_tags
 from torchloom.specs.named import NamedResources, installed
+from torchloom.specs.resources import resource_tags
 
 
 def tagged(name: str, resource: Resource) -> Resource:

@@ -27,7 +27,7 @@ def test_a_name_there_is_not_is_an_attribute_error(module: object) -> None:
 @pytest.mark.parametrize(
     "record", [shape.APP, shape.ROLE, shape.RESOURCE, shape.WORKSPACE, *shape.MOUNTS.values()]
 )
-def test_every_field_can_be_read_from_data(record: shape.Record) -> None:
+def test_every_field_can_be_read_from_data(record: shape.RecordShape) -> None:
     declared = [field.name for field in fields(record.make)]  # type: ignore[arg-type]
 
     assert list(record.fields) == [name for name in declared if name != "overrides"]

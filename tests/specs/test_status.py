@@ -16,7 +16,7 @@ from torchloom.specs import (
     is_started,
     is_terminal,
 )
-from torchloom.specs.status_text import ErrorReport, read_error
+from torchloom.specs.status import ReplicaErrorReport, read_error
 
 
 def failed() -> AppStatus:
@@ -127,14 +127,19 @@ def test_the_repr_is_plain_yaml() -> None:
 @pytest.mark.parametrize(
     ("text", "report"),
     [
-        ('{"message": "x", "errorCode": 1, "timestamp": 2}', ErrorReport("x", 1, 2)),
-        ('{"message": {"message": "x", "extraInfo": {"timestamp": 2}}}', ErrorReport("x", None, 2)),
-        ('{"message": {"message": "x", "extraInfo": "?"}}', ErrorReport("x")),
+        ('{"message": "x", "errorCode": 1, "timestamp": 2}', ReplicaErrorReport("x", 1, 2)),
+        (
+            '{"message": {"message": "x", "extraInfo": {"timestamp": 2}}}',
+            ReplicaErrorReport("x", None, 2),
+        ),
+        ('{"message": {"message": "x", "extraInfo": "?"}}', ReplicaErrorReport("x")),
         ('{"message": {"message": 1}}', None),
         ("[]", None),
         ("not json", None),
         ("[" * 100_000, None),
     ],
 )
-def test_error_files_of_two_schemas_are_understood(text: str, report: ErrorReport | None) -> None:
+def test_error_files_of_two_schemas_are_understood(
+    text: str, report: ReplicaErrorReport | None
+) -> None:
     assert read_error(text) == report

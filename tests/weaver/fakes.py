@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torchloom.bus import messages, subjects
+from torchloom.bus import subjects
 from torchloom.bus.api import Bus
 from torchloom.bus.codec import decode, encode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import (
+from torchloom.messages import plane
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Applied,
@@ -160,7 +161,7 @@ def register(
     role: str = "trainer",
     world: int = 1,
     devices: Iterable[str] = (),
-    boundary: messages.Boundary = "api",
+    boundary: plane.Boundary = "api",
     knobs: tuple[Knob, ...] = (LR,),
     replica: str = "",
     attempt: int | None = None,

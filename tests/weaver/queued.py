@@ -12,11 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.errors import Failure
 from torchloom.launch.records.resumption import Continuation
-from torchloom.specs.job import JobState
+from torchloom.messages.plane import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.coordinator import Again, Coordinator

@@ -8,7 +8,7 @@ import msgspec
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import Device, DeviceEvent, Event, Hello
+from torchloom.messages.plane import Device, DeviceEvent, Event, Hello
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import JobRow
 

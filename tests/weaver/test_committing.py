@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from torchloom.bus.messages import Stored
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import Stored
 
 from ..bus.server import NatsServer
 from ..bus.waiting import come_true

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.api import BusLost, NobodyAnswers
-from torchloom.bus.messages import Event, Greeting, Message, Metrics, Stored
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
+from torchloom.messages.plane import Event, Greeting, Message, Metrics, Stored
 
 from ..bus.server import NatsServer
 from ..living import TIMEOUT

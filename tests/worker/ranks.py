@@ -106,7 +106,7 @@ def _fork(seat: Mapping[str, str], out: Path, script: str, install: bool) -> int
         os.environ.update(seat)
         torch.set_num_threads(1)
         if install:
-            from torchloom.worker import rendezvous
+            from torchloom.worker.process import rendezvous
 
             rendezvous.install()
         exec(compile(script, "<rank>", "exec"), {"__name__": "__main__"})  # noqa: S102

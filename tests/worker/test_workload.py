@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.needs("torch")
 if importlib.util.find_spec("torch"):
-    from torchloom.worker.workload import MODELS, RankRow, Report, train
+    from torchloom.worker.workload import MODELS, RankRow, WorkloadReport, train
 
 SOURCE = Path(__file__).parents[2] / "src"
 APART = """
@@ -24,9 +24,9 @@ sys.exit(f"{report.error}" if rank == 0 else 0)
 """
 
 
-def report(*digests: str, losses: tuple[float, float] = (2.0, 1.0)) -> "Report":
+def report(*digests: str, losses: tuple[float, float] = (2.0, 1.0)) -> "WorkloadReport":
     rows = [RankRow(rank, rank, 0, "h", 1, "cpu", word) for rank, word in enumerate(digests)]
-    return Report("mlp", 40, len(rows), "gloo", losses, 1.0, 5120.0, tuple(rows))
+    return WorkloadReport("mlp", 40, len(rows), "gloo", losses, 1.0, 5120.0, tuple(rows))
 
 
 @pytest.mark.parametrize(

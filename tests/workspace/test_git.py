@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.workspace import git
-from torchloom.workspace.git import LIMIT, Repository, source_of, without_secrets
+from torchloom.workspace import sources
+from torchloom.workspace.sources import LIMIT, Repository, source_of, without_secrets
 
 from ..repositories import committed
 from ..repositories import git as git_itself
@@ -192,7 +192,7 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, env: dict[str, str])
 
     began = time.monotonic()
     path = {**env, "PATH": f"{slow.parent}:{os.environ['PATH']}"}
-    with pytest.raises(git.Silent):
+    with pytest.raises(sources.Silent):
         Repository(tmp_path, path, limit=0.1).line("rev-parse", "HEAD")
 
     assert time.monotonic() - began < 30

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.workspace.submitted import FILE, PATCH, Submitted, keep, kept
+from torchloom.workspace.sources import FILE, PATCH, SubmittedSources, keep, kept
 
 from ..repositories import committed, git
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def noted(folder: Path, *places: Path, is_copied: bool = False) -> Submitted:
+def noted(folder: Path, *places: Path, is_copied: bool = False) -> SubmittedSources:
     keep(folder, "/cwd", places, is_copied, os.environ)
     found = kept(folder)
     assert found is not None

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from torchloom.bus.messages import VERSION, Message
+from torchloom.messages.plane import VERSION, Message
 
 LONGEST = 1 << 20  # bytes of a message on the bus: what a NATS server takes unless told otherwise
 LONGEST_FRAME = LONGEST - (1 << 12)  # of one from a rank, so that it fits into a batch as a record
@@ -56,7 +56,7 @@ def frame(message: Message) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-class Reader(Generic[M]):
+class MessageReader(Generic[M]):
     """Decode for somebody who goes on whatever comes: what is dropped is counted by reason.
 
     Receivers that know more than the codec count their own reasons (a foreign job, an old

@@ -1,9 +1,8 @@
 """A bus inside one process: for tests, and for whatever runs as a single process."""
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.bus.carrier import Carrier
 from torchloom.bus.codec import LONGEST
-from torchloom.bus.mailbox import Mailbox
+from torchloom.bus.delivery import BaseBus, Mailbox
 
 
 class Exchange:
@@ -33,7 +32,7 @@ class Exchange:
         return any(heard)
 
 
-class MemoryBus(Carrier):
+class MemoryBus(BaseBus):
     """One participant's end of an exchange; alone, it hears itself."""
 
     def __init__(self, exchange: Exchange | None = None, inbox: str = "") -> None:

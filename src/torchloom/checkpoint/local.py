@@ -21,7 +21,7 @@ from torchloom.checkpoint.errors import (
 )
 from torchloom.checkpoint.layout import MANIFEST, Draft, draft_of, folder_name, rank_of
 from torchloom.checkpoint.manifest import Manifest
-from torchloom.checkpoint.reading import LocalReader, is_mark, mark_name
+from torchloom.checkpoint.reader import LocalReader, is_mark, mark_name
 from torchloom.checkpoint.storage import Pace, Written, sealed
 
 _FENCE = "fence"

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torchloom.checkpoint import stream
-from torchloom.checkpoint.bucket import Bucket, Found
+from torchloom.checkpoint.bucket import Bucket, StoredObject
 from torchloom.checkpoint.errors import (
     AlreadyCommitted,
     BadManifest,
@@ -23,7 +23,7 @@ from torchloom.checkpoint.errors import (
 )
 from torchloom.checkpoint.layout import MANIFEST, Draft, folder_name, rank_of, step_of, writer_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
-from torchloom.checkpoint.reading import compare, mark_name
+from torchloom.checkpoint.reader import compare, mark_name
 from torchloom.checkpoint.storage import Pace, Told, Written, sealed
 
 _FENCE = "fence"  # a folder with one object for each generation: the highest counts
@@ -187,7 +187,7 @@ class S3Storage:
             self._check_fence(manifest.generation)
         return done
 
-    def _stands(self, manifest: Manifest, found: Found) -> bool:
+    def _stands(self, manifest: Manifest, found: StoredObject) -> bool:
         try:
             if _read(manifest.step, found) != manifest:
                 return False
@@ -208,7 +208,7 @@ class S3Storage:
         except Damaged as error:
             raise Incomplete(manifest.step, error.name, error.why) from None
 
-    def _make_way(self, step: int, found: Found) -> None:
+    def _make_way(self, step: int, found: StoredObject) -> None:
         try:
             self.verify(step)
         except (Damaged, BadManifest, NotCommitted):
@@ -216,7 +216,7 @@ class S3Storage:
         else:
             raise AlreadyCommitted(self.root, step)
 
-    def _keep_aside(self, step: int, found: Found) -> str:
+    def _keep_aside(self, step: int, found: StoredObject) -> str:
         for number in range(1, 1000):
             folder = f"{folder_name(step)}.bad" + (f"-{number}" if number > 1 else "")
             if self._bucket.put_new(f"{folder}/{MANIFEST}", found.data):
@@ -248,7 +248,7 @@ class S3Storage:
                 raise Damaged(manifest.step, shard.name, "is missing")
             compare(manifest.step, shard, sizes[shard.name], shard.hash)
 
-    def _found(self, step: int) -> Found | None:
+    def _found(self, step: int) -> StoredObject | None:
         return self._bucket.get(_key(step), LARGEST_TEXT + 1)
 
     @contextlib.contextmanager
@@ -272,7 +272,7 @@ def _shards(draft: Draft) -> str:
     return f"{folder_name(draft.step)}/{draft.writer}"
 
 
-def _read(step: int, found: Found) -> Manifest:
+def _read(step: int, found: StoredObject) -> Manifest:
     manifest = Manifest.from_json(found.data)
     if manifest.step != step:
         raise BadManifest(f"it is of step {manifest.step}, in the folder of step {step}")

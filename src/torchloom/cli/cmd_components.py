@@ -9,8 +9,8 @@ from torchloom.cli.output import echo_json, printable, table
 from torchloom.components.component import Component
 from torchloom.components.finder import get_builtin_source, get_component
 from torchloom.components.installed import find_components
-from torchloom.specs.arguments import REQUIRED, Argument, Kind, arguments_of, type_name
-from torchloom.specs.command_line import component_help
+from torchloom.specs.arguments import REQUIRED, Argument, ArgumentKind, arguments_of, type_name
+from torchloom.specs.builders import component_help
 
 
 @click.command("components", cls=LoomCommand)
@@ -56,7 +56,7 @@ def _argument_shape(argument: Argument) -> dict[str, Any]:
         "name": argument.name,
         "flags": list(argument.flags),
         "type": type_name(argument.type),
-        "required": argument.default is REQUIRED and argument.kind is not Kind.VARIADIC,
+        "required": argument.default is REQUIRED and argument.kind is not ArgumentKind.VARIADIC,
         "default": None if open_ended else str(argument.default),
         "help": argument.help,
     }

@@ -13,7 +13,7 @@ from torchloom.errors import Failure, NotFound
 from torchloom.settings import environment
 
 if TYPE_CHECKING:
-    from torchloom.history.series import Series
+    from torchloom.history.series import MetricSeries
 
 _MOST = 4  # metrics that are drawn when none is named
 _BUCKETS = 2000  # of a curve that is drawn: more than a picture is wide
@@ -70,16 +70,16 @@ def command(
 
 def _curves(
     run: str, metrics: tuple[str, ...], all_ranks: bool, ends: bool
-) -> tuple[str, list["Series"]]:
+) -> tuple[str, list["MetricSeries"]]:
     """Return the job that is meant and the curves to draw, in the order of their names."""
     from torchloom.client import chosen
-    from torchloom.history.series import Series
+    from torchloom.history.series import MetricSeries
 
     known = chosen.ask("curves", job=run, names=[])
     names = _wanted(known["job"], known["names"], metrics)
     buckets = _POINTS if ends else _BUCKETS
     told = chosen.ask("curves", job=known["job"], names=names, all_ranks=all_ranks, buckets=buckets)
-    curves = [Series.of_buckets(one, ends) for one in told["curves"]]
+    curves = [MetricSeries.of_buckets(one, ends) for one in told["curves"]]
     return known["job"], sorted(curves, key=lambda curve: names.index(curve.name))
 
 
@@ -95,7 +95,7 @@ def _wanted(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(metrics)) or own[:_MOST]
 
 
-def _shape(curve: "Series") -> dict[str, Any]:
+def _shape(curve: "MetricSeries") -> dict[str, Any]:
     from math import isfinite
 
     values = [value if isfinite(value) else str(value) for value in curve.values]
@@ -117,7 +117,7 @@ def _room() -> tuple[int, int]:
 
 def _painter() -> Any:
     """Return what colours curves; nothing where colours are unwanted or there is no terminal."""
-    from torchloom.history.canvas import unpainted
+    from torchloom.history.plot import unpainted
 
     if not sys.stdout.isatty() or environment().get("NO_COLOR"):
         return unpainted

@@ -215,7 +215,7 @@ def _last_words(logs: Path) -> str:
 
 def _readable(error: str) -> str:
     """Return the message inside an error file; one of unknown shape stays as it is."""
-    from torchloom.specs.status_text import read_error
+    from torchloom.specs.status import read_error
 
     report = read_error(error)
     return report.message if report else error

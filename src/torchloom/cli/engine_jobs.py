@@ -34,8 +34,8 @@ from torchloom.specs.api import (
     make_app_handle,
     parse_app_handle,
 )
-from torchloom.specs.job import job_word
-from torchloom.workspace import submitted
+from torchloom.specs.states import job_word
+from torchloom.workspace import sources
 
 
 def handle_of(reference: str | None) -> str | None:
@@ -140,7 +140,7 @@ def _shape(
 ) -> dict[str, Any]:
     entry = _entry(runner, handle)
     record = catalog.record(entry.run_id) if entry else None
-    source = submitted.kept(Path(entry.folder)) if entry else None
+    source = sources.kept(Path(entry.folder)) if entry else None
     shape = engine_job_shape(handle, entry.name if entry else "", status.state)
     return {
         **shape,
@@ -188,7 +188,7 @@ _SHOWN = {
 
 def _show_error(status: AppStatus) -> None:
     from torchloom.specs.api import NONE
-    from torchloom.specs.status_text import read_error
+    from torchloom.specs.status import read_error
 
     if status.structured_error_msg not in (NONE, ""):
         report = read_error(status.structured_error_msg)

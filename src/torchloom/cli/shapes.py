@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom.cli.output import age, duration, paint
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
-from torchloom.specs.job import JobState, app_word, job_word
+from torchloom.specs.states import JobState, app_word, job_word
 
 if TYPE_CHECKING:
     from torchloom.cli.live import Live

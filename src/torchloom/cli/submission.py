@@ -28,7 +28,7 @@ from torchloom.runner.api import Runner
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.settings import wants_plane
 from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
-from torchloom.specs.job import job_word
+from torchloom.specs.states import job_word
 
 if TYPE_CHECKING:
     from torchloom.launch.hosts.joint_launch import JointHead

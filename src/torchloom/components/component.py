@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchloom.components.torchx_names import torchx_names
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.specs.api import AppDef
-from torchloom.specs.docstrings import get_fn_docstring
+from torchloom.specs.arguments import get_fn_docstring
 
 if TYPE_CHECKING:
     from torchloom.specs.file_linter import ComponentFunctionValidator

@@ -4,7 +4,7 @@ import unittest
 from types import ModuleType
 
 from torchloom.components.finder import get_component
-from torchloom.specs.command_line import component_help
+from torchloom.specs.builders import component_help
 
 
 class ComponentTestCase(unittest.TestCase):

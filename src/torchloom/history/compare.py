@@ -55,7 +55,7 @@ _NO_RESULT = frozenset({"scale", "weight", "coef", "coefficient"})  # loss_scale
 _NUMBERED = frozenset({"f", "r", "top"})  # are one only with a number: f1, r2, top5
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """A name whose value is not the same in all runs; a run may have none."""
 
     name: str
@@ -83,7 +83,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def differences(
     runs: Sequence[Mapping[str, Any]], names: Iterable[str] | None = None
-) -> list[Difference]:
+) -> list[RunDifference]:
     """Return the names whose values differ, or those asked for, by name."""
     columns = [dict(flat(run)) for run in runs]
     wanted = sorted({name for column in columns for name in column}) if names is None else names
@@ -141,12 +141,12 @@ def _words(name: str) -> Iterator[str]:
         yield from [word] if word.lower() in _GOALS else _HUMP.findall(word)
 
 
-def _row(name: str, columns: Sequence[Mapping[str, Any]]) -> Difference:
+def _row(name: str, columns: Sequence[Mapping[str, Any]]) -> RunDifference:
     values = tuple(column.get(name) for column in columns)
-    return Difference(name, values, tuple(name not in column for column in columns))
+    return RunDifference(name, values, tuple(name not in column for column in columns))
 
 
-def _is_same(row: Difference) -> bool:
+def _is_same(row: RunDifference) -> bool:
     first = row.values[0]
     alike = all(type(value) is type(first) and value == first for value in row.values)
     return alike and len(set(row.missing)) == 1

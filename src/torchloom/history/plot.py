@@ -1,22 +1,127 @@
 """Curves for people: in a terminal as dots, in a file as a picture."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from torchloom.errors import Failure, UserError
-from torchloom.history.canvas import Canvas, Paint, unpainted
-from torchloom.history.series import Series, thinned
-from torchloom.history.ticks import clock, short, ticks
+from torchloom.history.series import MetricSeries, thinned
 
-By = Literal["step", "time"]
+WIDE, TALL = 2, 4  # dots of a cell
+_BLANK = 0x2800
+_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column
 COLOURS = 6  # that a painter can tell apart
 ENDINGS = (".png", ".svg", ".pdf")
 _LEAST_ROWS = 7  # of a panel, its title and axis included
 _SAMPLE, _GAP = "⠒⠒", "   "  # of a line in the legend, and what is between two
 _FAR = 1e300
 _FRAME = 4  # rows of a panel that are no curve: title, axis, its numbers, legend
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most so many round numbers from `low` to `high`, evenly apart."""
+    if not high > low or most < 2:
+        return [low]
+    if high - low < 1e-9 * max(abs(low), abs(high)):  # numbers in between are not to be told apart
+        return [low, high]
+    step = _round_up((high - low) / (most - 1))
+    first = math.ceil(low / step - 1e-9)
+    found: list[float] = []
+    while len(found) < most and (first + len(found)) * step <= high + step * 1e-9:
+        found.append((first + len(found)) * step)
+    return found if len(found) > 1 else [low, high]
+
+
+def short(value: float) -> str:
+    """Return a number in few letters: 0.05, 12, 1.5k, 3e-05."""
+    size = abs(value)
+    if size < 1e-15:
+        return "0"
+    if size >= 1e15 or size < 1e-3:
+        return f"{value:.3g}"
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= limit:
+            return f"{value / (1e3 if letter == 'k' else limit):.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as people say them: 42s, 3m10s, 2h05m."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    if minutes:
+        return f"{minutes}m{rest:02}s"
+    return f"{seconds:.3g}s"
+
+
+def _round_up(step: float) -> float:
+    """Return the next of 1, 2 and 5 times a power of ten."""
+    scale = 10.0 ** math.floor(math.log10(step))
+    return next(scale * times for times in (1, 2, 5, 10) if scale * times >= step * (1 - 1e-9))
+
+
+Paint = Callable[[str, int], str]  # text and the number of its colour
+
+
+def unpainted(text: str, colour: int) -> str:
+    """Return text as it is, for pipes and for people who want no colours."""
+    return text
+
+
+class Canvas:
+    """Dots by column and row, counted from the lower left."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.width, self.height = columns * WIDE, rows * TALL
+        self._cells = [[0] * columns for _ in range(rows)]
+        self._colours = [[0] * columns for _ in range(rows)]
+
+    def dot(self, x: int, y: int, colour: int = 0) -> None:
+        """Set one dot; what is off the sheet is not seen."""
+        if not (0 <= x < self.width and 0 <= y < self.height):
+            return
+        down = self.height - 1 - y
+        row, column = down // TALL, x // WIDE
+        self._cells[row][column] |= _BITS[down % TALL][x % WIDE]
+        self._colours[row][column] = colour
+
+    def line(self, begin: tuple[int, int], end: tuple[int, int], colour: int = 0) -> None:
+        """Set the dots from one to another."""
+        (x, y), (across, up) = begin, (end[0] - begin[0], end[1] - begin[1])
+        count = max(abs(across), abs(up), 1)
+        for i in range(count + 1):
+            self.dot(x + round(across * i / count), y + round(up * i / count), colour)
+
+    def lines(self, paint: Paint = unpainted) -> list[str]:
+        """Return the sheet as text, top first; spaces where nothing is drawn."""
+        return [
+            _painted(cells, colours, paint)
+            for cells, colours in zip(self._cells, self._colours, strict=True)
+        ]
+
+
+def _painted(cells: list[int], colours: list[int], paint: Paint) -> str:
+    """Return a row, each stretch of one colour painted at once."""
+    parts: list[str] = []
+    begin = 0
+    for column in range(1, len(cells) + 1):
+        is_end = column == len(cells)
+        if is_end or _look(cells, colours, column) != _look(cells, colours, begin):
+            text = "".join(chr(_BLANK + bits) if bits else " " for bits in cells[begin:column])
+            parts.append(paint(text, colours[begin]) if text.strip() else text)
+            begin = column
+    return "".join(parts)
+
+
+def _look(cells: list[int], colours: list[int], column: int) -> int | None:
+    return colours[column] if cells[column] else None
+
+
+By = Literal["step", "time"]
 
 
 class NoMatplotlib(Failure):
@@ -45,10 +150,10 @@ class Panel:
     """The curves of one metric, to be drawn over each other."""
 
     title: str
-    curves: tuple[Series, ...]
+    curves: tuple[MetricSeries, ...]
 
 
-def panels(curves: Sequence[Series]) -> list[Panel]:
+def panels(curves: Sequence[MetricSeries]) -> list[Panel]:
     """Return a panel a metric, in the order in which they come."""
     names = dict.fromkeys(curve.name for curve in curves)
     return [Panel(name, tuple(one for one in curves if one.name == name)) for name in names]
@@ -179,9 +284,9 @@ def _legend(panel: Panel, margin: int, columns: int, paint: Paint) -> str:
     return line.rstrip()
 
 
-def _label(curve: Series) -> str:
+def _label(curve: MetricSeries) -> str:
     return curve.run or f"rank {curve.rank}"
 
 
-def _xs(curve: Series, by: By) -> Sequence[float]:
+def _xs(curve: MetricSeries, by: By) -> Sequence[float]:
     return curve.steps if by == "step" else curve.seconds()

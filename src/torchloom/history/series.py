@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """One metric of one rank: where, when and what, equally long."""
 
     name: str
@@ -27,14 +27,14 @@ class Series:
     @classmethod
     def of(
         cls, name: str, rows: Iterable[Sequence[float]], rank: int = 0, run: str = ""
-    ) -> "Series":
+    ) -> "MetricSeries":
         """Return a curve from rows of (step, unix seconds, value)."""
         whole = [tuple(row) for row in rows]
         steps, times, values = zip(*whole, strict=True) if whole else ((), (), ())
         return cls(name, tuple(map(int, steps)), tuple(times), tuple(values), rank, run)
 
     @classmethod
-    def of_buckets(cls, told: Mapping[str, Any], ends: bool = False) -> "Series":
+    def of_buckets(cls, told: Mapping[str, Any], ends: bool = False) -> "MetricSeries":
         """Return a curve from buckets as the plane tells them: each by its least, greatest, last.
 
         With `ends` each is its last value alone, as is fit for an average.
@@ -51,7 +51,7 @@ class Series:
         """Return when each point was, from the first on."""
         return tuple(time - self.times[0] for time in self.times)
 
-    def smoothed(self, weight: float) -> "Series":
+    def smoothed(self, weight: float) -> "MetricSeries":
         """Return the curve as a moving average that forgets: 0 is the curve itself, 0.99 is flat.
 
         The start is not biased towards zero. What is not finite stays where it is and counts for
@@ -61,7 +61,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class CurveBuckets:
     """A curve in few steps: of each stretch the least, the greatest and the last value."""
 
     steps: tuple[int, ...]  # the last of each stretch
@@ -74,7 +74,7 @@ class Buckets:
         return len(self.steps)
 
 
-def resampled(series: Series, most: int) -> Buckets:
+def resampled(series: MetricSeries, most: int) -> CurveBuckets:
     """Return at most so many stretches of about as many points; no extreme is lost."""
     if most < 1:
         raise ValueError("a curve has at least one stretch")
@@ -85,7 +85,7 @@ def resampled(series: Series, most: int) -> Buckets:
     if len(series) <= most:
         cuts = [(i, i + 1) for i in range(len(series))]
     parts = [series.values[begin:end] for begin, end in cuts]
-    return Buckets(
+    return CurveBuckets(
         tuple(series.steps[end - 1] for _, end in cuts),
         tuple(series.times[end - 1] for _, end in cuts),
         tuple(min(_numbers(part)) for part in parts),
@@ -94,7 +94,7 @@ def resampled(series: Series, most: int) -> Buckets:
     )
 
 
-def thinned(series: Series, most: int) -> Series:
+def thinned(series: MetricSeries, most: int) -> MetricSeries:
     """Return the curve with at most about so many points: first, least, greatest, last of each.
 
     Drawn as a line on a screen of that many dots it looks like the whole.

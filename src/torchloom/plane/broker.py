@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchloom.bus.address import ADDRESS_VARIABLE, AUTHORITY_VARIABLE, DEFAULT_PORT
+from torchloom.bus.nats.credentials import ADDRESS_VARIABLE, AUTHORITY_VARIABLE, DEFAULT_PORT
 from torchloom.client import served
 from torchloom.errors import Failure
 from torchloom.plane import discovery, nats_server

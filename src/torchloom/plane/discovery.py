@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from torchloom import settings
-from torchloom.bus import address
-from torchloom.bus.credentials import split
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.credentials import split
 from torchloom.errors import UserError, shorten
 from torchloom.plane import credentials as tokens
 from torchloom.plane.credentials import PROBE, Credentials, strangers_credentials
@@ -97,10 +97,10 @@ class NatsAddress:
 
 def named(env: Mapping[str, str]) -> NatsAddress:
     """Return the address that the environment names, or the one where NATS usually is."""
-    text = address.chosen(env)
-    parts = urlsplit(text or address.DEFAULT)
+    text = credentials.chosen(env)
+    parts = urlsplit(text or credentials.DEFAULT)
     try:
-        port = parts.port or address.DEFAULT_PORT
+        port = parts.port or credentials.DEFAULT_PORT
     except ValueError:
         raise BadNatsAddress(text) from None
     if parts.scheme not in ("nats", "tls") or not parts.hostname:

@@ -14,7 +14,7 @@ from typing import Any
 from torchloom import accounts
 from torchloom.accounts import Account
 from torchloom.bus import subjects
-from torchloom.bus.address import (
+from torchloom.bus.nats.credentials import (
     ADDRESS_VARIABLE,
     AGENT_ID_VARIABLE,
     AUTHORITY_VARIABLE,

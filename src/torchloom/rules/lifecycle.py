@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 
 _GOING_ON = (JobState.QUEUED, JobState.FAILED, JobState.CANCELLED)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torchloom.server.weaver_link import WeaverAway
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.store.rows import JobRow
 

@@ -15,7 +15,7 @@ from torchloom.errors import NotFound, UserError
 from torchloom.launch.records.resumption import Continuation
 from torchloom.rules.control.command import CommandEntry
 from torchloom.rules.control.undo import NoUndo, condition_of, undo
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.api.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
 from torchloom.weaver.api.resumption import EndedMeanwhile
 from torchloom.weaver.commands.knobs import BadKnobValue, checked

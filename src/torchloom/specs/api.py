@@ -1,8 +1,8 @@
 """Every public name of this room, where TorchX has them: `torchloom.specs.api`."""
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchloom.specs.dryrun import AppDryRunInfo
 from torchloom.specs.exceptions import (
     AppStatusError,
     InvalidRunConfigException,
@@ -14,28 +14,90 @@ from torchloom.specs.exceptions import (
     UnknownRole,
     UnknownSchedulerException,
 )
-from torchloom.specs.handles import AppHandle, ParsedAppHandle, make_app_handle, parse_app_handle
-from torchloom.specs.literals import cases
-from torchloom.specs.metadata_keys import NA, TORCHX_CONTEXT_NAME, app_metadata, resource_tags
-from torchloom.specs.mounts import BindMount, DeviceMount, Mount, MountType, VolumeMount
-from torchloom.specs.options import CfgVal, get_type_name, runopt, runopts
-from torchloom.specs.resources import NULL_RESOURCE, Resource
-from torchloom.specs.role import AppDef, Metadata, RetryPolicy, Role
-from torchloom.specs.sentinels import ALL, MISSING, NONE, UNKNOWN
+from torchloom.specs.options import CfgVal, cases, get_type_name, runopt, runopts
+from torchloom.specs.resources import (
+    NA,
+    NULL_RESOURCE,
+    TORCHX_CONTEXT_NAME,
+    Resource,
+    app_metadata,
+    resource_tags,
+)
+from torchloom.specs.role import (
+    ALL,
+    MISSING,
+    NONE,
+    UNKNOWN,
+    AppDef,
+    AppDryRunInfo,
+    BindMount,
+    DeviceMount,
+    Metadata,
+    Mount,
+    MountType,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+    macros,
+)
 from torchloom.specs.states import AppState, ReplicaState, is_started, is_terminal
-from torchloom.specs.substitution import macros
 from torchloom.specs.workspace import Workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchloom.specs.capabilities import CapabilityKey
-    from torchloom.specs.coerce import coerce_app, coerce_resource
     from torchloom.specs.named import get_named_resources, named_resources, resource
-    from torchloom.specs.overrides import resolved
+    from torchloom.specs.resources import CapabilityKey
+    from torchloom.specs.role import resolved
     from torchloom.specs.serialize import app_from_dict, app_to_dict, dump_app, load_app, read_app
+    from torchloom.specs.shape import coerce_app, coerce_resource
     from torchloom.specs.status import AppStatus, ReplicaStatus, RoleStatus
     from torchloom.specs.validate import validate_app
+
+# names that few programs use, by the module that is imported when one is asked for
+LAZY = {
+    "CapabilityKey": "resources",
+    "coerce_app": "shape",
+    "coerce_resource": "shape",
+    "get_named_resources": "named",
+    "named_resources": "named",
+    "resource": "named",
+    "resolved": "role",
+    "app_from_dict": "serialize",
+    "app_to_dict": "serialize",
+    "dump_app": "serialize",
+    "load_app": "serialize",
+    "read_app": "serialize",
+    "AppStatus": "status",
+    "ReplicaStatus": "status",
+    "RoleStatus": "status",
+    "validate_app": "validate",
+}
+
+
+AppHandle = str
+
+
+class ParsedAppHandle(NamedTuple):
+    """The three parts of a handle."""
+
+    scheduler_backend: str
+    session_name: str
+    app_id: str
+
+
+def parse_app_handle(app_handle: AppHandle) -> ParsedAppHandle:
+    """Return the parts; the session may be empty, and only the last `/` ends it."""
+    match = re.fullmatch("(.+)://(.*)/(.+)", app_handle)
+    if match is None:
+        raise MalformedAppHandleException(app_handle)
+    return ParsedAppHandle(*match.groups())
+
+
+def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> AppHandle:
+    """Return the handle with these parts."""
+    return f"{scheduler_backend}://{session_name}/{app_id}"
+
 
 __all__ = [
     "ALL",
@@ -100,26 +162,6 @@ __all__ = [
     "VolumeMount",
     "Workspace",
 ]
-
-# names that few programs use, by the module that is imported when one is asked for
-LAZY = {
-    "CapabilityKey": "capabilities",
-    "coerce_app": "coerce",
-    "coerce_resource": "coerce",
-    "get_named_resources": "named",
-    "named_resources": "named",
-    "resource": "named",
-    "resolved": "overrides",
-    "app_from_dict": "serialize",
-    "app_to_dict": "serialize",
-    "dump_app": "serialize",
-    "load_app": "serialize",
-    "read_app": "serialize",
-    "AppStatus": "status",
-    "ReplicaStatus": "status",
-    "RoleStatus": "status",
-    "validate_app": "validate",
-}
 
 
 def TORCHX_HOME(*subdir_paths: str) -> "Path":  # noqa: N802 - TorchX's name

@@ -6,21 +6,88 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchloom.errors import UserError, nearest, shorten
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.docstrings import get_fn_docstring
 
+ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
+OTHER_SECTIONS = frozenset(
+    {"Attributes", "Example", "Examples", "Raises", "Return", "Returns", "Yield", "Yields"}
+)
+_HEADER = re.compile(r"^(\w+)(?: \w+)?:$")
+_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:(.*)$")
 SUPPORTED = "int, float, str, bool, list[T], dict[K, V], tuple[T1, T2] or any of them with `| None`"
 REQUIRED = inspect.Parameter.empty
-
 TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t"})
 FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f"})
-
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 # A key after the first may not start with a dash: FLAGS=--a=1,--b=2 is one value.
 _KEY = re.compile(r"(?:^([^=]+)|[,;]\s*([^\s=,;-][^=,;]*))=")
+_WRONG = object()
+_CONTAINERS: Mapping[Any, Any] = {
+    list: list[str],
+    dict: dict[str, str],
+    tuple: tuple[str],
+    typing.List: list[str],  # noqa: UP006  # a component written for old hints may say it bare
+    typing.Dict: dict[str, str],  # noqa: UP006
+}
+
+
+class Docstring(NamedTuple):
+    """The parts of a docstring that become help text."""
+
+    description: str
+    arguments: dict[str, str]
+
+
+def parse_docstring(text: str) -> Docstring:
+    """Split a docstring (already dedented) into its description and one text per argument."""
+    description: list[str] = []
+    arguments: list[str] = []
+    section = ""
+    for line in text.strip().splitlines():
+        section = _section_after(line, section)
+        if section in ARGUMENT_SECTIONS and line[:1].isspace():
+            arguments.append(line)
+        elif not section:
+            description.append(line)
+    return Docstring("\n".join(description).strip(), _entries(arguments))
+
+
+def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """Return a function's description and the description of each of its arguments."""
+    described = parse_docstring(inspect.getdoc(fn) or "")
+    arguments = dict.fromkeys(inspect.signature(fn).parameters, "") | described.arguments
+    return described.description or f"{fn.__name__} (add a docstring to describe it)", arguments
+
+
+def _section_after(line: str, current: str) -> str:
+    """Return the section a line belongs to; a header opens one, other flush text ends arguments."""
+    header = _HEADER.match(line)
+    if header and header[1] in ARGUMENT_SECTIONS | OTHER_SECTIONS:
+        return header[1]
+    if current in ARGUMENT_SECTIONS and line and not line[0].isspace():
+        return "rest"
+    return current
+
+
+def _entries(lines: list[str]) -> dict[str, str]:
+    """Return name -> text; what is indented deeper than the first entry continues its entry."""
+    found: dict[str, list[str]] = {}
+    margin = min((_indent(line) for line in lines if line.strip()), default=0)
+    current: list[str] = []
+    for line in lines:
+        entry = _ENTRY.match(line.strip()) if _indent(line) == margin else None
+        if entry:
+            current = found.setdefault(entry[1], [])
+            line = entry[2]
+        current.append(line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 class ArgumentError(UserError, ValueError):
@@ -45,7 +112,7 @@ class MissingArgument(ArgumentError):
         super().__init__(f"{component} needs {', '.join(flags)}; give a value on the command line")
 
 
-class BadValue(ArgumentError):
+class BadArgumentValue(ArgumentError):
     """A value does not have the type of its argument."""
 
     def __init__(self, component: str, argument: str, expected: str, got: object) -> None:
@@ -53,7 +120,7 @@ class BadValue(ArgumentError):
         super().__init__(f"{component}: {argument}: expected {expected}, got {shown}")
 
 
-class Kind(Enum):
+class ArgumentKind(Enum):
     """How Python wants an argument passed."""
 
     POSITIONAL = "positional"
@@ -61,9 +128,9 @@ class Kind(Enum):
     KEYWORD = "keyword"
 
 
-_KINDS: Mapping[object, Kind] = {
-    inspect.Parameter.VAR_POSITIONAL: Kind.VARIADIC,
-    inspect.Parameter.KEYWORD_ONLY: Kind.KEYWORD,
+_KINDS: Mapping[object, ArgumentKind] = {
+    inspect.Parameter.VAR_POSITIONAL: ArgumentKind.VARIADIC,
+    inspect.Parameter.KEYWORD_ONLY: ArgumentKind.KEYWORD,
 }
 
 
@@ -75,7 +142,7 @@ class Argument:
     type: Any
     optional: bool
     default: Any
-    kind: Kind
+    kind: ArgumentKind
     flags: tuple[str, ...]
     help: str
 
@@ -93,7 +160,7 @@ class Argument:
         else:
             decoded = _checked(value, self)
         if decoded is _WRONG:
-            raise BadValue(component, self.label, _expected(self.type), value)
+            raise BadArgumentValue(component, self.label, _expected(self.type), value)
         return decoded
 
 
@@ -120,7 +187,7 @@ def _argument(fn: Callable[..., object], parameter: inspect.Parameter, text: str
             f"{component}: `**{parameter.name}` cannot come from a command line;"
             " name each argument, or take one `dict[str, str]`"
         )
-    kind = _KINDS.get(parameter.kind, Kind.POSITIONAL)
+    kind = _KINDS.get(parameter.kind, ArgumentKind.POSITIONAL)
     hint = _resolved(fn, parameter)
     hint, shorts = _without_annotated(hint)
     hint, optional = _without_none(hint)
@@ -129,7 +196,7 @@ def _argument(fn: Callable[..., object], parameter: inspect.Parameter, text: str
         raise ArgumentError(
             f"{component}: argument {parameter.name!r} has type {type_name(hint)}; use {SUPPORTED}"
         )
-    flags = () if kind is Kind.VARIADIC else _flags(parameter.name, (*shorts, *more_shorts))
+    flags = () if kind is ArgumentKind.VARIADIC else _flags(parameter.name, (*shorts, *more_shorts))
     return Argument(parameter.name, hint, optional, parameter.default, kind, flags, text)
 
 
@@ -199,19 +266,11 @@ def _to_bool(word: str) -> bool:
     return lowered in TRUE_WORDS
 
 
-_WRONG = object()
 _SCALARS: Mapping[Any, Callable[[str], Any]] = {
     str: str,
     int: int,
     float: float,
     bool: _to_bool,
-}
-_CONTAINERS: Mapping[Any, Any] = {
-    list: list[str],
-    dict: dict[str, str],
-    tuple: tuple[str],
-    typing.List: list[str],  # noqa: UP006  # a component written for old hints may say it bare
-    typing.Dict: dict[str, str],  # noqa: UP006
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchloom.errors import nearest
 from torchloom.specs.arguments import SUPPORTED
-from torchloom.specs.docstrings import get_fn_docstring as get_fn_docstring
+from torchloom.specs.arguments import get_fn_docstring as get_fn_docstring
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

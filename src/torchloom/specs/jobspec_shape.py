@@ -22,7 +22,17 @@ from torchloom.specs.jobspec import (
     Resources,
     Strategy,
 )
-from torchloom.specs.limits import (
+from torchloom.specs.shape import (
+    RecordShape,
+    at,
+    boolean,
+    map_of,
+    mapping,
+    member_of,
+    optional,
+    text,
+)
+from torchloom.specs.validate import (
     INT64,
     few,
     name,
@@ -35,7 +45,6 @@ from torchloom.specs.limits import (
     tuple_of,
     variables,
 )
-from torchloom.specs.shape import Record, at, boolean, map_of, mapping, member_of, optional, text
 
 PROGRAMS = ("model", "script", "module", "command")
 FRAMEWORKS = ("pytorch",)
@@ -113,8 +122,10 @@ def _knob(value: object, path: str) -> Any:
 _COUNT = number_in(0, MOST_WORKERS)
 _STEPS = number_in(1, INT64 - 1)
 _WORKERS = number_in(1, MOST_WORKERS)
-_KNOB = Record(Knob, {"value": scalar, "min": optional(number), "max": optional(number)}, ["value"])
-_RESOURCES = Record(
+_KNOB = RecordShape(
+    Knob, {"value": scalar, "min": optional(number), "max": optional(number)}, ["value"]
+)
+_RESOURCES = RecordShape(
     Resources,
     {
         "workers": _WORKERS,
@@ -123,7 +134,7 @@ _RESOURCES = Record(
         "memory_mb_per_worker": number_in(0, 1 << 40),
     },
 )
-_CHECKPOINTING = Record(
+_CHECKPOINTING = RecordShape(
     Checkpointing,
     {
         "enabled": boolean,
@@ -136,7 +147,7 @@ _CHECKPOINTING = Record(
         "mode": member_of(Mode),
     },
 )
-JOB = Record(
+JOB = RecordShape(
     JobSpec,
     {
         "name": name,
@@ -149,13 +160,13 @@ JOB = Record(
         "args": tuple_of(short),
         "env": variables,
         "resources": _RESOURCES,
-        "distributed": Record(
+        "distributed": RecordShape(
             Distributed, {"strategy": member_of(Strategy), "backend": member_of(Backend)}
         ),
         "hyperparameters": few(map_of(plain)),
         "checkpointing": _checkpointing,
-        "compression": Record(Compression, {"enabled": boolean}),
-        "recovery": Record(
+        "compression": RecordShape(Compression, {"enabled": boolean}),
+        "recovery": RecordShape(
             Recovery,
             {
                 "policy": optional(member_of(Policy)),
@@ -163,7 +174,9 @@ JOB = Record(
                 "backoff": seconds,
             },
         ),
-        "elastic": optional(Record(Elastic, {"min": _WORKERS, "max": _WORKERS}, ["min", "max"])),
+        "elastic": optional(
+            RecordShape(Elastic, {"min": _WORKERS, "max": _WORKERS}, ["min", "max"])
+        ),
         "knobs": few(map_of(_knob)),
         "seed": optional(number_in(0, INT64 - 1)),
         "priority": number_in(-1000, 1000),

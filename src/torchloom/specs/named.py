@@ -6,10 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchloom.errors import Ambiguous, UserError, shorten
-from torchloom.specs.coerce import coerce_resource
 from torchloom.specs.exceptions import UnknownNamedResource
-from torchloom.specs.metadata_keys import resource_tags
-from torchloom.specs.resources import NULL_RESOURCE, Resource, null_resource
+from torchloom.specs.resources import NULL_RESOURCE, Resource, null_resource, resource_tags
+from torchloom.specs.shape import coerce_resource
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

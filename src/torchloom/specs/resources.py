@@ -1,9 +1,27 @@
 """What one replica needs of a machine."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
-from torchloom.specs.metadata_keys import resource_tags
+TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"  # environment variable: who submitted
+NA = "<<NA>>"  # a fact that nobody supplied
+V = TypeVar("V")
+
+
+class app_metadata:
+    """Keys in `AppDef.metadata`."""
+
+    CONTEXT = "torchx/context"
+    VERSION = "torchx/version"
+    SCHEDULER = "torchx/scheduler"
+    ROLES_PREFIX = "torchx/roles."
+
+
+class resource_tags:
+    """Keys in `Resource.tags`."""
+
+    RESOURCE_NAME = "torchx/named_resources.name"
+    IS_FRACTIONAL = "torchx/named_resources.is_fractional"
 
 
 @dataclass
@@ -45,3 +63,35 @@ NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)  # nothing was asked for
 def null_resource() -> Resource:
     """Return the shared `NULL_RESOURCE`: a dataclass default has to be made by a function."""
     return NULL_RESOURCE
+
+
+@dataclass(frozen=True)
+class CapabilityKey(Generic[V]):
+    """The capability `namespace.name`, whose values have the given type."""
+
+    namespace: str
+    name: str
+    type: type[V]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+    def set(self, resource: Resource, value: V) -> None:
+        resource.capabilities[self.key] = value
+
+    @overload
+    def get(self, resource: Resource) -> V | None: ...
+
+    @overload
+    def get(self, resource: Resource, default: V) -> V: ...
+
+    def get(self, resource: Resource, default: V | None = None) -> V | None:
+        """Return the value, or the default; TypeError if it is of another type (bool is no int)."""
+        if self.key not in resource.capabilities:
+            return default
+        value = resource.capabilities[self.key]
+        if isinstance(value, self.type) and (type(value) is not bool or self.type is not int):
+            return value
+        wanted, found = self.type.__name__, type(value).__name__
+        raise TypeError(f"capability {self.key!r}: expected {wanted}, got {found} {value!r}")

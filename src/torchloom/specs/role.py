@@ -1,15 +1,90 @@
 """An app and its roles: what every scheduler takes."""
 
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from torchloom.specs.dryrun import AppDryRunInfo
-from torchloom.specs.exceptions import UnknownRole
-from torchloom.specs.mounts import Mount
+from torchloom.errors import nearest
+from torchloom.specs.exceptions import SpecError, UnknownRole
+from torchloom.specs.options import CfgVal
 from torchloom.specs.resources import Resource, null_resource
-from torchloom.specs.sentinels import MISSING
 from torchloom.specs.workspace import Workspace
+
+if TYPE_CHECKING:
+    pass
+
+ALL = "all"  # every scheduler
+MISSING = "<MISSING>"  # has to be set before the app can run
+NONE = "<NONE>"  # optional and not set
+UNKNOWN = "<UNKNOWN>"  # was set, but the reader cannot tell to what
+T = TypeVar("T")
+
+
+class MountType(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
+    """How a mount is written in text: `type=bind`."""
+
+    BIND = "bind"
+    VOLUME = "volume"
+    DEVICE = "device"
+
+
+@dataclass
+class BindMount:
+    """A path of the host, seen in the container."""
+
+    src_path: str
+    dst_path: str
+    read_only: bool = False
+
+
+@dataclass
+class VolumeMount:
+    """A volume that the scheduler keeps, by name."""
+
+    src: str
+    dst_path: str
+    read_only: bool = False
+
+
+@dataclass
+class DeviceMount:
+    """A device of the host; permissions are the letters r, w and m (make nodes)."""
+
+    src_path: str
+    dst_path: str
+    permissions: str = "rwm"
+
+
+Mount = BindMount | VolumeMount | DeviceMount
+
+
+class AppDryRunInfo(Generic[T]):
+    """A scheduler's request with the app and the options it was made from.
+
+    `request` may be changed before it is submitted; `cfg` may only be replaced as a whole.
+    """
+
+    def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
+        self.request = request
+        self.app: AppDef | None = None
+        self.cfg = {}
+        self._fmt = fmt
+        self._scheduler: str | None = None
+
+    @property
+    def cfg(self) -> Mapping[str, CfgVal]:
+        return self._cfg
+
+    @cfg.setter
+    def cfg(self, cfg: Mapping[str, CfgVal]) -> None:
+        self._cfg = MappingProxyType(cfg) if isinstance(cfg, dict) else cfg
+
+    def __repr__(self) -> str:
+        return self._fmt(self.request)
+
 
 Metadata = dict[str, str]
 
@@ -73,3 +148,78 @@ class AppDef:
 
     def __contains__(self, name: object) -> bool:
         return any(role.name == name for role in self.roles)
+
+
+class macros:
+    """What may be written in a role's args, env and metadata, and is filled in per replica."""
+
+    img_root = "${img_root}"
+    app_id = "${app_id}"
+    replica_id = "${replica_id}"
+    rank0_env = "${rank0_env}"  # the NAME of the variable that holds rank 0's host
+
+    @dataclass
+    class Values:
+        """What the macros stand for in one replica."""
+
+        img_root: str
+        app_id: str
+        replica_id: str
+        rank0_env: str
+
+        def apply(self, role: Role) -> Role:
+            """Return a deep copy of the role with every macro replaced."""
+            # late values may be coroutines, which cannot be copied: the copy gets the same ones
+            filled = copy.deepcopy(role, {id(role.overrides): dict(role.overrides)})
+            filled.args = [self.substitute(arg) for arg in filled.args]
+            filled.env = {key: self.substitute(value) for key, value in filled.env.items()}
+            filled.metadata = self._fill(filled.metadata)
+            return filled
+
+        def _fill(self, value: Any) -> Any:
+            if isinstance(value, str):
+                return self.substitute(value)
+            if isinstance(value, dict):
+                return {key: self._fill(inner) for key, inner in value.items()}
+            if isinstance(value, list):
+                return [self._fill(inner) for inner in value]
+            return value
+
+        def to_dict(self) -> dict[str, Any]:
+            return asdict(self)
+
+        def substitute(self, arg: str) -> str:
+            """Return the text with macros replaced; other `$` words stay, `$$` becomes `$`."""
+            from string import Template
+
+            return Template(arg).safe_substitute(self.to_dict())
+
+
+def resolved(role: Role) -> Role:
+    """Return a copy with `overrides` applied and empty: each callable is called once.
+
+    An awaitable, given or returned, is run to its end.
+    """
+    known = {field.name for field in fields(role)} - {"overrides"}
+    for name in role.overrides:
+        if name not in known:
+            raise SpecError(f"overrides.{name}", f"unknown field; {nearest(name, known)}")
+    values = {name: _value(late) for name, late in role.overrides.items()}
+    return replace(role, **{**values, "overrides": {}})
+
+
+def _value(late: Any) -> Any:
+    value = late() if callable(late) else late
+    return _run(value) if isinstance(value, Awaitable) else value
+
+
+def _run(awaitable: Awaitable[Any]) -> Any:
+    """Run it on a thread of its own: this one may have a running loop."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def wait() -> Any:
+        return await awaitable
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, wait()).result()

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torchloom.errors import shorten
-from torchloom.specs.coerce import coerce_app as coerce_app
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.role import AppDef
-from torchloom.specs.shape import APP, at
-from torchloom.specs.unfold import unfold_app
+from torchloom.specs.shape import APP, at, unfold_app
+from torchloom.specs.shape import coerce_app as coerce_app
 
 if TYPE_CHECKING:  # who starts an app must not wait for what a job is
     from torchloom.specs.jobspec import JobSpec

@@ -2,15 +2,30 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 from torchloom.errors import nearest, shorten
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchloom.specs.resources import Resource
-from torchloom.specs.role import AppDef, RetryPolicy, Role
+from torchloom.specs.role import (
+    AppDef,
+    BindMount,
+    DeviceMount,
+    MountType,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+)
 from torchloom.specs.workspace import Workspace
+
+MOUNT_NAMES: Mapping[str, MountType] = {
+    "BindMount": MountType.BIND,
+    "VolumeMount": MountType.VOLUME,
+    "DeviceMount": MountType.DEVICE,
+}
+
 
 Decoder = Callable[[object, str], Any]
 
@@ -94,7 +109,7 @@ def member_of(kind: type[Enum]) -> Decoder:
     return decode_member
 
 
-class Record:
+class RecordShape:
     """Decode a mapping with known fields into keyword arguments of `make`."""
 
     def __init__(
@@ -119,7 +134,7 @@ class Record:
         return f"unknown field; {hint}"
 
 
-RESOURCE = Record(
+RESOURCE = RecordShape(
     Resource,
     {
         "cpu": integer,
@@ -130,22 +145,22 @@ RESOURCE = Record(
         "tags": map_of(anything),
     },
 )
-MOUNTS: Mapping[MountType, Record] = {
-    MountType.BIND: Record(
+MOUNTS: Mapping[MountType, RecordShape] = {
+    MountType.BIND: RecordShape(
         BindMount,
         {"src_path": text, "dst_path": text, "read_only": boolean},
         ("src_path", "dst_path"),
     ),
-    MountType.VOLUME: Record(
+    MountType.VOLUME: RecordShape(
         VolumeMount, {"src": text, "dst_path": text, "read_only": boolean}, ("src", "dst_path")
     ),
-    MountType.DEVICE: Record(
+    MountType.DEVICE: RecordShape(
         DeviceMount,
         {"src_path": text, "dst_path": text, "permissions": text},
         ("src_path", "dst_path"),
     ),
 }
-WORKSPACE = Record(Workspace, {"projects": map_of(text)}, ("projects",))
+WORKSPACE = RecordShape(Workspace, {"projects": map_of(text)}, ("projects",))
 
 
 def mount(value: object, path: str) -> Any:
@@ -163,7 +178,7 @@ def workspace(value: object, path: str) -> Any:
     return Workspace({value: ""}) if isinstance(value, str) else WORKSPACE(value, path)
 
 
-ROLE = Record(
+ROLE = RecordShape(
     Role,
     {
         "name": text,
@@ -183,6 +198,91 @@ ROLE = Record(
     },
     ("name", "image"),
 )
-APP = Record(
+APP = RecordShape(
     AppDef, {"name": text, "roles": list_of(ROLE), "metadata": map_of(text)}, ("name", "roles")
 )
+
+
+def unfold_app(app: object, path: str = "") -> Any:
+    """Return the app as nested mappings and lists; what is of the wrong kind is left as it is."""
+    plain = _by_name(app, path, APP)
+    if isinstance(plain, dict) and isinstance(plain.get("roles"), list | tuple):
+        roles = enumerate(plain["roles"])
+        plain["roles"] = [_role(role, f"{at(path, 'roles')}[{index}]") for index, role in roles]
+    return plain
+
+
+def unfold_resource(resource: object, path: str) -> Any:
+    """Return the resource as a mapping."""
+    return _by_name(resource, path, RESOURCE)
+
+
+def _role(role: object, path: str) -> Any:
+    plain = _by_name(role, path, ROLE, skip="overrides")
+    if not isinstance(plain, dict):
+        return plain
+    unfold = {
+        "resource": unfold_resource,
+        "workspace": _workspace,
+        "retry_policy": _member,
+        "mounts": _mounts,
+    }
+    done = {key: unfold[key](plain[key], at(path, key)) for key in unfold if key in plain}
+    return {**plain, **done}
+
+
+def _workspace(workspace: object, path: str) -> Any:
+    return _by_name(workspace, path, WORKSPACE)
+
+
+def _member(value: object, path: str) -> object:
+    return value.name if isinstance(value, Enum) else value
+
+
+def _mounts(mounts: object, path: str) -> Any:
+    if not isinstance(mounts, list | tuple):
+        return mounts
+    return [_mount(mount, f"{path}[{index}]") for index, mount in enumerate(mounts)]
+
+
+def _mount(mount: object, path: str) -> Any:
+    names = (base.__name__ for base in type(mount).__mro__)
+    kind = next((MOUNT_NAMES[name] for name in names if name in MOUNT_NAMES), None)
+    if kind is None:
+        return mount
+    return {"type": kind.value, **_by_name(mount, path, MOUNTS[kind])}
+
+
+def _by_name(value: object, path: str, record: RecordShape, skip: str = "") -> Any:
+    """Return a dataclass as a mapping; a field we do not have must at least be empty."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found = {
+        field.name: getattr(value, field.name) for field in fields(value) if field.name != skip
+    }
+    for name in found.keys() - record.fields.keys():
+        if found[name]:
+            shown = shorten(repr(found[name]))
+            raise SpecError(at(path, name), f"there is no such field here, and it is {shown}")
+    return {name: found[name] for name in found if name in record.fields}
+
+
+def coerce_app(obj: object) -> AppDef:
+    """Return our AppDef as it is, and a copy of one whose class is another's (TorchX's own)."""
+    if isinstance(obj, AppDef):
+        if not isinstance(obj.roles, list) or not all(isinstance(r, Role) for r in obj.roles):
+            raise SpecError("roles", f"expected a list of Role, got {shorten(repr(obj.roles))}")
+        return obj
+    if not is_dataclass(obj) or isinstance(obj, type) or not hasattr(obj, "roles"):
+        shown = f"{type(obj).__name__}: {shorten(repr(obj))}"
+        raise SpecError("", f"expected an AppDef, got {shown}; a component has to return one")
+    app: AppDef = APP(unfold_app(obj), "")
+    return app
+
+
+def coerce_resource(obj: object, path: str = "resource") -> Resource:
+    """Return our Resource as it is, and a copy of one whose class is another's."""
+    if isinstance(obj, Resource):
+        return obj
+    resource: Resource = RESOURCE(unfold_resource(obj, path), path)
+    return resource

@@ -1,6 +1,6 @@
 """What a scheduler says of an app or of one replica."""
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 class AppState(int, Enum):
@@ -36,3 +36,51 @@ def is_terminal(state: AppState) -> bool:
 def is_started(state: AppState) -> bool:
     """Tell whether processes run or have run."""
     return state in STARTED
+
+
+class JobState(StrEnum):
+    """The life of a job. It is RUNNING from the moment its ranks are asked for."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    RECOVERING = "RECOVERING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether this attempt has ended; going on is a new attempt of the same job."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+
+UNKNOWN = AppState.UNKNOWN.name  # no state of a job: what an engine says that has forgotten it
+_OF_APP = {
+    AppState.UNSUBMITTED: JobState.QUEUED,
+    AppState.SUBMITTED: JobState.QUEUED,
+    AppState.PENDING: JobState.QUEUED,
+    AppState.RUNNING: JobState.RUNNING,
+    AppState.SUCCEEDED: JobState.COMPLETED,
+    AppState.FAILED: JobState.FAILED,
+    AppState.CANCELLED: JobState.CANCELLED,
+}
+_OF_JOB = {
+    JobState.QUEUED: AppState.PENDING,
+    JobState.RUNNING: AppState.RUNNING,
+    JobState.RECOVERING: AppState.RUNNING,
+    JobState.PAUSED: AppState.RUNNING,
+    JobState.COMPLETED: AppState.SUCCEEDED,
+    JobState.FAILED: AppState.FAILED,
+    JobState.CANCELLED: AppState.CANCELLED,
+}
+
+
+def job_word(app: AppState) -> str:
+    """Return a scheduler's word for an app as a state of a job."""
+    return str(_OF_APP.get(app, UNKNOWN))
+
+
+def app_word(job: str) -> str:
+    """Return a state of a job in TorchX's words."""
+    return _OF_JOB[JobState(job)].name

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.bus import credentials, subjects
-from torchloom.bus.address import (
+from torchloom.bus import subjects
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.client import NatsBus
+from torchloom.bus.nats.credentials import (
     ADDRESS_VARIABLE,
     AUTHORITY_VARIABLE,
     CREDENTIALS_VARIABLE,
     DEFAULT,
     chosen,
 )
-from torchloom.bus.nats import NatsBus
 from torchloom.client import places
 from torchloom.errors import LoomError, UserError, shorten
 from torchloom.weaver.account_runs import have_agent

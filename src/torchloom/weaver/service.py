@@ -13,8 +13,8 @@ from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
-from torchloom.bus.codec import Reader
-from torchloom.bus.messages import DeviceEvent, Metrics
+from torchloom.bus.codec import MessageReader
+from torchloom.messages.plane import DeviceEvent, Metrics
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.account_runs import AccountLauncher
 from torchloom.weaver.checkpoints.collection import CheckpointCollector
@@ -125,7 +125,7 @@ class Weaver:
         self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
         self.retaining = RunRetention(store, self.jobs, self.journal)
         self.retaining.on_forgotten = self.shelf.forget
-        self._device_events: Reader[DeviceEvent] = Reader(DeviceEvent, self.dropped)
+        self._device_events: MessageReader[DeviceEvent] = MessageReader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
         self._tasks: list[asyncio.Task[None]] = []

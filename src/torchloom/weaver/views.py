@@ -5,8 +5,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from torchloom.bus.messages import Progress
-from torchloom.bus.page import Phase
+from torchloom.bus.progress_page import StepPhase
+from torchloom.messages.plane import Progress
 from torchloom.rules import divergence
 from torchloom.weaver.commands.wire import knob_payload
 from torchloom.weaver.jobs.registry import part_of
@@ -185,7 +185,7 @@ def _ack(ack: CommandAck) -> dict[str, Any]:
 
 def _phase(number: int) -> str:
     try:
-        return Phase(number).name.lower()
+        return StepPhase(number).name.lower()
     except ValueError:  # a newer rank
         return str(number)
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from torchloom.errors import LoomError, UserError
 
 if TYPE_CHECKING:
-    from torchloom.worker.workload import Report
+    from torchloom.worker.workload import WorkloadReport
 
 MODELS = ("mlp", "cnn", "transformer")
 STEPS = 40
 
 
-class NoTorch(UserError):
+class SmokeNeedsTorch(UserError):
     """The interpreter has no torch."""
 
     code = "no_torch"
@@ -48,7 +48,7 @@ def _run(model: str, steps: int, backend: str | None, path: Path | None) -> int:
     if steps < 1:
         raise UserError(f"--steps {steps}: at least one is needed for a loss that falls")
     if importlib.util.find_spec("torch") is None:
-        raise NoTorch()
+        raise SmokeNeedsTorch()
     from torchloom.worker import dist, workload
 
     rank = dist.setup_torch(backend=backend)
@@ -59,7 +59,7 @@ def _run(model: str, steps: int, backend: str | None, path: Path | None) -> int:
     return 1 if report.error else 0
 
 
-def _tell(report: "Report", path: Path | None) -> None:
+def _tell(report: "WorkloadReport", path: Path | None) -> None:
     sys.stdout.write(text(report))
     sys.stdout.flush()
     if report.error:
@@ -70,7 +70,7 @@ def _tell(report: "Report", path: Path | None) -> None:
         partial.replace(path)
 
 
-def text(report: "Report") -> str:
+def text(report: "WorkloadReport") -> str:
     """Return the report for people."""
     heads = ("rank", "local", "node", "host", "pid", "device", "parameters")
     rows = [

@@ -16,8 +16,8 @@ def main() -> None:
     what, target, *args = sys.argv[1:]
     said = {"module": ["-m", target], "code": ["-c", target]}.get(what, [target] if target else [])
     argv = [*sys.orig_argv[: -len(sys.argv)], *said, *args]
-    program, callers = (load(os.path.join(here, name)) for name in ("program.py", "callers.py"))
-    program.run(program.Words(argv, what, target, args), callers.hide_caller)
+    program = load(os.path.join(here, "process", "program.py"))
+    program.run(program.ProgramCommand(argv, what, target, args), program.hide_caller)
 
 
 def load(path: str):  # type: ignore[no-untyped-def]

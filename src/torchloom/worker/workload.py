@@ -32,7 +32,7 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkloadReport:
     """What a run showed; `losses` are means over all ranks, before and after training."""
 
     model: str
@@ -75,7 +75,9 @@ Data = tuple[Tensor, Tensor]
 Make = Callable[[torch.Generator], tuple[nn.Module, Data]]
 
 
-def train(name: str, steps: int, wrap: Callable[[nn.Module], nn.Module] | None = None) -> Report:
+def train(
+    name: str, steps: int, wrap: Callable[[nn.Module], nn.Module] | None = None
+) -> WorkloadReport:
     """Train one of the models on all ranks of the group; `wrap` stands in for DDP."""
     device = dist.get_torch_device()
     dist.seed_everything(0)
@@ -127,10 +129,10 @@ def digest(model: nn.Module) -> str:
 
 def _report(
     name: str, steps: int, losses: tuple[float, float], seconds: float, row: RankRow
-) -> Report:
+) -> WorkloadReport:
     size = dist.get_world_size()
     rate = size * BATCH * steps / seconds if seconds else 0.0
-    return Report(name, steps, size, _backend(), losses, seconds, rate, _everyone(row))
+    return WorkloadReport(name, steps, size, _backend(), losses, seconds, rate, _everyone(row))
 
 
 def _everyone(row: RankRow) -> tuple[RankRow, ...]:

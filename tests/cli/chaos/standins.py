@@ -20,7 +20,7 @@ from torchloom.specs.api import AppDef, AppState, Role, app_to_dict
 IDLE = ("sleep", "600")
 LISTENING = r"""
 import os, time
-from torchloom.worker.threadlet import provoked
+from torchloom.worker.run import steps as provoked
 provoked.listen(lambda: os.write(1, b"heard\n"))
 print("ready", flush=True)
 time.sleep(600)

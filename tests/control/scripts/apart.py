@@ -74,7 +74,7 @@ if stepping == "attached":
     for number in range(1_000_000):
         take(number)
 else:
-    from torchloom.worker.threadlet import run as loom
+    from torchloom.worker.run import run as loom
 
     run = loom.init(config=config)
     for step in run.steps(1_000_000):

@@ -37,7 +37,7 @@ model = DistributedDataParallel(weight)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
 run = None
 if first >= 0:
-    from torchloom.worker.threadlet import run as loom
+    from torchloom.worker.run import run as loom
 
     replica = os.environ.get("REPLICA", "")
     run = loom.init("argued", config=vars(args), replica=replica)

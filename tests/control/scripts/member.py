@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from torchloom.worker.threadlet import run as loom
+from torchloom.worker.run import run as loom
 
 out = os.open(os.environ["OUT"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 run = loom.init(config={"temperature": 0.7})

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from torchloom import settings
-from torchloom.bus.caller import Caller
+from torchloom.bus.nats.client import Caller, NoWay
 from torchloom.bus.subjects import agent_of_job, hello
-from torchloom.bus.way import NoWay
 from torchloom.launch import wire
 from torchloom.launch.host import sockets
 from torchloom.launch.host.identity import ProcessIdentity, host_name

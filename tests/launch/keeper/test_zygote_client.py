@@ -154,7 +154,7 @@ def test_a_zygote_without_use_leaves_by_itself(runtime: Path) -> None:
 @pytest.mark.process
 def test_a_zygote_that_could_not_live_is_not_tried_again_and_again(runtime: Path) -> None:
     broken = zygote_client.ZygoteClient(
-        "broken", (sys.executable, "-m", "torchloom.worker.zygote"), {}
+        "broken", (sys.executable, "-m", "torchloom.worker.process.zygote"), {}
     )
     runtime.mkdir(exist_ok=True)
     zygote_client.excuse_path(broken.address).write_text("torch is broken")

@@ -13,7 +13,8 @@ from collections import deque
 from pathlib import Path
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import (
+from torchloom.bus.progress_page import ProgressPage
+from torchloom.messages.plane import (
     VERSION,
     Event,
     Head,
@@ -24,7 +25,6 @@ from torchloom.bus.messages import (
     ToRank,
     Welcome,
 )
-from torchloom.bus.page import Page
 
 PAUSE = 0.002  # seconds between two records
 
@@ -32,7 +32,7 @@ PAUSE = 0.002  # seconds between two records
 class Rank:
     """Keeps what its agent has not confirmed, and says it again on every new connection."""
 
-    def __init__(self, address: str, head: Head, page: Page) -> None:
+    def __init__(self, address: str, head: Head, page: ProgressPage) -> None:
         self._address = address
         self._head = head
         self._page = page
@@ -121,7 +121,7 @@ class Rank:
 
 def main(address: str, diary: str, job: str, rank: str, folder: str) -> None:
     head = Head(VERSION, job, 0, int(rank), f"life-{os.getpid()}")
-    page = Page.open(Path(folder) / f"page-{rank}")
+    page = ProgressPage.open(Path(folder) / f"page-{rank}")
     me = Rank(address, head, page)
     with open(diary, "a", buffering=1) as own:
         step = 0

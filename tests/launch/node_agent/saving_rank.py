@@ -12,8 +12,8 @@ from pathlib import Path
 from blake3 import blake3
 from fake_rank import PAUSE, Rank  # beside this file
 
-from torchloom.bus.messages import VERSION, Event, Head
-from torchloom.bus.page import Page
+from torchloom.bus.progress_page import ProgressPage
+from torchloom.messages.plane import VERSION, Event, Head
 
 
 def write(root: Path, step: int, rank: int) -> tuple[int, str]:
@@ -33,7 +33,7 @@ def main(address: str, job: str, number: str, world: str, root: str, folder: str
     me = Rank(
         address,
         Head(VERSION, job, 0, rank, f"life-{os.getpid()}"),
-        Page.open(asked / f"page-{rank}"),
+        ProgressPage.open(asked / f"page-{rank}"),
     )
     done: set[int] = set()
     while not (asked / "enough").exists() or not me.done():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
 
 from ...bus.server import NatsServer
 from ...bus.waiting import come_true, live

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from torchloom.bus.messages import VERSION, Commit, Committed, Head, Message, Remove, Removed
 from torchloom.checkpoint import Manifest, Shard
 from torchloom.launch.node_agent.checkpoints import CheckpointWorker
+from torchloom.messages.plane import VERSION, Commit, Committed, Head, Message, Remove, Removed
 
 from ...bus.waiting import come_true
 

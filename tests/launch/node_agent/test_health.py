@@ -13,11 +13,11 @@ import pytest
 from torchloom.bus import subjects
 from torchloom.bus.codec import decode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import NO_RANK, VERSION, Device, DeviceEvent, Head, Message
 from torchloom.launch.node_agent import gpus
 from torchloom.launch.node_agent.gpus import GpuHealth, HealthWatch, NvmlGpus, Xid, judge
 from torchloom.launch.node_agent.service import NodeAgent
 from torchloom.launch.node_agent.uplink import AgentIdentity
+from torchloom.messages.plane import NO_RANK, VERSION, Device, DeviceEvent, Head, Message
 
 from ...bus.waiting import come_true, live
 from .nvml.recorded import NVMLError, RecordedNvml

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Batch, Head
-from torchloom.bus.spool import Spool
+from torchloom.bus.spool.spool import Spool
 from torchloom.bus.subjects import agent_of_job
 from torchloom.launch.node_agent import main
+from torchloom.messages.plane import VERSION, Batch, Head
 
 FIRST, SECOND = agent_of_job("n2", "job-1"), agent_of_job("n2", "job-2")
 AGAIN = agent_of_job("n2.site", "job-1")  # another name of the same host

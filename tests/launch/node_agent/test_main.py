@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.credentials import read
-from torchloom.bus.messages import Head, Kill
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
+from torchloom.bus.nats.credentials import read
+from torchloom.messages.plane import Head, Kill
 
 from ...bus.server import NatsServer
 from ...bus.signing import Authority

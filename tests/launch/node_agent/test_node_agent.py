@@ -17,7 +17,10 @@ import pytest
 from torchloom.bus import subjects
 from torchloom.bus.codec import Frames, Garbled, decode, encode, frame
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import (
+from torchloom.bus.progress_page import ProgressPage
+from torchloom.launch.node_agent.service import NodeAgent
+from torchloom.launch.node_agent.uplink import AgentIdentity
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Applied,
@@ -37,9 +40,6 @@ from torchloom.bus.messages import (
     ToRank,
     Welcome,
 )
-from torchloom.bus.page import Page
-from torchloom.launch.node_agent.service import NodeAgent
-from torchloom.launch.node_agent.uplink import AgentIdentity
 
 from ...bus.samples import FROM_RANK, REGISTER, TO_AGENT
 from ...bus.waiting import come_true, live
@@ -364,7 +364,7 @@ def test_a_batch_that_got_lost_is_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_beat_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
-    page = Page.open(tmp_path / "page")
+    page = ProgressPage.open(tmp_path / "page")
     page.boundary(step=41, applied=41, lasted_ns=3_000_000, now_ns=0)
 
     async def story() -> None:
@@ -382,7 +382,7 @@ def test_a_beat_tells_how_far_the_ranks_are(tmp_path: Path) -> None:
 def test_how_far_a_rank_came_is_told_when_it_hangs_up_not_with_the_next_beat(
     tmp_path: Path,
 ) -> None:
-    page = Page.open(tmp_path / "page")
+    page = ProgressPage.open(tmp_path / "page")
 
     async def story() -> None:
         async with stage(tmp_path, beat=3600.0) as one:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import msgspec
 
-from torchloom.bus.messages import NO_RANK, Head, Message, Progress, Register
-from torchloom.bus.page import Page
+from torchloom.bus.progress_page import ProgressPage
 from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.messages.plane import NO_RANK, Head, Message, Progress, Register
 
 from ...bus.samples import REGISTER
 
@@ -98,7 +98,7 @@ def test_a_launch_process_has_nobodys_seat_and_is_found_by_its_job_while_it_is_t
 
 def test_progress_is_read_from_the_pages(tmp_path: Path) -> None:
     ranks = KnownRanks()
-    page = Page.open(tmp_path / "p")
+    page = ProgressPage.open(tmp_path / "p")
     page.boundary(step=12, applied=12, lasted_ns=5_000_000, now_ns=1_000_000_000)
     said = register("a", page=str(tmp_path / "p"))
     ranks.register(said, Wire())
@@ -112,9 +112,9 @@ def test_a_page_that_comes_later_or_elsewhere_is_found(tmp_path: Path) -> None:
     ranks.register(register("a", page=str(tmp_path / "p")), line)
     nothing = ranks.progress()
 
-    Page.open(tmp_path / "p").boundary(1, 1, 0, 0)
+    ProgressPage.open(tmp_path / "p").boundary(1, 1, 0, 0)
     later = [one.step for one in ranks.progress()]
-    Page.open(tmp_path / "q").boundary(2, 2, 0, 0)
+    ProgressPage.open(tmp_path / "q").boundary(2, 2, 0, 0)
     ranks.register(register("a", page=str(tmp_path / "q")), line)
 
     assert (nothing, later) == ((), [1])

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import Device
 from torchloom.launch.node_agent.gpus import GpuHealth, Xid
 from torchloom.launch.node_agent.resources import (
     BadDevices,
@@ -15,6 +14,7 @@ from torchloom.launch.node_agent.resources import (
     memory_mb,
     offered,
 )
+from torchloom.messages.plane import Device
 
 ANSWER = """0, GPU-5a1c, 81559
 1, GPU-77f0, [N/A]

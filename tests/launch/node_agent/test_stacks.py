@@ -12,18 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchloom.bus.messages import (
-    VERSION,
-    Frame,
-    Head,
-    Message,
-    OwnStacks,
-    ShowStacks,
-    TakeStacks,
-    Thread,
-)
-from torchloom.bus.messages import Stacks as Seen
-from torchloom.bus.page import Page, Phase
+from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.launch.node_agent import server, stacks
 from torchloom.launch.node_agent.ranks import KnownRanks
 from torchloom.launch.node_agent.stacks import (
@@ -33,6 +22,17 @@ from torchloom.launch.node_agent.stacks import (
     kernel_sees,
     threads_of,
 )
+from torchloom.messages.plane import (
+    VERSION,
+    Frame,
+    Head,
+    Message,
+    OwnStacks,
+    ShowStacks,
+    TakeStacks,
+    Thread,
+)
+from torchloom.messages.plane import Stacks as Seen
 
 from ...bus.samples import REGISTER
 from ...bus.waiting import come_true, live
@@ -81,7 +81,7 @@ class Line:
     """A rank's connection; its threadlet answers with these threads, or not at all."""
 
     def __init__(
-        self, pid: int, threads: tuple[Thread, ...] | None = None, page: Page | None = None
+        self, pid: int, threads: tuple[Thread, ...] | None = None, page: ProgressPage | None = None
     ) -> None:
         self.pid = pid
         self.page = page
@@ -150,14 +150,14 @@ def test_a_stopped_process_stays_stopped(begin: Begin) -> None:
 def test_each_look_has_what_the_ranks_own_page_says_at_that_moment(
     begin: Begin, tmp_path: Path
 ) -> None:
-    page = Page.open(tmp_path / "page")
-    page.enter(Phase.STEP, time.monotonic_ns())
+    page = ProgressPage.open(tmp_path / "page")
+    page.enter(StepPhase.STEP, time.monotonic_ns())
 
     seen = asyncio.run(seen_of(Line(begin(SLEEPER).pid, (), page)))
 
     assert [(look.step, look.phase, look.lasted) for look in seen.looks] == [
-        (20, Phase.STEP, 0.25),
-        (21, Phase.STEP, 0.25),
+        (20, StepPhase.STEP, 0.25),
+        (21, StepPhase.STEP, 0.25),
     ]
     assert all(0.0 < look.still < 30.0 for look in seen.looks)
 

@@ -7,17 +7,7 @@ import msgspec
 import pytest
 
 from torchloom.bus.codec import Frames, decode
-from torchloom.bus.messages import (
-    NO_RANK,
-    Greeting,
-    Head,
-    Kept,
-    Message,
-    Ready,
-    Register,
-    Welcome,
-)
-from torchloom.bus.regrouping import (
+from torchloom.messages.membership import (
     Arrived,
     Broke,
     EndLife,
@@ -38,6 +28,16 @@ from torchloom.bus.regrouping import (
     Training,
     Transfer,
     Watch,
+)
+from torchloom.messages.plane import (
+    NO_RANK,
+    Greeting,
+    Head,
+    Kept,
+    Message,
+    Ready,
+    Register,
+    Welcome,
 )
 
 from ...bus.waiting import come_true, live

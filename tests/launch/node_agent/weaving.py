@@ -5,7 +5,8 @@ from collections.abc import Callable
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
 from torchloom.bus.codec import decode, encode
-from torchloom.bus.messages import (
+from torchloom.messages.membership import Talk
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
@@ -22,7 +23,6 @@ from torchloom.bus.messages import (
     Stored,
     Welcome,
 )
-from torchloom.bus.regrouping import Talk
 
 Life = tuple[str, int, str]
 CHANGES = (Planned("c1/1", 7, {"name": "lr", "value": 0.1}, True),)

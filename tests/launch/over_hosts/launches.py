@@ -217,7 +217,7 @@ class Launches:
         """End what stays warm between runs, on purpose."""
         for host in self.cluster.addresses:
             for pid, words in self.processes(host).items():
-                if "torchloom.worker.zygote" in words:
+                if "torchloom.worker.process.zygote" in words:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
         self.forget()

@@ -63,7 +63,7 @@ def test_a_host_that_still_warms_up_does_so_whoever_is_killed_meanwhile(
 
 def zygote_on(launches: Launches, host: str) -> int | None:
     """Return the zygote on a host once it has left whoever started it."""
-    words, agent = "torchloom.worker.zygote", launches.tree(host).get("agent")
+    words, agent = "torchloom.worker.process.zygote", launches.tree(host).get("agent")
     pids = [pid for pid, said in launches.processes(host).items() if words in said]
     return next((pid for pid in pids if parent_of(pid) not in {agent, *pids}), None)
 

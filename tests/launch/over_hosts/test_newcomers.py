@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from torchloom import settings
-from torchloom.bus.regrouping import Life
 from torchloom.launch.host.sockets import UPLINK
+from torchloom.messages.membership import Life
 
 from ...living import until
 from ..fake_agent import FakeAgent

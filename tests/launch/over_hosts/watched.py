@@ -21,7 +21,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torchloom.worker.threadlet import run as loom
+from torchloom.worker.run import run as loom
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

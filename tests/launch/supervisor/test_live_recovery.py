@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from torchloom import settings
-from torchloom.bus.head import NO_RANK
-from torchloom.bus.regrouping import Life
 from torchloom.components.dist import loom
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.sockets import UPLINK
 from torchloom.launch.records import catalog, resumption
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
+from torchloom.messages.base import NO_RANK
+from torchloom.messages.membership import Life
 from torchloom.runner.api import Runner, get_runner
 from torchloom.specs.api import AppState
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import NO_RANK, VERSION, Head, Kept, Message, Register
-from torchloom.bus.regrouping import Life, Lives, Watch
 from torchloom.launch.host.loop import Timers
 from torchloom.launch.supervisor import plane_link
 from torchloom.launch.supervisor.plane_link import PlaneLink
+from torchloom.messages.membership import Life, Lives, Watch
+from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
 from ...living import TIMEOUT
 

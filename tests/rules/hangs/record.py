@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from torchloom.bus.messages import Look
 from torchloom.launch.node_agent import stacks
 from torchloom.launch.node_agent.stacks import APART
+from torchloom.messages.plane import Look
 
 HERE = Path(__file__).parent
 WORLD = 4

@@ -13,7 +13,7 @@ import pytest
 
 from torchloom.bus import subjects
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Event, Goodbye, Knob, Metrics, Progress
+from torchloom.messages.plane import Event, Goodbye, Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
 from ...living import TIMEOUT

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import NO_RANK, VERSION, Device, Head, Hello
-from torchloom.specs.job import JobState
+from torchloom.messages.plane import NO_RANK, VERSION, Device, Head, Hello
+from torchloom.specs.states import JobState
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store

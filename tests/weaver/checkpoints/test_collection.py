@@ -13,15 +13,8 @@ from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, NobodyAnswers
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import (
-    Commit,
-    Committed,
-    Event,
-    Metrics,
-    Remove,
-    Removed,
-)
 from torchloom.checkpoint import Manifest
+from torchloom.messages.plane import Commit, Committed, Event, Metrics, Remove, Removed
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Prepare
 from torchloom.errors import UserError
+from torchloom.messages.plane import Prepare
 from torchloom.weaver import main
 from torchloom.weaver.jobs.registry import SAVING
 from torchloom.weaver.service import Weaver

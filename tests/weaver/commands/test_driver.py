@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Message, Outcome, Planned, Prepare, Welcome, Write
+from torchloom.messages.plane import Message, Outcome, Planned, Prepare, Welcome, Write
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
 from torchloom.weaver.commands.wire import wrapped
 from torchloom.weaver.service import Weaver
@@ -297,7 +297,7 @@ def test_words_of_an_older_generation_or_a_foreign_agent_move_nothing(tmp_path: 
             await until(lambda: agent.of(Prepare))
             from torchloom.bus import subjects
             from torchloom.bus.codec import encode
-            from torchloom.bus.messages import Applied, Head
+            from torchloom.messages.plane import Applied, Head
 
             name = agent.of(Prepare)[0].command
             theirs = Head(1, "job-1", -1, 0, rank.head.incarnation)

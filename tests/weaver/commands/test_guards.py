@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Metrics
 from torchloom.errors import UserError
-from torchloom.specs.job import JobState
+from torchloom.messages.plane import Metrics
+from torchloom.specs.states import JobState
 from torchloom.weaver.api.commands import CommandApi
 from torchloom.weaver.api.refusals import JobOver, NothingToUndo
 from torchloom.weaver.api.request import WeaverRequest

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import Applied, Message, Outcome
+from torchloom.messages.plane import Applied, Message, Outcome
 from torchloom.rules.control.command import Ack, Command, CommandEntry, CommandKind, Status
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.commands.wire import wrapped

@@ -7,7 +7,7 @@ from pathlib import Path
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import (
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Device,

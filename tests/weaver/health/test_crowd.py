@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from torchloom.bus.api import BusLost, NobodyAnswers
-from torchloom.bus.nats import NatsBus
+from torchloom.bus.nats.client import NatsBus
 from torchloom.rules.liveness import LivenessLimits
 
 from ...bus.waiting import come_true

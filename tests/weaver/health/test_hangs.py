@@ -12,8 +12,8 @@ import pytest
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Beat, Frame, Kill, Look, Progress, Stacks, TakeStacks, Thread
 from torchloom.client.calls import question
+from torchloom.messages.plane import Beat, Frame, Kill, Look, Progress, Stacks, TakeStacks, Thread
 from torchloom.rules.hang import HangLimits
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.health.hangs import limits_of

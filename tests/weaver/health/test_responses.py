@@ -11,7 +11,7 @@ import pytest
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import (
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Beat,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import Event
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RunRecord
@@ -18,12 +17,13 @@ from torchloom.launch.records.record_writer import (
     rank_records,
 )
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.messages.plane import Event
 from torchloom.rules.control.command import Command, CommandKind
 from torchloom.rules.replicas import AppVerdict
 from torchloom.rules.response import FailurePolicy, LossRecovery
 from torchloom.settings import plane_dir
 from torchloom.specs.api import AppState
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.responses import policy_of
 from torchloom.weaver.jobs.adoption import Adoption, RunNotices
 from torchloom.weaver.service import Weaver

@@ -6,7 +6,7 @@ from pathlib import Path
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import NO_RANK, VERSION, Batch, Event, Goodbye, Head, Metrics, Stored
+from torchloom.messages.plane import NO_RANK, VERSION, Batch, Event, Goodbye, Head, Metrics, Stored
 
 from ...metrics import in_file
 from ..fakes import crowd, job_event, register, rows, until, weaver_at

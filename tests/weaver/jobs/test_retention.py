@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Metrics
 from torchloom.client.calls import question
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.records import removal
+from torchloom.messages.plane import Metrics
 from torchloom.rules.retention import Removal, RetentionLimits
 from torchloom.specs.api import AppState
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.jobs.retention import RunRetention
 from torchloom.weaver.service import Weaver

@@ -11,8 +11,7 @@ import msgspec
 from torchloom.bus.api import BusLost
 from torchloom.bus.codec import decode
 from torchloom.bus.memory import Exchange, MemoryBus
-from torchloom.bus.messages import NO_RANK, VERSION, Greeting, Head, Message, Register, ToAgent
-from torchloom.bus.regrouping import (
+from torchloom.messages.membership import (
     Arrived,
     EndLife,
     Finished,
@@ -30,6 +29,7 @@ from torchloom.bus.regrouping import (
     Transfer,
     Watch,
 )
+from torchloom.messages.plane import NO_RANK, VERSION, Greeting, Head, Message, Register, ToAgent
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 

@@ -10,8 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Kill
-from torchloom.bus.regrouping import (
+from torchloom.messages.membership import (
     Broke,
     EndLife,
     Fork,
@@ -27,6 +26,7 @@ from torchloom.bus.regrouping import (
     Transfer,
     Watch,
 )
+from torchloom.messages.plane import Kill
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.rows import LiveRecoveryRow

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Commit, Event, Outcome, Prepare, Progress, Welcome
-from torchloom.bus.regrouping import Broke, Fork, Transfer
+from torchloom.messages.membership import Broke, Fork, Transfer
+from torchloom.messages.plane import Commit, Event, Outcome, Prepare, Progress, Welcome
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
 from torchloom.weaver.commands.wire import wrapped
 from torchloom.weaver.service import Weaver

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import Event, Goodbye, Head, Metrics
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.record_writer import rank_records
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
+from torchloom.messages.plane import Event, Goodbye, Head, Metrics
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Fact, RunRow
 

@@ -9,7 +9,7 @@ import pytest
 from torchloom.launch.records.folder import RunFolder
 from torchloom.weaver.runs.provenance import ProvenanceRequest, brief, completed, is_name, recorded
 from torchloom.weaver.store.rows import DeviceRow, RankProcessRow
-from torchloom.workspace import submitted
+from torchloom.workspace import sources
 
 from ...repositories import committed, git
 
@@ -55,7 +55,7 @@ class Queued:
         self.diff = git(self.project, "diff", "HEAD")
         self._job = tmp_path / "submitted"
         self._job.mkdir()
-        submitted.keep(self._job, str(self.project), [self.project], is_copied, os.environ)
+        sources.keep(self._job, str(self.project), [self.project], is_copied, os.environ)
 
     def begin(self, cwd: Path) -> tuple[str, bytes, list[str]]:
         """Return the commit, the difference and what is noted of them."""

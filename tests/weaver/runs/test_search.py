@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Head, Metrics
 from torchloom.errors import NotFound
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.runs.comparison import BadComparison, compared
 from torchloom.weaver.runs.search import (
     BadCondition,

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from torchloom.bus.messages import VERSION, Event, Goodbye, Head, Metrics
+from torchloom.messages.plane import VERSION, Event, Goodbye, Head, Metrics
 from torchloom.weaver.runs.summary import faults_of, is_due, metrics_of, summary_of
 from torchloom.weaver.store import NumberedBatch, PlaneStore
 from torchloom.weaver.store.rows import EventRow, JobRow, RankEventRow

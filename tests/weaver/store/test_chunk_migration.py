@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, open_store
 from torchloom.weaver.store.engine import engine_of
 from torchloom.weaver.store.rows import PointRow

@@ -18,7 +18,7 @@ from ...metrics import shown
 
 WRITER = """
 import sys, pathlib
-from torchloom.bus.messages import VERSION, Event, Head, Metrics
+from torchloom.messages.plane import VERSION, Event, Head, Metrics
 from torchloom.weaver.store import NumberedBatch as Numbered, DatabasePlace as Place, RecordWriter, open_store
 from torchloom.weaver.store.series.ingest import LogLimits as Limits
 from torchloom.weaver.store.rows import Fact, JobRow as Job
@@ -120,7 +120,7 @@ def test_the_same_on_postgres(postgres: str) -> None:
 @pytest.mark.process
 def test_two_writers_of_one_database_store_each_record_once(tmp_path: Path) -> None:
     """An old weaver may still hold batches while the next one has begun."""
-    from torchloom.bus.messages import VERSION, Event, Head
+    from torchloom.messages.plane import VERSION, Event, Head
     from torchloom.weaver.store import NumberedBatch
 
     head = Head(VERSION, "j", 0, 0, "i")

@@ -10,7 +10,7 @@ import torch
 from torchloom.worker import dist
 from torchloom.worker.dist.collectives import BadCollective
 from torchloom.worker.dist.place import ALONE
-from torchloom.worker.dist.store import alone, start
+from torchloom.worker.dist.stores import alone, start
 
 # Every rank makes its own tensor from its number, so that a test can make all of them.
 MINE = """

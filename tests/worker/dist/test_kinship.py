@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.launch.host.identity import ProcessIdentity
-from torchloom.worker.dist.kinship import launch_key, launcher_of
+from torchloom.worker.dist.stores import launch_key, launcher_of
 
 
 def proc(folder: Path, table: dict[int, tuple[int, str]]) -> Path:

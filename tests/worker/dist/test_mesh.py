@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchloom.worker import dist
-from torchloom.worker.dist.mesh import BadMesh, mesh_shape
+from torchloom.worker.dist.parallelism import BadMesh, mesh_shape
 
 
 @pytest.mark.parametrize(

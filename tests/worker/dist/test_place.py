@@ -8,7 +8,7 @@ import pytest
 
 from torchloom.launch.environments import World, find_world
 from torchloom.worker import dist
-from torchloom.worker.dist.place import ALONE, BadPlace, Place, place_of, settle
+from torchloom.worker.dist.place import ALONE, BadRankVariables, RankPlace, place_of, settle
 
 Recorded = Callable[[str], list[dict[str, str]]]
 HAND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
@@ -21,7 +21,7 @@ def _unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def asked(env: dict[str, str], host: str = "here") -> Place:
+def asked(env: dict[str, str], host: str = "here") -> RankPlace:
     return place_of(find_world(env, host), env)
 
 
@@ -31,25 +31,25 @@ def asked(env: dict[str, str], host: str = "here") -> Place:
         ({}, ALONE),
         ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, ALONE),
         ({"WORLD_SIZE": "4"}, ALONE),
-        (HAND, Place(1, 2, 1, 2, 0, 1)),
-        ({**HAND, "MASTER_ADDR": "far"}, Place(1, 2, None, None, None, None)),
+        (HAND, RankPlace(1, 2, 1, 2, 0, 1)),
+        ({**HAND, "MASTER_ADDR": "far"}, RankPlace(1, 2, None, None, None, None)),
         (
             {**HAND, "MASTER_ADDR": "127.0.0.1", "JOB_COMPLETION_INDEX": "1", "NNODES": "2"},
-            Place(1, 2, None, None, 1, 2),
+            RankPlace(1, 2, None, None, 1, 2),
         ),
         (
             {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
             | {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"},
-            Place(5, 8, 1, 4, 1, 2),
+            RankPlace(5, 8, 1, 4, 1, 2),
         ),
         (
             {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_NODEID": "0"}
             | {"PMI_SIZE": "2", "PMI_LOCAL_SIZE": "2"},
-            Place(1, 2, 1, 2, 0, 1),
+            RankPlace(1, 2, 1, 2, 0, 1),
         ),
     ],
 )
-def test_what_is_set_says_which_rank_this_is(env: dict[str, str], expected: Place) -> None:
+def test_what_is_set_says_which_rank_this_is(env: dict[str, str], expected: RankPlace) -> None:
     assert asked(env) == expected
 
 
@@ -69,34 +69,36 @@ def test_a_recorded_rank_knows_what_its_launcher_told_and_no_more(
 
     found = [asked(env) for env in recorded(name)]
 
-    assert found == [Place(r, size, local, each, node, nodes) for r, local, each, node in expected]
+    assert found == [
+        RankPlace(r, size, local, each, node, nodes) for r, local, each, node in expected
+    ]
 
 
 def test_the_rest_is_filled_from_the_hosts_of_all_ranks() -> None:
     hosts = ["b", "a", "b", "a", "a"]
 
-    found = [Place(rank, 5, None, None, None, None).among(hosts) for rank in range(5)]
+    found = [RankPlace(rank, 5, None, None, None, None).among(hosts) for rank in range(5)]
 
     assert found == [
-        Place(0, 5, 0, 2, 0, 2),
-        Place(1, 5, 0, 3, 1, 2),
-        Place(2, 5, 1, 2, 0, 2),
-        Place(3, 5, 1, 3, 1, 2),
-        Place(4, 5, 2, 3, 1, 2),
+        RankPlace(0, 5, 0, 2, 0, 2),
+        RankPlace(1, 5, 0, 3, 1, 2),
+        RankPlace(2, 5, 1, 2, 0, 2),
+        RankPlace(3, 5, 1, 3, 1, 2),
+        RankPlace(4, 5, 2, 3, 1, 2),
     ]
-    assert Place(1, 2, 7, 8, None, None).among(["a", "a"]) == Place(1, 2, 7, 8, 0, 1)
+    assert RankPlace(1, 2, 7, 8, None, None).among(["a", "a"]) == RankPlace(1, 2, 7, 8, 0, 1)
 
 
 def test_a_rank_outside_its_world_is_refused() -> None:
-    with pytest.raises(BadPlace, match="rank 2 in a world of 2"):
+    with pytest.raises(BadRankVariables, match="rank 2 in a world of 2"):
         place_of(World("plain"), {"RANK": "2", "WORLD_SIZE": "2"})
 
 
 def test_the_place_is_written_in_torchruns_words_and_read_back() -> None:
-    place = Place(5, 8, 1, 4, 1, 2)
+    place = RankPlace(5, 8, 1, 4, 1, 2)
 
     assert asked(place.variables) == place
-    assert Place(1, 2, None, None, None, None).variables == {"RANK": "1", "WORLD_SIZE": "2"}
+    assert RankPlace(1, 2, None, None, None, None).variables == {"RANK": "1", "WORLD_SIZE": "2"}
 
 
 def test_questions_are_answered_from_the_environment_before_set_up(
@@ -104,7 +106,7 @@ def test_questions_are_answered_from_the_environment_before_set_up(
 ) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("a slots=2\nb slots=2\n")
-    for name, value in {**Place(5, 8, 1, 4, 1, 2).variables, "NGPU_PER_HOST": "6"}.items():
+    for name, value in {**RankPlace(5, 8, 1, 4, 1, 2).variables, "NGPU_PER_HOST": "6"}.items():
         monkeypatch.setenv(name, value)
 
     told = {
@@ -120,7 +122,9 @@ def test_what_only_peers_know_is_not_guessed(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in {**HAND, "MASTER_ADDR": "far"}.items():
         monkeypatch.setenv(name, value)
 
-    with pytest.raises(BadPlace, match=r"does not tell the local rank: call setup_torch\(\) first"):
+    with pytest.raises(
+        BadRankVariables, match=r"does not tell the local rank: call setup_torch\(\) first"
+    ):
         dist.get_local_rank()
 
 
@@ -131,4 +135,4 @@ def test_documented_ranks_have_places() -> None:
 
     world = find_world(case["env"], case["own_host"], lambda path: case["files"][str(path)])
 
-    assert place_of(world, case["env"]) == Place(3, 4, 1, 2, 1, 2)
+    assert place_of(world, case["env"]) == RankPlace(3, 4, 1, 2, 1, 2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchloom.worker import dist
-from torchloom.worker.dist.wrap import BadDtype, floating
+from torchloom.worker.dist.parallelism import BadDtype, floating
 
 STEP = """
 class Net(torch.nn.Module):

@@ -177,6 +177,6 @@ def zygotes(key: str) -> list[int]:
         with contextlib.suppress(OSError):
             if entry.name.isdigit():
                 words: Any = (entry / "cmdline").read_bytes()
-                if b"torchloom.worker.zygote" in words and key.encode() in words:
+                if b"torchloom.worker.process.zygote" in words and key.encode() in words:
                     found.append(int(entry.name))
     return found

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchloom.checkpoint import Draft, LocalStorage, open_storage
-from torchloom.checkpoint.disk import Disk
+from torchloom.checkpoint.stream import Disk
 from torchloom.worker.saving import Saver, Unsaveable, load
 
 from ...checkpoint.s3 import running_s3

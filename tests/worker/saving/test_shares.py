@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from torchloom.worker.saving.shares import deal
+from torchloom.worker.saving.saver import deal
 
 sizes_of = some.dictionaries(some.text(max_size=5), some.integers(0, 10**6), max_size=40)
 

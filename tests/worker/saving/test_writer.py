@@ -9,7 +9,7 @@ import pytest
 
 from torchloom.checkpoint.layout import Draft
 from torchloom.checkpoint.storage import Written
-from torchloom.worker.saving.writer import REST, Work, Writer
+from torchloom.worker.saving.saver import REST, Work, Writer
 
 from ...living import until
 

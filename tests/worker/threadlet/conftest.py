@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import Register
+from torchloom.messages.plane import Register
 
 from ..ranks import Zygote, seats, warm_zygote
 from .fake_agent import FakeAgent, listening

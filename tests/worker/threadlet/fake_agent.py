@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import (
+from torchloom.messages.plane import (
     Applied,
     Decided,
     FromRank,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import Applied, Decided, Ready, Refused, Register, Write
-from torchloom.bus.page import PageView
+from torchloom.bus.progress_page import PageView
+from torchloom.messages.plane import Applied, Decided, Ready, Refused, Register, Write
 
 from ...living import until
 from .conftest import Ranks

@@ -13,7 +13,8 @@ import pytest
 
 import torchloom.worker.start
 from torchloom.bus.codec import frame
-from torchloom.bus.messages import (
+from torchloom.bus.progress_page import PageView, StepPhase
+from torchloom.messages.plane import (
     Applied,
     Event,
     Goodbye,
@@ -24,7 +25,6 @@ from torchloom.bus.messages import (
     Ready,
     Register,
 )
-from torchloom.bus.page import PageView, Phase
 from torchloom.worker.threadlet import attach
 
 from ...living import TIMEOUT, until
@@ -100,7 +100,7 @@ def test_the_page_says_how_far_the_rank_is(ranks: Ranks) -> None:
     ranks.printed(running)
     late = view.read()
 
-    assert (early.phase, late.step, late.applied) == (Phase.STEP, 60, 60)
+    assert (early.phase, late.step, late.applied) == (StepPhase.STEP, 60, 60)
     assert 0.005e9 < early.lasted_ns < 0.2e9
     assert early.moved_ns < late.moved_ns < time.monotonic_ns()
     assert late.pid == ranks.agent.of(Register)[0].pid
@@ -137,7 +137,7 @@ def test_a_process_that_holds_its_gil_is_not_heard_but_seen(ranks: Ranks) -> Non
     agent.insist(1, "stop")
     ranks.printed(running)
 
-    assert {(step, phase) for step, phase, _ in seen} == {(20, Phase.STEP)}
+    assert {(step, phase) for step, phase, _ in seen} == {(20, StepPhase.STEP)}
     assert [silent for _, _, silent in seen] == sorted(silent for _, _, silent in seen)
     assert seen[-1][2] > 1.5
     assert agent.connections == 1

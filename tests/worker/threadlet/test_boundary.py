@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from torchloom.bus.page import Page
+from torchloom.bus.progress_page import ProgressPage
 from torchloom.worker.threadlet import boundary as module
-from torchloom.worker.threadlet.boundary import Boundary, Order
+from torchloom.worker.threadlet.boundary import PromisedCommand, StepBoundary
 
 
 class FirstWins:
@@ -23,16 +23,16 @@ class FirstWins:
         return self.entries.setdefault(command, None)
 
 
-def made() -> tuple[Boundary, FirstWins]:
+def made() -> tuple[StepBoundary, FirstWins]:
     judge = FirstWins()
-    boundary = Boundary(Page.private(), judge, lambda order, step: None)
+    boundary = StepBoundary(ProgressPage.private(), judge, lambda order, step: None)
     assert boundary.reach(0, 0)
     boundary.begin("api")
     assert boundary.attend() == []
     return boundary, judge
 
 
-def passed(boundary: Boundary, step: int) -> list[str]:
+def passed(boundary: StepBoundary, step: int) -> list[str]:
     """Pass to a step; return the commands that act there."""
     return [o.command for o in boundary.attend()] if boundary.reach(step, step) else []
 
@@ -40,7 +40,7 @@ def passed(boundary: Boundary, step: int) -> list[str]:
 def test_a_committed_command_acts_at_its_step_exactly_once() -> None:
     boundary, judge = made()
     order = boundary.promise("a", "knob", {})
-    assert isinstance(order, Order)
+    assert isinstance(order, PromisedCommand)
 
     boundary.settle("a", order.limit + 2)
     boundary.settle("a", order.limit + 1)  # the first word counts
@@ -53,7 +53,7 @@ def test_a_committed_command_acts_at_its_step_exactly_once() -> None:
 def test_a_rank_at_its_limit_obeys_what_the_store_has() -> None:
     boundary, judge = made()
     order = boundary.promise("a", "knob", {})
-    assert isinstance(order, Order)
+    assert isinstance(order, PromisedCommand)
     judge.entries["a"] = order.limit + 1  # written, but nobody has told this rank
 
     acted = {step: passed(boundary, step) for step in range(1, 6)}
@@ -164,14 +164,14 @@ def test_a_hair_less_than_a_step_that_fits_costs_no_whole_step() -> None:
 
     order = boundary.promise("a", "knob", {})
 
-    assert isinstance(order, Order)
+    assert isinstance(order, PromisedCommand)
     assert order.ahead == 2  # steps of 4.98 ms: two of them are the ten milliseconds
 
 
 def test_a_pause_is_left_when_members_change_and_gone_on_with_after_it() -> None:
     boundary, _ = made()
     order = boundary.promise("a", "pause", {})
-    assert isinstance(order, Order)
+    assert isinstance(order, PromisedCommand)
     boundary.settle("a", order.limit)
     assert boundary.reach(order.limit, order.limit)
     assert boundary.attend() == [order]

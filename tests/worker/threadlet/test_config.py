@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import Applied, Event, Refused, Register
+from torchloom.messages.plane import Applied, Event, Refused, Register
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 from ...living import until

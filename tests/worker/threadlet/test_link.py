@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Goodbye, Head, Message, Register
-from torchloom.worker.threadlet.link import TICK, Link, Queue
+from torchloom.messages.plane import VERSION, Goodbye, Head, Message, Register
+from torchloom.worker.threadlet.link import TICK, AgentLink, FrameQueue
 
 from ...living import until
 
 HEAD = Head(VERSION, "job-1", 0, 0, "life")
 
 
-def sent_all(queue: Queue) -> list[bytes]:
+def sent_all(queue: FrameQueue) -> list[bytes]:
     """Send what there is on this connection."""
     out = []
     while (data := queue.next) is not None:
@@ -25,7 +25,7 @@ def sent_all(queue: Queue) -> list[bytes]:
 
 
 def test_frames_are_sent_once_and_forgotten_when_they_are_kept() -> None:
-    queue = Queue()
+    queue = FrameQueue()
     for data in (b"a", b"b", b"c"):
         queue.put(data)
 
@@ -38,7 +38,7 @@ def test_frames_are_sent_once_and_forgotten_when_they_are_kept() -> None:
 
 
 def test_another_connection_gets_what_was_not_kept() -> None:
-    queue = Queue()
+    queue = FrameQueue()
     for data in (b"a", b"b", b"c"):
         queue.put(data)
     sent_all(queue)
@@ -51,7 +51,7 @@ def test_another_connection_gets_what_was_not_kept() -> None:
 
 
 def test_an_agent_that_has_lost_its_disk_gets_what_is_left() -> None:
-    queue = Queue()
+    queue = FrameQueue()
     for data in (b"a", b"b"):
         queue.put(data)
     sent_all(queue)
@@ -68,7 +68,7 @@ def test_an_agent_that_has_lost_its_disk_gets_what_is_left() -> None:
 
 
 def test_a_full_queue_lets_unsent_numbers_go_and_counts_them() -> None:
-    queue = Queue(most=10)
+    queue = FrameQueue(most=10)
     queue.put(b"sent", 5)
     queue.sent()
     queue.put(b"n1", 2)
@@ -92,7 +92,7 @@ def test_what_was_logged_is_looked_at_in_each_tick_and_not_at_each_waking(tmp_pa
     register = Register(HEAD, "trainer", 0, "here", 1, 1, "trainer/0", (), "none", (), 1, "")
     nobody = str(tmp_path / "agent")
     told = (lambda: register, lambda message: None, collect, errors.append, lambda metrics: metrics)
-    link = Link(nobody, *told)
+    link = AgentLink(nobody, *told)
     link.start()
 
     def woken() -> bool:

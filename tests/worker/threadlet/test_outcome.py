@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.worker.threadlet.outcome import (
+from torchloom.worker.threadlet.control import (
     FileOutcomes,
     NoStore,
     Outcomes,
@@ -41,7 +41,7 @@ def race(outcomes: list[Outcomes], key: str) -> set[str]:
 def served() -> Iterator[str]:
     """Serve torch's store as a job over hosts has it; return its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        words = [sys.executable, "-m", "torchloom.worker.store", str(listener.fileno())]
+        words = [sys.executable, "-m", "torchloom.worker.process.store", str(listener.fileno())]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()]
         ) as server:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchloom.bus.messages import Applied, Event, Goodbye, Metrics, Refused, Register
+from torchloom.messages.plane import Applied, Event, Goodbye, Metrics, Refused, Register
 
 from .conftest import Ranks
 

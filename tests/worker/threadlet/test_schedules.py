@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchloom.bus.messages import Applied, Planned
+from torchloom.messages.plane import Applied, Planned
 
 from .conftest import Ranks
 from .fake_agent import listening

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.bus.messages import Event, FromRank, Kept, Message, OwnStacks, ShowStacks
-from torchloom.worker.threadlet.link import Link
-from torchloom.worker.threadlet.stacks import own_stacks
-from torchloom.worker.threadlet.wishes import hang_wishes
+from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, ShowStacks
+from torchloom.worker.threadlet.environment import hang_wishes
+from torchloom.worker.threadlet.link import AgentLink, own_stacks
 
 from ...bus.samples import HEAD, REGISTER
 
@@ -48,7 +47,7 @@ def test_stacks_are_told_at_once_and_are_no_record(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "s"))
     listener.listen()
-    link = Link(str(tmp_path / "s"), lambda: REGISTER, print, lambda: (), print, lambda m: m)
+    link = AgentLink(str(tmp_path / "s"), lambda: REGISTER, print, lambda: (), print, lambda m: m)
     link.start()
     call = Call(listener.accept()[0])
     assert call.hear() == REGISTER

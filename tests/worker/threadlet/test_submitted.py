@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from torchloom.bus.messages import Goodbye, Register
-from torchloom.worker.threadlet.submitted import Submitted, submitted
+from torchloom.messages.plane import Goodbye, Register
+from torchloom.worker.threadlet.environment import SubmittedJob, submitted
 
 from .conftest import Ranks
 
@@ -41,7 +41,7 @@ def test_a_jobs_knobs_are_offered_with_their_range_when_it_begins(ranks: Ranks) 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", '{"knobs": 3, "hyperparameters": []}'])
 def test_what_makes_no_sense_says_nothing(text: str) -> None:
-    assert submitted({"LOOM_JOB_SPEC": text}) == Submitted()
+    assert submitted({"LOOM_JOB_SPEC": text}) == SubmittedJob()
 
 
 def test_a_jobs_seed_and_what_it_says_of_checkpoints_are_read() -> None:
@@ -49,8 +49,8 @@ def test_a_jobs_seed_and_what_it_says_of_checkpoints_are_read() -> None:
 
     found = submitted({"LOOM_JOB_SPEC": json.dumps(told)})
 
-    assert found == Submitted(seed=3, checkpointing={"enabled": True, "every_n_steps": 5})
-    assert submitted({"LOOM_JOB_SPEC": '{"seed": "x", "checkpointing": 1}'}) == Submitted()
+    assert found == SubmittedJob(seed=3, checkpointing={"enabled": True, "every_n_steps": 5})
+    assert submitted({"LOOM_JOB_SPEC": '{"seed": "x", "checkpointing": 1}'}) == SubmittedJob()
 
 
 def _last(ranks: Ranks) -> Register:

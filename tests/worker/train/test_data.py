@@ -21,7 +21,7 @@ def arrays(folder: Path, **given: Any) -> str:
 
 def refusal(path: str) -> str:
     """Return why a file of arrays is refused."""
-    from torchloom.worker.train.files import npz_samples
+    from torchloom.worker.train.data import npz_samples
 
     with pytest.raises(SpecError) as caught:
         npz_samples(path)
@@ -32,7 +32,7 @@ def refusal(path: str) -> str:
 def test_made_up_samples_are_there_at_once_and_the_same_in_any_order() -> None:
     import torch
 
-    from torchloom.worker.train.synthetic import Synthetic, synthetic_samples
+    from torchloom.worker.train.data import Synthetic, synthetic_samples
 
     begun = time.process_time()
     samples = synthetic_samples("synthetic", seed=1)
@@ -51,7 +51,7 @@ def test_made_up_samples_are_there_at_once_and_the_same_in_any_order() -> None:
 def test_made_up_samples_have_ten_kinds_that_can_be_told_apart_but_not_for_nothing() -> None:
     import torch
 
-    from torchloom.worker.train.synthetic import Synthetic
+    from torchloom.worker.train.data import Synthetic
 
     samples = Synthetic(8_000, seed=0)
     x, y = samples.take(torch.arange(8_000))
@@ -68,7 +68,7 @@ def test_made_up_samples_have_ten_kinds_that_can_be_told_apart_but_not_for_nothi
 def test_text_is_cut_into_windows_whose_targets_are_the_next_bytes(tmp_path: Path) -> None:
     import torch
 
-    from torchloom.worker.train.files import text_samples
+    from torchloom.worker.train.data import text_samples
 
     path = tmp_path / "t"
     path.write_bytes(bytes(range(23)) + b"\xff")
@@ -82,7 +82,7 @@ def test_text_is_cut_into_windows_whose_targets_are_the_next_bytes(tmp_path: Pat
 
 @pytest.mark.parametrize("size", [0, 1, 8])
 def test_text_that_is_too_short_is_refused(tmp_path: Path, size: int) -> None:
-    from torchloom.worker.train.files import text_samples
+    from torchloom.worker.train.data import text_samples
 
     path = tmp_path / "t"
     path.write_bytes(b"x" * size)
@@ -95,7 +95,7 @@ def test_arrays_are_samples_and_classes(tmp_path: Path) -> None:
     import numpy
     import torch
 
-    from torchloom.worker.train.files import npz_samples
+    from torchloom.worker.train.data import npz_samples
 
     pictures = numpy.arange(24, dtype="uint8").reshape(2, 3, 4) * 10
     samples = npz_samples(arrays(tmp_path, x=pictures, y=numpy.array([0, 4], "uint8")))
@@ -155,8 +155,7 @@ def test_files_that_numpy_did_not_write_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_held_out_is_never_trained_on_and_nothing_is_lost() -> None:
-    from torchloom.worker.train.data import split
-    from torchloom.worker.train.synthetic import Synthetic
+    from torchloom.worker.train.data import Synthetic, split
 
     samples = Synthetic(101, seed=0)
     (kept, held), (again, _), (other, _) = (split(samples, 0.25, seed) for seed in (1, 1, 2))
@@ -174,8 +173,8 @@ def test_ranks_see_every_sample_in_batches_of_the_same_sizes_in_a_new_order_each
 ) -> None:
     import torch
 
-    from torchloom.worker.train.data import Part, train_batches
-    from torchloom.worker.train.hyper import Hyper
+    from torchloom.worker.train.data import DatasetPart, train_batches
+    from torchloom.worker.train.hyperparameters import Hyper
 
     class Numbers:
         kind, shape, classes = "features", (1,), 2
@@ -186,7 +185,7 @@ def test_ranks_see_every_sample_in_batches_of_the_same_sizes_in_a_new_order_each
         def take(self, indices: Any) -> tuple[Any, Any]:
             return indices[:, None].float(), indices
 
-    part = Part(Numbers(), torch.arange(50))
+    part = DatasetPart(Numbers(), torch.arange(50))
     hyper = Hyper(batch_size=4, accumulate=accumulate)
     dealt = [train_batches(part, hyper, rank, 3, seed=0) for rank in range(3)]
     sizes, seen, orders = set(), set(), set()

@@ -4,8 +4,7 @@ import pytest
 
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
-from torchloom.worker.train.fitting import check_job
-from torchloom.worker.train.hyper import Hyper
+from torchloom.worker.train.hyperparameters import Hyper, check_job
 
 from ...living import python
 from .jobs import job
@@ -59,7 +58,7 @@ def test_a_job_with_a_script_is_not_for_ready_made_training() -> None:
 
 
 def test_a_job_is_checked_without_torch() -> None:
-    script = "import sys, torchloom.worker.train.fitting; print('torch' in sys.modules)"
+    script = "import sys, torchloom.worker.train.hyperparameters; print('torch' in sys.modules)"
 
     done = python(script)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchloom.specs.exceptions import SpecError
-from torchloom.worker.train.hyper import hyper_of
+from torchloom.worker.train.hyperparameters import hyper_of
 
 from .jobs import job
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from torchloom.bus.messages import Event, Goodbye
 from torchloom.checkpoint import open_storage
+from torchloom.messages.plane import Event, Goodbye
 
-from ..running.conftest import commit
+from ..run.conftest import commit
 from ..threadlet.fake_agent import FakeAgent, listening
 from .conftest import Train, rows
 from .jobs import words

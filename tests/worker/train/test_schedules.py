@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from torchloom.worker.train.hyper import Hyper
-from torchloom.worker.train.schedules import factor
+from torchloom.worker.train.hyperparameters import Hyper
+from torchloom.worker.train.pytorch import factor
 
 STEPS = 50
 

@@ -10,9 +10,9 @@ pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 SHARED = """
 import json, torch
 from torchloom.specs.jobspec_shape import job_from_dict
-from torchloom.worker.train.adapter import Plan
+from torchloom.worker.train.adapter import WorkerPlan as Plan
 from torchloom.worker.train.pytorch import PyTorchAdapter
-from torchloom.worker.train.scoring import evaluate
+from torchloom.worker.train.pytorch import evaluate
 
 spec = job_from_dict({"name": "x", "model": "mlp", "dataset": "synthetic:%d",
                       "hyperparameters": {"batch_size": 4, "eval_fraction": 0.5}})

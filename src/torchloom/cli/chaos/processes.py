@@ -8,7 +8,7 @@ from torchloom.cli.chaos.kinds import kind_of
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.targets import PARTS, Aim, Undo, Victim, part, target_of
 from torchloom.launch.host.identity import ProcessIdentity
-from torchloom.worker.threadlet.provoked import SIGNAL
+from torchloom.worker.run.steps import SIGNAL
 
 CONTINUE = "continue"
 

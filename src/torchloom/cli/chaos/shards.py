@@ -10,7 +10,7 @@ from typing import Any
 
 from torchloom.checkpoint.errors import CheckpointError
 from torchloom.checkpoint.manifest import Manifest
-from torchloom.checkpoint.reading import LocalReader
+from torchloom.checkpoint.reader import LocalReader
 from torchloom.cli.chaos.disks import local_root
 from torchloom.cli.chaos.plan import Fault
 from torchloom.cli.chaos.record import Target

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchloom.bus.codec import Frames, Reader, frame
-from torchloom.bus.messages import Applied, Event, FromRank, Kept, Planned, Register, Welcome
+from torchloom.bus.codec import Frames, MessageReader, frame
+from torchloom.messages.plane import Applied, Event, FromRank, Kept, Planned, Register, Welcome
 
 _EPOCH = 1
 _CHUNK = 1 << 16
@@ -66,7 +66,7 @@ class Hearing:
                     self._receive(key.fileobj)
 
     def _receive(self, line: socket.socket) -> None:
-        reader: Reader[Any] = Reader(FromRank)
+        reader: MessageReader[Any] = MessageReader(FromRank)
         try:
             data = line.recv(_CHUNK)
         except OSError:

@@ -15,7 +15,7 @@ from torchloom.errors import LoomError, UserError
 from torchloom.launch.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from torchloom.bus.messages import Planned
+    from torchloom.messages.plane import Planned
 
 _SOME = 20  # steps, where no later checkpoint says how many
 _TWICE = 2
@@ -82,9 +82,9 @@ def stretch_of(found: Kept, step: int | None, steps: int | None) -> Stretch:
 
 def _changes(found: Kept, stretch: Stretch) -> "list[Planned]":
     """Return what was changed of the job's knobs before the end of the stretch, in order."""
-    from torchloom.bus.messages import Planned
     from torchloom.client import plane
     from torchloom.client.errors import NoPlane
+    from torchloom.messages.plane import Planned
 
     try:
         audit = plane.ask("audit", job=found.job)

@@ -34,8 +34,8 @@ from torchloom.launch.variables import (
 from torchloom.rules.replicas import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.limits import SET_FOR_PEERS, check_not_set
 from torchloom.specs.role import AppDef
+from torchloom.specs.validate import SET_FOR_PEERS, check_not_set
 
 _SITE = Path(__file__).parents[2] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (

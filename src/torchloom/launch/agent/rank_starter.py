@@ -152,7 +152,7 @@ class RankStarter:
 
 def _learn_to_read_pages() -> None:
     """Import now what an exit needs: it is reported at once; and what a next keeper needs."""
-    import torchloom.bus.page
+    import torchloom.bus.progress_page
     import torchloom.launch.keeper.service  # noqa: F401
 
 

@@ -173,7 +173,7 @@ class AgentRanks:
 
     def _last_step(self, rank: AgentRank) -> int:
         """Return the step a rank was in when it ended, by its page; -1 when it tells none."""
-        from torchloom.bus.page import PageView
+        from torchloom.bus.progress_page import PageView
 
         view = PageView.open(shared_memory.page(self._app_id, rank.page))
         if view is None:

@@ -21,7 +21,7 @@ from torchloom.launch.protocol import ReplicaOrder
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE, NODE_VARIABLE
 from torchloom.specs.dataclass import dataclass
 
-_SERVE = ("-m", "torchloom.worker.store", "3")
+_SERVE = ("-m", "torchloom.worker.process.store", "3")
 
 
 @dataclass(frozen=True, slots=True)

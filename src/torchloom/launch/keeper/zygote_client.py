@@ -266,7 +266,7 @@ def _zygote(
     own = basics(env) | read | held | CHANGED | {AGENT_VARIABLE: f"zygote-{key}"}
     own |= {name: env[name] for name in (IDLE_VARIABLE,) if name in env}
     own[_ROOM_VARIABLE] = "." * _ROOM
-    return ZygoteClient(key, (interpreter, *flags, "-m", "torchloom.worker.zygote"), own)
+    return ZygoteClient(key, (interpreter, *flags, "-m", "torchloom.worker.process.zygote"), own)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.status_text import read_error
+from torchloom.specs.status import read_error
 
 
 @dataclass(frozen=True, slots=True)

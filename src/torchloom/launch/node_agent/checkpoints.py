@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.bus.messages import Commit, Committed, Message, Remove, Removed
 from torchloom.errors import LoomError
+from torchloom.messages.plane import Commit, Committed, Message, Remove, Removed
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage

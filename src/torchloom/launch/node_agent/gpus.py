@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from torchloom.bus.messages import Device, DeviceEvent, Head
+from torchloom.messages.plane import Device, DeviceEvent, Head
 from torchloom.rules.devices import Blame, meaning_of, xid_reason
 
 MODULE = "pynvml"  # of the package nvidia-ml-py, which need not be there

@@ -8,8 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from torchloom.bus.codec import Reader
-from torchloom.bus.messages import (
+from torchloom.bus.codec import MessageReader
+from torchloom.bus.spool.spool import Spool, SpoolFull
+from torchloom.launch.node_agent import server
+from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.node_agent.server import RankConnection
+from torchloom.messages.membership import Lives, Talk
+from torchloom.messages.plane import (
     NO_RANK,
     Applied,
     Decided,
@@ -24,11 +29,6 @@ from torchloom.bus.messages import (
     Refused,
     Register,
 )
-from torchloom.bus.regrouping import Lives, Talk
-from torchloom.bus.spool import Spool, SpoolFull
-from torchloom.launch.node_agent import server
-from torchloom.launch.node_agent.ranks import KnownRanks
-from torchloom.launch.node_agent.server import RankConnection
 
 ACTS = (Register, Ready, Refused, Decided, Applied, Goodbye)  # passed on at once
 _KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the disk: it costs it time
@@ -62,7 +62,7 @@ class Intake:
         self._dropped = dropped
         self._may_speak_for = may_speak_for
         self._on_stacks = on_stacks
-        self._reader = Reader[Message](FromRank | OwnStacks | Talk, dropped)
+        self._reader = MessageReader[Message](FromRank | OwnStacks | Talk, dropped)
         self._owed: dict[RankConnection, asyncio.TimerHandle] = {}
 
     def take(self, line: RankConnection, data: bytes) -> None:

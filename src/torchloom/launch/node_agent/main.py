@@ -21,17 +21,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.bus import credentials, subjects
-from torchloom.bus.address import (
+from torchloom.bus import subjects
+from torchloom.bus.nats import credentials
+from torchloom.bus.nats.client import FoundBus, NatsBus
+from torchloom.bus.nats.credentials import (
     ADDRESS_VARIABLE,
     AGENT_ID_VARIABLE,
     AUTHORITY_VARIABLE,
     CREDENTIALS_VARIABLE,
     chosen,
 )
-from torchloom.bus.nats import NatsBus
-from torchloom.bus.spool import LIMIT
-from torchloom.bus.way import FoundBus
+from torchloom.bus.spool.spool import LIMIT
 from torchloom.errors import LoomError, UserError
 from torchloom.launch import wire
 from torchloom.launch.host import identity

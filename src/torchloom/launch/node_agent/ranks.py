@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from torchloom.bus.messages import NO_RANK, Head, Message, Progress, Register
-from torchloom.bus.page import PageView
+from torchloom.bus.progress_page import PageView
+from torchloom.messages.plane import NO_RANK, Head, Message, Progress, Register
 
 Place = tuple[str, str, int]  # job, role, rank
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from torchloom.bus.messages import Device
 from torchloom.errors import UserError
 from torchloom.launch.node_agent.gpus import Gpus
+from torchloom.messages.plane import Device
 
 _PATIENCE = 10.0  # seconds; a driver that is stuck has no devices to offer
 _QUERY = ("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")

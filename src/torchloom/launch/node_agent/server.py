@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from torchloom.bus.codec import Frames, frame
-from torchloom.bus.messages import Head, Message
 from torchloom.launch.host import sockets
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
+from torchloom.messages.plane import Head, Message
 from torchloom.unix import make_private
 
 STRANGER = re.compile(r"[A-Za-z0-9_.-]{1,64}-[0-9a-f]{12}")  # ids of launches end otherwise

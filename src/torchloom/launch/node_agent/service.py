@@ -12,17 +12,7 @@ from torchloom import settings
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost
 from torchloom.bus.codec import encode
-from torchloom.bus.messages import (
-    Commit,
-    DeviceEvent,
-    Kill,
-    Message,
-    Remove,
-    Stacks,
-    TakeStacks,
-)
-from torchloom.bus.regrouping import ToLaunch
-from torchloom.bus.spool import LIMIT, Spool
+from torchloom.bus.spool.spool import LIMIT, Spool
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.node_agent import server
 from torchloom.launch.node_agent.checkpoints import CheckpointWorker
@@ -32,6 +22,8 @@ from torchloom.launch.node_agent.ranks import KnownRanks
 from torchloom.launch.node_agent.server import RankServer
 from torchloom.launch.node_agent.stacks import StackTaker
 from torchloom.launch.node_agent.uplink import BEAT, UNANSWERED, AgentIdentity, WeaverUplink
+from torchloom.messages.membership import ToLaunch
+from torchloom.messages.plane import Commit, DeviceEvent, Kill, Message, Remove, Stacks, TakeStacks
 
 _TURN = 1.0
 _MOMENT = 0.01

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from torchloom.bus.api import BusLost, TooLong
-from torchloom.bus.messages import Frame, Look, OwnStacks, ShowStacks, Stacks, TakeStacks, Thread
 from torchloom.launch.node_agent.ranks import KnownRanks, RankEntry
+from torchloom.messages.plane import Frame, Look, OwnStacks, ShowStacks, Stacks, TakeStacks, Thread
 
 _PATIENCE = 5.0  # seconds that py-spy has
 _DEPTH = 64  # calls of a stack that are kept, the innermost ones

@@ -19,9 +19,13 @@ from typing import Any
 
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
-from torchloom.bus.caller import Caller
-from torchloom.bus.codec import Garbled, Reader, decode, encode
-from torchloom.bus.messages import (
+from torchloom.bus.codec import Garbled, MessageReader, decode, encode
+from torchloom.bus.nats.client import Caller, NoWay, new_key
+from torchloom.bus.spool.spool import Spool
+from torchloom.launch import wire
+from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.messages.membership import Regrouping, ToLaunch
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
@@ -38,11 +42,6 @@ from torchloom.bus.messages import (
     Stored,
     ToAgent,
 )
-from torchloom.bus.regrouping import Regrouping, ToLaunch
-from torchloom.bus.spool import Spool
-from torchloom.bus.way import NoWay, new_key
-from torchloom.launch import wire
-from torchloom.launch.node_agent.ranks import KnownRanks
 from torchloom.unix import HEADER
 
 _PATIENCE = 10.0  # seconds for the launch process and its plane
@@ -223,7 +222,7 @@ class WeaverUplink:
         self._ranks = ranks
         self._dropped = dropped
         self._on_down = on_down
-        self._reader = Reader[Message](ToAgent, dropped)
+        self._reader = MessageReader[Message](ToAgent, dropped)
         self._window = 1
         self._held = False  # whether records wait for an answer to others
         self._unanswered = unanswered

@@ -27,9 +27,9 @@ from torchloom.rules.replicas import ReplicaKey, Start
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from torchloom.bus.messages import Head, Message, Register
-    from torchloom.bus.regrouping import EndLife, Fork, Lives, MakeStore, Watch
     from torchloom.launch.supervisor.plane_link import PlaneLink
+    from torchloom.messages.membership import EndLife, Fork, Lives, MakeStore, Watch
+    from torchloom.messages.plane import Head, Message, Register
 
 _OPEN, _FALL_BACK = "open the line", "fall back"
 
@@ -182,13 +182,13 @@ class LiveRecovery:
         self._line.open()
 
     def _head(self) -> "Head":
-        from torchloom.bus.head import NO_RANK, VERSION, Head
+        from torchloom.messages.base import NO_RANK, VERSION, Head
 
         job, role = self._request.app_id, self._request.roles[0].name
         return Head(VERSION, job, self._fence.generation, NO_RANK, self._incarnation, role)
 
     def _register(self) -> "Register":
-        from torchloom.bus.messages import Register
+        from torchloom.messages.plane import Register
 
         me = ProcessIdentity.mine()
         return Register(
@@ -206,7 +206,7 @@ class LiveRecovery:
         )
 
     def _told(self) -> "Lives":
-        from torchloom.bus.regrouping import Life, Lives
+        from torchloom.messages.membership import Life, Lives
 
         lives = sorted(self._lives.values(), key=lambda one: (one.rank, one.life))
         return Lives(
@@ -225,7 +225,7 @@ class LiveRecovery:
 
     def take(self, order: "Message") -> None:
         """Carry out what a weaver says, unless it is an old one's or of what is over."""
-        from torchloom.bus.regrouping import EndLife, Fork, MakeStore, Restart, Watch
+        from torchloom.messages.membership import EndLife, Fork, MakeStore, Restart, Watch
 
         assert isinstance(order, Watch | Fork | MakeStore | EndLife | Restart)
         is_ours = order.head.job == self._request.app_id and order.attempt == self._attempt

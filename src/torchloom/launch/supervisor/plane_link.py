@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchloom import settings
-from torchloom.bus.codec import Frames, Reader, frame
-from torchloom.bus.messages import Kept, Kill, Message, Register
-from torchloom.bus.regrouping import Lives, ToLaunch
+from torchloom.bus.codec import Frames, MessageReader, frame
 from torchloom.launch.host.loop import Timers
 from torchloom.launch.host.sockets import UPLINK
+from torchloom.messages.membership import Lives, ToLaunch
+from torchloom.messages.plane import Kept, Kill, Message, Register
 from torchloom.unix import reachable, received, same_user
 
 AGAIN = 0.25  # seconds between two calls
@@ -41,7 +41,7 @@ class PlaneLink:
         self._lives = lives
         self._on_order = on_order
         self._address = address or settings.plane_dir() / UPLINK
-        self._reader = Reader[Message](ToLaunch | Kept | Kill)
+        self._reader = MessageReader[Message](ToLaunch | Kept | Kill)
         self._channel: socket.socket | None = None
         self._frames = Frames()
         self._unsent = b""

@@ -19,7 +19,7 @@ from torchloom.specs.api import AppDef, app_from_dict
 
 def write(request: BatchRequest) -> None:
     """Make a job's folder with all that its script reads; a folder that is there is refused."""
-    from torchloom.workspace import dir_workspace, submitted
+    from torchloom.workspace import dir_workspace, sources
 
     try:
         request.folder.mkdir(parents=True, mode=0o700)
@@ -33,7 +33,7 @@ def write(request: BatchRequest) -> None:
         request.parcel.write(request.folder)
         cwd, is_copied = request.parcel.cwd, bool(request.workspaces)
         env = settings.environment()
-        submitted.keep(request.folder, cwd, list(_sources(request)), is_copied, env)
+        sources.keep(request.folder, cwd, list(_sources(request)), is_copied, env)
         write_private(request.folder / SCRIPT, request.script, 0o700)
     except BaseException:
         shutil.rmtree(request.folder, ignore_errors=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from torchloom import settings
 from torchloom.launch.records.parcel import write_private
+from torchloom.specs.api import make_app_handle
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.handles import make_app_handle
 
 _FOLDER = "engines"
 

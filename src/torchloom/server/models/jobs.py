@@ -7,7 +7,7 @@ from pydantic import Field
 from torchloom.server.models.common import LONGEST, Answer, Request, Text
 from torchloom.server.paging import Page
 from torchloom.server.problems import Problem
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 
 MOST_ITEMS = 256  # jobs of a batch; the weaver stores them in one transaction
 MOST_CANCELLED = 5000  # jobs that one request ends

@@ -9,7 +9,7 @@ from torchloom.server.desk import DeskDep
 from torchloom.server.paging import LONGEST, Limit, seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.routes.jobs import Text
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.runs import comparison
 from torchloom.weaver.runs import search as runs
 

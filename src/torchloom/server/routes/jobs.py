@@ -18,7 +18,7 @@ from torchloom.server.paging import Cursor, Limit, cursor_of, place_of, seconds_
 from torchloom.server.policy import OPERATOR
 from torchloom.server.problems import ApiProblem, declared, problem_of
 from torchloom.server.weaver_link import WeaverAway, WeaverRefused
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.store.reader import JobFilter
 from torchloom.weaver.store.rows import SubmissionRow
 

@@ -14,7 +14,7 @@ from torchloom.server.exposition import Sample, family, gauge
 from torchloom.server.live import Hub
 from torchloom.server.problems import declared
 from torchloom.server.weaver_link import WeaverAway
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 
 router = APIRouter(tags=["health"])
 

@@ -9,7 +9,7 @@ from torchloom.server.living import shape
 from torchloom.server.topics.boards import Boards
 from torchloom.server.topics.rows import JobRows
 from torchloom.server.weaver_link import WeaverAway
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.api.refusals import is_resizable
 from torchloom.weaver.store.series import curves
 

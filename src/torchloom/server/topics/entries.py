@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from torchloom.server.drafts import Draft
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 
 _LONGEST = 4096  # bytes of facts that an entry carries along
 _WELL = ("", "ended", "ranks_ended", "succeeded", "released", "cancelled", "stopped")  # of ranks

@@ -12,7 +12,7 @@ from torchloom.server.letters import whole
 from torchloom.server.living import living
 from torchloom.server.topics.boards import Boards
 from torchloom.server.weaver_link import WeaverAway
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.store.reader import JobFilter, PlaneReader
 from torchloom.weaver.store.rows import JobRow, RankProcessRow, RunRow, SubmissionRow
 from torchloom.weaver.store.series import curves

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from torchloom.sealed import hide_in_spec
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
 from torchloom.weaver.commands.knobs import InForce, knobs_of

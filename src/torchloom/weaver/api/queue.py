@@ -11,9 +11,9 @@ from torchloom.rules.queue import NodeCapacity
 from torchloom.schedulers import LOCAL
 from torchloom.sealed import HIDDEN, LONGEST, SEALED, SECRET, seal_in_spec
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.job import JobState
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.api.queries import QueryApi
 from torchloom.weaver.api.refusals import JobMoved, JobOver, refusal

@@ -26,8 +26,8 @@ from torchloom.rules import queue
 from torchloom.rules.control.command import CommandKind, Status
 from torchloom.rules.queue import Need
 from torchloom.specs.exceptions import SpecError
-from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.api.commands import CommandApi
 from torchloom.weaver.api.queue import BadSpec

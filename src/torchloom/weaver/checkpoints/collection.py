@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from torchloom.bus.messages import Committed, Event, Head
 from torchloom.checkpoint import Manifest, Shard, shard_name
+from torchloom.messages.plane import Committed, Event, Head
 from torchloom.rules.checkpoints import (
     CheckpointPhase,
     Collected,

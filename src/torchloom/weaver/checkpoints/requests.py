@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torchloom.bus import subjects
-from torchloom.bus.codec import Reader
-from torchloom.bus.messages import Commit, Committed, Message, Remove, Removed
+from torchloom.bus.codec import MessageReader
+from torchloom.messages.plane import Commit, Committed, Message, Remove, Removed
 from torchloom.rules import divergence
 from torchloom.rules.checkpoints import (
     CheckpointPhase,
@@ -70,7 +70,7 @@ class CheckpointRequests:
         self._host = host
         self._dropped = dropped
         self._clock = clock
-        self._reader: Reader[Message] = Reader(Committed | Removed, dropped)
+        self._reader: MessageReader[Message] = MessageReader(Committed | Removed, dropped)
         self._errands: dict[tuple[str, Key, str], CheckpointRequest] = {}
         self.on_done: Callable[[CheckpointRow, Said], None] = lambda row, said: None
         self.on_later: Callable[[CheckpointRow, Said], None] = lambda row, said: None

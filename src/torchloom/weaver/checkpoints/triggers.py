@@ -4,10 +4,10 @@ import hashlib
 import time
 from collections.abc import Callable
 
-from torchloom.bus.messages import Event
+from torchloom.messages.plane import Event
 from torchloom.rules.checkpoints import is_due
 from torchloom.rules.control.command import Command, CommandKind
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.checkpoints.requests import LOOM
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from torchloom.bus import messages
+from torchloom.messages import plane
 from torchloom.rules.control import agreement, events
 from torchloom.rules.control import command as rules
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.commands.wire import offer_of, outcome_of, prepare, wire_id
 from torchloom.weaver.health.roster import Roster
@@ -22,7 +22,7 @@ from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 _STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
-Said = messages.Ready | messages.Refused | messages.Decided | messages.Applied
+Said = plane.Ready | plane.Refused | plane.Decided | plane.Applied
 
 
 class CommandDriver:
@@ -212,7 +212,7 @@ class CommandDriver:
                 for rank in self._rows(job, (effect.rank,)):
                     step = effect.outcome.step
                     assert step is not None
-                    said = messages.Write(head_of(rank), wire_id(effect.entry), step)
+                    said = plane.Write(head_of(rank), wire_id(effect.entry), step)
                     self._sender.soon(rank.agent, said)
             case events.Tell():
                 for rank in self._rows(job, effect.ranks):
@@ -234,7 +234,7 @@ class CommandDriver:
         if (wire_id(entry), rank.incarnation) not in self._prepared.get(rank.job, ()):
             self._prepare(rank, entry)
         effective, why = outcome_of(effect.outcome)
-        said = messages.Outcome(head_of(rank), wire_id(entry), effective, why)
+        said = plane.Outcome(head_of(rank), wire_id(entry), effective, why)
         self._sender.soon(rank.agent, said)
 
     def _rows(self, job: str, ranks: Iterable[int]) -> list[RankProcessRow]:
@@ -254,14 +254,14 @@ def _event(rank: int, message: Said) -> events.Event | None:
         return None
     command, offer = found
     match message:
-        case messages.Ready():
+        case plane.Ready():
             return events.Ready(command, rank, message.step, message.ahead, offer)
-        case messages.Refused():
+        case plane.Refused():
             return events.Refused(command, rank, message.why, offer, message.is_late)
-        case messages.Decided():
+        case plane.Decided():
             step = message.effective
             outcome = rules.Abort("no outcome in time") if step is None else rules.Commit(step)
             return events.Decided(command, outcome, offer)
-        case messages.Applied():
+        case plane.Applied():
             values: tuple[Any, Any] = (message.before, message.after)
             return events.Applied(command, rank, message.step, *values, offer)

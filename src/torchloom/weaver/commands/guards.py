@@ -6,7 +6,7 @@ A guard is a row beside its command: a weaver that begins reads both and watches
 import math
 from dataclasses import dataclass, replace
 
-from torchloom.bus.messages import Metrics, Value
+from torchloom.messages.plane import Metrics, Value
 from torchloom.rules.control import undo as rules
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, Status
 from torchloom.rules.control.undo import NoUndo, undo

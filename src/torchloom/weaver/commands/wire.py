@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from torchloom.bus import messages
+from torchloom.messages import plane
 from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome, Status
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 AT_ONCE = 0  # the step of an outcome that waits for none
-_KINDS: dict[CommandKind, messages.Kind] = {
+_KINDS: dict[CommandKind, plane.Kind] = {
     CommandKind.KNOB: "knob",
     CommandKind.PAUSE: "pause",
     CommandKind.RESUME: "resume",
@@ -35,18 +35,18 @@ def offer_of(name: str) -> tuple[str, int] | None:
     return command, int(offer)
 
 
-def prepare(head: messages.Head, entry: CommandEntry) -> messages.Prepare:
+def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:
     """Return the question for a promise."""
     command = entry.command
     payload = knob_payload(command.payload) if command.kind is CommandKind.KNOB else command.payload
     kind = _KINDS[command.kind]
-    return messages.Prepare(head, wire_id(entry), kind, dict(payload), command.at_step)
+    return plane.Prepare(head, wire_id(entry), kind, dict(payload), command.at_step)
 
 
-def planned(entry: CommandEntry) -> messages.Planned:
+def planned(entry: CommandEntry) -> plane.Planned:
     """Return a decided change of knobs for ranks that come later."""
     payload, is_done = knob_payload(entry.command.payload), entry.status is Status.APPLIED
-    return messages.Planned(wire_id(entry), entry.step or 0, payload, is_done)
+    return plane.Planned(wire_id(entry), entry.step or 0, payload, is_done)
 
 
 def outcome_of(outcome: Outcome) -> tuple[int | None, str]:
@@ -62,7 +62,7 @@ def wrapped(values: Mapping[str, Any], hold: bool, undo: str = "") -> dict[str, 
     return {name: {"value": value, **more} for name, value in values.items()}
 
 
-def knob_payload(payload: Any) -> dict[str, messages.Value]:
+def knob_payload(payload: Any) -> dict[str, plane.Value]:
     """Return a change of knobs as ranks take it."""
     values = {name: wish["value"] for name, wish in payload.items()}
     more: dict[str, Any] = {"hold": any(wish["hold"] for wish in payload.values())}
@@ -70,5 +70,5 @@ def knob_payload(payload: Any) -> dict[str, messages.Value]:
         more["undo"] = undo
     if len(values) == 1:
         ((name, value),) = values.items()
-        return {"name": name, "value": cast(messages.Value, value), **more}
+        return {"name": name, "value": cast(plane.Value, value), **more}
     return {"values": values, **more}

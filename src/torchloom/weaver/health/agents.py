@@ -10,10 +10,12 @@ from itertools import islice
 
 import msgspec
 
-from torchloom.bus import messages, subjects
+from torchloom.bus import subjects
 from torchloom.bus.api import Said
-from torchloom.bus.codec import Garbled, Reader, decode, encode
-from torchloom.bus.messages import (
+from torchloom.bus.codec import Garbled, MessageReader, decode, encode
+from torchloom.messages import plane
+from torchloom.messages.membership import Talk
+from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Beat,
@@ -25,7 +27,6 @@ from torchloom.bus.messages import (
     Register,
     Welcome,
 )
-from torchloom.bus.regrouping import Talk
 from torchloom.rules.control.command import schedule
 from torchloom.rules.verdict import STANDS
 from torchloom.weaver.commands.driver import CommandDriver
@@ -147,9 +148,9 @@ class Agents:
         self._sender = sender
         self._dropped = dropped
         self._clock = clock
-        self._hellos: Reader[Hello] = Reader(Hello, dropped)
-        self._beats: Reader[Beat] = Reader(Beat, dropped)
-        self._acts: Reader[messages.Message] = Reader(messages.FromRank | Talk, dropped)
+        self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
+        self._beats: MessageReader[Beat] = MessageReader(Beat, dropped)
+        self._acts: MessageReader[plane.Message] = MessageReader(plane.FromRank | Talk, dropped)
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
@@ -346,7 +347,7 @@ class Agents:
             self._nudged[agent] = now
             self._sender.soon(agent, Greeting(own_head(), agent, self._state.epoch))
 
-    def _may_speak(self, agent: str, said: messages.Message) -> bool:
+    def _may_speak(self, agent: str, said: plane.Message) -> bool:
         """Tell whether an agent may say this: of its own job, or of itself."""
         is_its_own = isinstance(said, Goodbye) and said.head.rank == NO_RANK
         if is_its_own or self._roster.may_speak(agent, said.head.job):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.bus import messages
+from torchloom.messages import plane
 from torchloom.rules.devices import DeviceHealth, DeviceState, DRMap, MappedRank, RankId
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
@@ -93,7 +93,7 @@ class DeviceMap:
         """Return who uses a device."""
         return [str(process) for process in sorted(self.map.processes_on(device))]
 
-    def seen(self, node: str, devices: Iterable[messages.Device]) -> None:
+    def seen(self, node: str, devices: Iterable[plane.Device]) -> None:
         """Take in the devices that an agent has on its node."""
         for said in devices:
             self._introduced.add(said.uuid)

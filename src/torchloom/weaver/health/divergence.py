@@ -2,7 +2,7 @@
 
 import math
 
-from torchloom.bus.messages import Event, Metrics
+from torchloom.messages.plane import Event, Metrics
 from torchloom.rules import divergence as rules
 from torchloom.rules.divergence import FACT, Known, NonFiniteLoss
 from torchloom.weaver.jobs.registry import JobRegistry

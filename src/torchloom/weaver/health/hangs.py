@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.bus import messages, subjects
-from torchloom.bus.codec import Reader
-from torchloom.bus.messages import Beat, Progress, Register, Stacks, TakeStacks
-from torchloom.bus.page import Phase
+from torchloom.bus import subjects
+from torchloom.bus.codec import MessageReader
+from torchloom.bus.progress_page import StepPhase
+from torchloom.messages import plane
+from torchloom.messages.plane import Beat, Progress, Register, Stacks, TakeStacks
 from torchloom.rules import hang, verdict
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import HangVerdict, RankSamples, StackFrame, StackSample, stands
@@ -35,7 +36,7 @@ class StackRequests:
         self._sender = sender
         self._epoch = epoch
         self._dropped = dropped
-        self._reader: Reader[Stacks] = Reader(Stacks, dropped)
+        self._reader: MessageReader[Stacks] = MessageReader(Stacks, dropped)
         self._seen: dict[str, dict[str, Stacks]] = {}
         self._missing: dict[str, set[str]] = {}
         self._done: dict[str, asyncio.Event] = {}
@@ -147,7 +148,7 @@ def role_shape(evidence: StackEvidence) -> dict[str, Any]:
 
 def _rank_shape(evidence: StackEvidence, rank: RankProcessRow) -> dict[str, Any]:
     seen, standing = evidence.stacks.get(rank.incarnation), evidence.standings[rank.rank]
-    last = seen.looks[-1] if seen and seen.looks else messages.Look(0.0, 0.0, "")
+    last = seen.looks[-1] if seen and seen.looks else plane.Look(0.0, 0.0, "")
     sight = verdict.see(standing.looks)
     return {
         "rank": rank.rank,
@@ -165,7 +166,7 @@ def _rank_shape(evidence: StackEvidence, rank: RankProcessRow) -> dict[str, Any]
     }
 
 
-def _thread_shape(thread: messages.Thread) -> dict[str, Any]:
+def _thread_shape(thread: plane.Thread) -> dict[str, Any]:
     frames = [
         {"function": one.function, "file": one.file, "line": one.line, "text": one.text}
         for one in thread.frames
@@ -179,7 +180,7 @@ def _looks(seen: Stacks | None) -> tuple[StackSample, ...]:
     return tuple(_look(look) for look in seen.looks)
 
 
-def _look(look: messages.Look) -> StackSample:
+def _look(look: plane.Look) -> StackSample:
     main = next((thread for thread in look.threads if thread.is_main), None)
     frames = (
         tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames) if main else ()
@@ -396,12 +397,12 @@ def _may_stand(seen: Progress) -> bool:
 def _progress(seen: Progress) -> hang.RankProgress:
     """Return what the rules make of a page: before its first step a rank has no boundary, and one
     that waits for an outcome or in a pause does not stand still by itself."""
-    if seen.phase == Phase.STARTING:
+    if seen.phase == StepPhase.STARTING:
         return hang.RankProgress(None)
     return hang.RankProgress(
-        seen.step, _phase(seen), 0.0 if seen.phase == Phase.WAITING else seen.moved
+        seen.step, _phase(seen), 0.0 if seen.phase == StepPhase.WAITING else seen.moved
     )
 
 
 def _phase(seen: Progress) -> str:
-    return Phase(seen.phase).name.lower() if seen.phase in set(Phase) else str(seen.phase)
+    return StepPhase(seen.phase).name.lower() if seen.phase in set(StepPhase) else str(seen.phase)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.bus.messages import Event
-from torchloom.bus.messages import Kill as KillMessage
+from torchloom.messages.plane import Event
+from torchloom.messages.plane import Kill as KillMessage
 from torchloom.rules import response
 from torchloom.rules.devices import DeviceState, RankId
 from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss

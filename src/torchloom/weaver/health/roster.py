@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from torchloom.bus.messages import Head, Hello, Register
+from torchloom.messages.plane import Head, Hello, Register
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore

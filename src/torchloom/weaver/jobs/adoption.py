@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from torchloom import accounts
-from torchloom.bus.messages import NO_RANK, VERSION, Event, Head
 from torchloom.errors import UserError
 from torchloom.launch.records import catalog, record_writer
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RunRecord
+from torchloom.messages.plane import NO_RANK, VERSION, Event, Head
 from torchloom.specs.api import AppState, make_app_handle
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.unix import open_file, reachable
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import (

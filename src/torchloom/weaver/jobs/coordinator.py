@@ -8,8 +8,8 @@ from typing import Any
 from torchloom.launch.records.resumption import AS_IT_WAS, Continuation
 from torchloom.rules import queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
-from torchloom.specs.job import JobState
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs import job_queue

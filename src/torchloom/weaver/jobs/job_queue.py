@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from torchloom.bus.messages import Hello
+from torchloom.messages.plane import Hello
 from torchloom.rules import queue
 from torchloom.rules.devices import DeviceState
 from torchloom.rules.queue import Need, NodeCapacity, NodeShare
-from torchloom.specs.job import JobState
 from torchloom.specs.jobspec import JobSpec, Resources
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.store import StateStore

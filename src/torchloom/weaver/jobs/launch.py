@@ -24,9 +24,9 @@ from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
 from torchloom.schedulers.local_scheduler import LocalScheduler
 from torchloom.specs.api import CfgVal
-from torchloom.specs.job import JobState
 from torchloom.specs.jobspec import JobSpec, Policy
 from torchloom.specs.jobspec_shape import job_from_dict
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import LEFT, JobRegistry, is_over
 from torchloom.weaver.store import StateStore

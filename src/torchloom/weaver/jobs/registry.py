@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.messages import NO_RANK, Event
+from torchloom.messages.plane import NO_RANK, Event
 from torchloom.rules import lifecycle
 from torchloom.rules.lifecycle import ChangeState, IllegalTransition, Resume
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RunRow

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torchloom.bus import subjects
-from torchloom.bus.codec import Reader
-from torchloom.bus.messages import (
+from torchloom.bus.codec import MessageReader
+from torchloom.launch.records.record import RANKS_ENDED
+from torchloom.messages.plane import (
     NO_RANK,
     Applied,
     Batch,
@@ -22,10 +23,9 @@ from torchloom.bus.messages import (
     Register,
     Stored,
 )
-from torchloom.launch.records.record import RANKS_ENDED
 from torchloom.rules.control.command import Status
 from torchloom.rules.lifecycle import RELEASED
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import OVER, Roster
@@ -227,8 +227,8 @@ class BatchIngest:
         self._journal = journal
         self._sender = sender
         self._dropped = dropped
-        self._batches: Reader[Batch] = Reader(Batch, dropped)
-        self._records: Reader[Message] = Reader(FromRank, dropped)
+        self._batches: MessageReader[Batch] = MessageReader(Batch, dropped)
+        self._records: MessageReader[Message] = MessageReader(FromRank, dropped)
         self._loop = asyncio.get_running_loop()
         self._agents: dict[tuple[str, int, str], str] = {}
         self.writer: RecordWriter = store.writer(self._stored)

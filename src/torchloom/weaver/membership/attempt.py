@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torchloom.bus.regrouping import Life, Lives
+from torchloom.messages.membership import Life, Lives
 from torchloom.rules.membership.election import Holding, RecoveryLimits
 from torchloom.rules.membership.events import (
     Event,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.bus import regrouping as words
-from torchloom.bus.messages import NO_RANK, VERSION, Head, Message
+from torchloom.messages import membership as words
+from torchloom.messages.plane import NO_RANK, VERSION, Head, Message
 from torchloom.rules.membership import live_recovery
 from torchloom.rules.membership.election import Cause, RecoveryLimits
 from torchloom.rules.membership.events import (
@@ -33,7 +33,7 @@ from torchloom.rules.membership.events import (
 )
 from torchloom.rules.membership.generation import State, StoreGeneration
 from torchloom.rules.membership.live_recovery import is_quiet
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.health.roster import OVER, Roster

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchloom.bus import regrouping as words
-from torchloom.bus.messages import NO_RANK, Register
-from torchloom.bus.regrouping import Lives
+from torchloom.messages import membership as words
+from torchloom.messages.membership import Lives
+from torchloom.messages.plane import NO_RANK, Register
 from torchloom.rules.lifecycle import exit_reason
 from torchloom.rules.membership.election import (
     GenerationPlan,

@@ -93,12 +93,12 @@ def _source(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: git.get(name) for name in _SOURCE[:-1]}, "diff": digest}
 
 
-def _versions(records: Sequence[Mapping[str, Any]]) -> list[compare.Difference]:
+def _versions(records: Sequence[Mapping[str, Any]]) -> list[compare.RunDifference]:
     """Return the packages that differ: their names may have dots."""
     columns = [record.get("packages") or {} for record in records]
     names = sorted({name for column in columns for name in column})
     rows = [
-        compare.Difference(
+        compare.RunDifference(
             name,
             tuple(column.get(name) for column in columns),
             tuple(name not in column for column in columns),
@@ -124,5 +124,5 @@ def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rows(found: Iterable[compare.Difference]) -> list[dict[str, Any]]:
+def _rows(found: Iterable[compare.RunDifference]) -> list[dict[str, Any]]:
     return [row.to_dict() for row in found]

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom import accounts, settings
-from torchloom.bus.messages import Event
-from torchloom.specs.job import JobState
+from torchloom.messages.plane import Event
+from torchloom.specs.states import JobState
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import WORLD_SIZE, JobRegistry

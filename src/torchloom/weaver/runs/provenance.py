@@ -18,7 +18,7 @@ from torchloom.launch.records.folder import RunFolder, now
 from torchloom.weaver.runs import origin
 from torchloom.weaver.runs.origin import RunOrigin
 from torchloom.weaver.store.rows import DeviceRow, RankProcessRow
-from torchloom.workspace import git, submitted
+from torchloom.workspace import sources
 
 _ENDINGS = (".dist-info", ".egg-info")
 _FILES = ("METADATA", "PKG-INFO")
@@ -26,7 +26,7 @@ _HEADER = 8192  # bytes of a file in which its name and version stand
 _PROC = Path("/proc")
 FACT = "experiment/"  # and a run's id: the name of the row that holds its record
 FILE = "experiment.json"
-PATCH = submitted.PATCH
+PATCH = sources.PATCH
 _BRIEF = ("commit", "branch", "dirty")
 _PRIVATE = 0o600
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -297,13 +297,15 @@ def _origin(wanted: ProvenanceRequest) -> RunOrigin | None:
     return next(filter(None, map(origin.of_process, here)), None)
 
 
-def _source(found: RunOrigin, wanted: ProvenanceRequest) -> tuple[git.Source | None, list[str]]:
+def _source(
+    found: RunOrigin, wanted: ProvenanceRequest
+) -> tuple[sources.SourceState | None, list[str]]:
     """Return the state of a job's sources: what it runs may have been edited since it was queued.
 
     Where it runs a copy, or nobody can tell here, it is what was submitted.
     """
-    here = git.source_of(found.sources, wanted.env)
-    then = submitted.kept(found.submitted) if found.submitted else None
+    here = sources.source_of(found.sources, wanted.env)
+    then = sources.kept(found.submitted) if found.submitted else None
     if then is None or (here is not None and not then.is_copied and then.is_as(here)):
         return here, []
     if here is None or then.is_copied:

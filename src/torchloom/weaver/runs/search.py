@@ -13,7 +13,7 @@ from torchloom import accounts
 from torchloom.errors import NotFound, UserError, shorten
 from torchloom.history.compare import flat
 from torchloom.launch.records.folder import RunFolder
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.unix import open_file
 from torchloom.weaver.jobs.registry import WORLD_SIZE
 from torchloom.weaver.runs import provenance

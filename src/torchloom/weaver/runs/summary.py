@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchloom.history.compare import Goal, goal_of
-from torchloom.specs.job import JobState
+from torchloom.specs.states import JobState
 from torchloom.weaver.store import RecordStore, StateStore
 from torchloom.weaver.store.rows import (
     CommandRow,

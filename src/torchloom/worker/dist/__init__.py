@@ -15,7 +15,14 @@ from torchloom.worker.dist.device import (
     get_torch_device_type,
     synchronize,
 )
-from torchloom.worker.dist.mesh import get_mesh, make_mesh, mesh_shape
+from torchloom.worker.dist.parallelism import (
+    get_mesh,
+    make_mesh,
+    mesh_shape,
+    wrap_model,
+    wrap_model_for_ddp,
+    wrap_model_for_fsdp2,
+)
 from torchloom.worker.dist.place import (
     get_gpus_per_node,
     get_local_rank,
@@ -25,10 +32,8 @@ from torchloom.worker.dist.place import (
     get_rank,
     get_world_size,
 )
-from torchloom.worker.dist.seeding import seed_everything
-from torchloom.worker.dist.setup import cleanup, setup_torch
-from torchloom.worker.dist.timing import Timer, timeitlogit
-from torchloom.worker.dist.wrap import wrap_model, wrap_model_for_ddp, wrap_model_for_fsdp2
+from torchloom.worker.dist.setup import cleanup, seed_everything, setup_torch
+from torchloom.worker.dist.timer import Timer, timeitlogit
 
 __all__ = [
     "setup_torch",

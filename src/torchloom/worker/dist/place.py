@@ -13,14 +13,14 @@ from torchloom.launch.hosts.host_lists import read_hosts
 from torchloom.settings import LOOPBACK_NAMES
 
 
-class BadPlace(UserError):
+class BadRankVariables(UserError):
     """Variables that contradict each other, or say too little."""
 
     code = "bad_place"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """A rank's numbers. Nothing means: its launcher does not say, peers must be asked."""
 
     rank: int = 0
@@ -41,7 +41,7 @@ class Place:
         """Whether all ranks are known to share this host."""
         return self.num_nodes == 1
 
-    def among(self, hosts: Sequence[str]) -> "Place":
+    def among(self, hosts: Sequence[str]) -> "RankPlace":
         """Fill what is not known from the host of every rank, in rank order."""
         own = hosts[self.rank]
         order = list(dict.fromkeys(hosts))
@@ -68,10 +68,10 @@ class Place:
         return {name: str(value) for name, value in named.items() if value is not None}
 
 
-ALONE = Place()
+ALONE = RankPlace()
 
 
-def place_of(world: World, env: Mapping[str, str]) -> Place:
+def place_of(world: World, env: Mapping[str, str]) -> RankPlace:
     """Return the place that a launcher, or a hand that set torch's own variables, gave us."""
     rank, size = world.rank, world.world_size
     if rank is None:  # no launcher: RANK and WORLD_SIZE alone are what torch's env:// asks for
@@ -79,12 +79,14 @@ def place_of(world: World, env: Mapping[str, str]) -> Place:
     if rank is None or size is None or size == 1:
         return ALONE
     if rank >= size:
-        raise BadPlace(f"rank {rank} in a world of {size}; unset RANK and WORLD_SIZE, or fix them")
+        raise BadRankVariables(
+            f"rank {rank} in a world of {size}; unset RANK and WORLD_SIZE, or fix them"
+        )
     if _share_a_host(world, env, size):
         local = _either(world.local_rank, rank)
-        return Place(rank, size, local, size, 0, 1)
+        return RankPlace(rank, size, local, size, 0, 1)
     nodes = world.nhosts if world.is_rank else world.node_count
-    return Place(rank, size, world.local_rank, world.local_size, world.node_rank, nodes)
+    return RankPlace(rank, size, world.local_rank, world.local_size, world.node_rank, nodes)
 
 
 def _share_a_host(world: World, env: Mapping[str, str], size: int) -> bool:
@@ -98,15 +100,15 @@ def _either(known: int | None, found: int) -> int:
 
 
 class _Settled:
-    place: Place | None = None
+    place: RankPlace | None = None
 
 
-def settle(place: Place | None) -> None:
+def settle(place: RankPlace | None) -> None:
     """Remember what setting up found out; nothing: ask the environment again."""
     _Settled.place = place
 
 
-def here() -> Place:
+def here() -> RankPlace:
     """Return this rank's place: the settled one, else what the environment says now."""
     if _Settled.place is not None:
         return _Settled.place
@@ -160,5 +162,5 @@ def get_gpus_per_node() -> int:
 
 def _known(value: int | None, what: str) -> int:
     if value is None:
-        raise BadPlace(f"this launcher does not tell the {what}: call setup_torch() first")
+        raise BadRankVariables(f"this launcher does not tell the {what}: call setup_torch() first")
     return value

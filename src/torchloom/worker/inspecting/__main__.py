@@ -12,7 +12,7 @@ from typing import Any
 from torchloom.errors import Failure, LoomError
 
 
-class NoTorch(Failure):
+class InspectionNeedsTorch(Failure):
     """This interpreter has no torch."""
 
     code = "no_torch"
@@ -38,17 +38,17 @@ def answer(what: str, asked: Mapping[str, Any]) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise NoTorch(str(error)) from None
-    from torchloom.worker.inspecting import comparing, contents, exporting
+        raise InspectionNeedsTorch(str(error)) from None
+    from torchloom.worker.saving import export, inspection
 
     match what:
         case "diff":
-            sides = [contents.read(asked[side]["root"], asked[side]["step"]) for side in "ab"]
-            return comparing.compare(*sides)
+            sides = [inspection.read(asked[side]["root"], asked[side]["step"]) for side in "ab"]
+            return inspection.compare(*sides)
         case "export":
-            return exporting.export(contents.read(asked["root"], asked["step"]), asked)
+            return export.export(inspection.read(asked["root"], asked["step"]), asked)
         case "digests":
-            return contents.read(asked["root"], asked["step"]).digests()
+            return inspection.read(asked["root"], asked["step"]).digests()
     raise Failure(f"nothing is known of {what!r} here")
 
 

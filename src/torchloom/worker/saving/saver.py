@@ -1,18 +1,237 @@
 """What a rank saves with: a copy into staging memory, everything else behind the training."""
 
+import contextlib
+import heapq
 import os
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from torchloom.checkpoint.layout import Draft
+from torchloom.checkpoint.errors import CheckpointError, StoreUnavailable
+from torchloom.checkpoint.layout import Draft, shard_name
 from torchloom.checkpoint.storage import Storage
-from torchloom.worker.saving.crowd import is_crowded
-from torchloom.worker.saving.image import Image, pickled, signature
-from torchloom.worker.saving.shares import deal
-from torchloom.worker.saving.staging import Staging
+from torchloom.worker.saving.shard_file import Image, Staging, pickled, signature
 from torchloom.worker.saving.tree import Flat
-from torchloom.worker.saving.writer import Tell, Work, Writer
+
+FIRST_RETRY, LAST_RETRY = 0.5, 30.0  # seconds; doubled in between
+_LOWEST = 19  # of the nice values
+_CLOSING = 5.0  # seconds that a healthy write has when the writer is closed
+_SMALL = 32 * 2**20  # bytes that are written without a rest
+REST, MOST_REST = 0.4, 5.0  # seconds after a chunk on a crowded machine, and of one work in all
+
+
+def is_crowded() -> bool:
+    """Tell whether more threads want to run than there are cores; where it is not known, say no."""
+    try:
+        with open("/proc/loadavg") as file:
+            running = int(file.read().split()[3].partition("/")[0])  # this thread, too
+    except (OSError, ValueError, IndexError):
+        return False
+    return running > (os.cpu_count() or running)
+
+
+def deal(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
+    """Return which rank writes which tensor, the same on every rank that has these sizes.
+
+    The largest first, each to whoever has least so far: no rank writes more than the mean and
+    the largest tensor together.
+    """
+    if world_size == 1:
+        return dict.fromkeys(sizes, 0)
+    loads = [(0, rank) for rank in range(world_size)]
+    owners = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + sizes[name], rank))
+        owners[name] = rank
+    return owners
+
+
+Tell = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One shard to write: of which draft, its bytes, what else is told of it."""
+
+    draft: Draft
+    rank: int
+    content: memoryview
+    facts: dict[str, Any]
+    began: float = field(default_factory=time.monotonic)
+
+
+class _GivenUp(Exception):
+    """A newer checkpoint wants the staging memory, or the writer is closed."""
+
+
+class Writer:
+    """A thread with at most one work. Its staging memory is the caller's between two works.
+
+    The thread begins with the first work and has the lowest priority, and so has every thread
+    that it starts.
+    """
+
+    def __init__(
+        self, storage: Storage, tell: Tell, is_crowded: Callable[[], bool] = is_crowded
+    ) -> None:
+        self._storage = storage
+        self._tell = tell
+        self._is_crowded = is_crowded
+        self._changed = threading.Condition()
+        self._work: Work | None = None
+        self._thread: threading.Thread | None = None
+        self._moved = 0.0  # when the store last took bytes
+        self._is_failing = self._must_give_up = self._is_closed = False
+        self._is_told = True  # the last work's success
+        self._waiting = 0  # callers: the writer does not rest while there are any
+        self._rested = 0.0
+
+    def claim(self, patience: float) -> bool:
+        """Wait until the staging memory is free; False when the store takes nothing for too long.
+
+        A work that the store has refused before is given up: the caller's state is newer.
+        """
+        with self._awaited():
+            while self._work is not None:
+                self._must_give_up |= self._is_failing
+                self._changed.notify_all()
+                left = max(self._moved, self._work.began) + patience - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def begin(self, work: Work) -> None:
+        """Have a work done; the writer must have been claimed."""
+        with self._changed:
+            self._work, self._moved, self._rested = work, time.monotonic(), 0.0
+            self._is_failing = self._must_give_up = self._is_told = False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="loom-saving", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self, limit: float) -> bool:
+        """Wait for the last work; tell whether it was written and told of."""
+        with self._awaited():
+            self._changed.wait_for(lambda: self._work is None, limit)
+            return self._work is None and self._is_told
+
+    def close(self) -> None:
+        """End the thread; a work that is being retried is given up."""
+        with self._changed:
+            self._is_closed = True
+            self._must_give_up |= self._is_failing
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_CLOSING)
+
+    @contextlib.contextmanager
+    def _awaited(self) -> Iterator[None]:
+        """Hold the lock, and have the writer make haste."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                yield
+            finally:
+                self._waiting -= 1
+
+    def _run(self) -> None:
+        _lower_priority()
+        while self._has_work():
+            self._carry_out()
+            with self._changed:
+                self._work = None
+                self._changed.notify_all()
+
+    def _has_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._work is not None or self._is_closed)
+            return self._work is not None
+
+    def _carry_out(self) -> None:
+        """Write the work until it is written or given up, and tell which."""
+        work = self._work
+        assert work is not None
+        delay = FIRST_RETRY
+        while True:
+            try:
+                self._write(work)
+                return
+            except StoreUnavailable as error:
+                if not self._is_failing:
+                    self._fail(work, error.why, retrying=True)
+                if self._is_wanted(delay):
+                    self._fail(work, f"given up: {error.why}")
+                    return
+                delay = min(2 * delay, LAST_RETRY)
+            except _GivenUp:
+                self._fail(work, "given up: the store failed, and a newer checkpoint begins")
+                return
+            except CheckpointError as error:
+                self._fail(work, str(error))
+                return
+            except Exception as error:  # whatever it is, training goes on and someone is told
+                self._fail(work, f"{type(error).__name__}: {error}")
+                return
+
+    def _write(self, work: Work) -> None:
+        name = shard_name(work.rank)
+        written = self._storage.write_shard(work.draft, name, [work.content], self._pace)
+        facts = {
+            **work.facts,
+            "step": work.draft.step,
+            "generation": work.draft.generation,
+            "attempt": work.draft.attempt,
+            "name": name,
+            "rank": work.rank,
+            "size": written.size,
+            "hash": written.hash,
+            "seconds": time.monotonic() - work.began,
+        }
+        self._tell("checkpoint_shard", facts)
+        self._is_told = True
+
+    def _fail(self, work: Work, why: str, retrying: bool = False) -> None:
+        self._is_failing = True
+        self._tell("checkpoint_failed", {"step": work.draft.step, "why": why, "retrying": retrying})
+
+    def _pace(self) -> None:
+        """Note that the store took a chunk, and let the training have the cores it wants."""
+        if self._may_rest() and self._is_crowded():
+            self._rested += REST
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed, REST)
+        self._moved = time.monotonic()
+        if self._must_give_up:
+            raise _GivenUp
+
+    def _may_rest(self) -> bool:
+        work = self._work
+        is_large = work is not None and len(work.content) > _SMALL
+        return is_large and self._rested < MOST_REST and not self._waiting
+
+    def _is_wanted(self, delay: float) -> bool:
+        """Wait before the next try; tell whether the work is to be given up instead."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._must_give_up or self._is_closed, delay)
+
+
+def _lower_priority() -> None:
+    """Run the calling thread, and those it starts, when nothing else wants to.
+
+    Nice 19 alone is not low enough: threads that compute wait for each other at every operation,
+    and lose a whole time slice when one of them has to give way.
+    """
+    if sys.platform == "linux":  # elsewhere a thread's number would mean some process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+        with contextlib.suppress(OSError):  # a sandbox that forbids it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 class Saver:
@@ -46,7 +265,7 @@ class Saver:
         """Have the staging memory for state like this, so that its first save only copies."""
         self._check_process()
         if self._writer.claim(self._patience):
-            part = _Part(shared, own, self._rank, self._world_size)
+            part = _RankPart(shared, own, self._rank, self._world_size)
             self._image_of(part, part.rest(0))
 
     def save(self, step: int, shared: Any, own: Any, facts: Mapping[str, Any]) -> float:
@@ -57,7 +276,9 @@ class Saver:
         """
         self._check_process()
         began = time.monotonic()
-        part = _Part(shared, own, self._rank, self._world_size)  # raises before anything is done
+        part = _RankPart(
+            shared, own, self._rank, self._world_size
+        )  # raises before anything is done
         if not self._writer.claim(self._patience):
             why = f"the store took nothing of the last checkpoint for {self._patience:g} s"
             self._tell("checkpoint_failed", {"step": step, "why": why, "retrying": False})
@@ -85,7 +306,7 @@ class Saver:
         if os.getpid() == self._process:
             self._writer.close()
 
-    def _image_of(self, part: "_Part", rest: bytes) -> Image:
+    def _image_of(self, part: "_RankPart", rest: bytes) -> Image:
         """Return the image of such state: the last one, or a new one in the same memory."""
         wanted = part.signature
         image = self._image
@@ -100,7 +321,7 @@ class Saver:
             raise RuntimeError("only the process that made a Saver may use it, not a fork of it")
 
 
-class _Part:
+class _RankPart:
     """What one rank writes: its share of the tensors that all have, its own, two skeletons."""
 
     def __init__(self, shared: Any, own: Any, rank: int, world_size: int) -> None:

@@ -6,7 +6,7 @@ Called before the user's first line. It fails open: whatever is wrong here, the 
 import os
 import sys
 
-from torchloom.worker.threadlet.arrival import when_imported
+from torchloom.worker.threadlet.import_hook import when_imported
 from torchloom.worker.threadlet.owner import (
     AGENT_VARIABLE,
     ATTACH_VARIABLE,
@@ -53,10 +53,10 @@ def look_out() -> None:
 
     One that takes the place of another gets a group without others until its steps begin.
     """
-    from torchloom.worker.live import leaving, standin
+    from torchloom.worker.recovery import leave, standin
 
     try:
-        standin.install() if standin.is_wanted(os.environ) else leaving.watch()
+        standin.install() if standin.is_wanted(os.environ) else leave.watch()
     except Exception as error:  # then it is started again with all others, as ever
         note(error)
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Literal, Protocol
 
-from torchloom.bus import messages
-from torchloom.bus.messages import Kind, Value
-from torchloom.bus.page import APPLIED, LASTED, MOVED, STEP, Page, Phase
+from torchloom.bus.progress_page import APPLIED, LASTED, MOVED, STEP, ProgressPage, StepPhase
+from torchloom.messages import plane
+from torchloom.messages.plane import Kind, Value
 
 AHEAD_NS = 10_000_000  # how long an answer may take without anybody waiting for it
 PATIENCE = 0.25  # seconds a rank waits at its limit before it decides itself
@@ -31,14 +31,14 @@ _REMEMBERED = 1024  # commands whose outcome is still known when somebody asks a
 _RECENT = 31  # steps whose median says how long one takes
 
 
-class Judge(Protocol):
+class OutcomeJudge(Protocol):
     """Whoever can end the waiting: write an abort, and say which outcome was there first."""
 
     def abort(self, command: str) -> int | None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Order:
+class PromisedCommand:
     """A command this rank has promised about: undecided until `decided`."""
 
     command: str
@@ -60,11 +60,16 @@ class Order:
         return self.effective if self.decided else self.limit
 
 
-class Boundary:
+class StepBoundary:
     """One rank's steps, and the commands that wait for one of them."""
 
-    def __init__(self, page: Page, judge: Judge, resumed: Callable[[Order, int], None]) -> None:
-        self.kind: messages.Boundary = "none"
+    def __init__(
+        self,
+        page: ProgressPage,
+        judge: OutcomeJudge,
+        resumed: Callable[[PromisedCommand, int], None],
+    ) -> None:
+        self.kind: plane.Boundary = "none"
         self.step = 0  # the one that the rank is in, or about to begin
         self.applied = 0
         self._page = page
@@ -76,9 +81,9 @@ class Boundary:
         self._look = 0  # the first boundary is always looked at
         self._since = time.monotonic_ns()
         self._recent: deque[int] = deque(maxlen=_RECENT)
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, PromisedCommand] = {}
         self._known: OrderedDict[str, int | None] = OrderedDict()
-        self._pause: Order | None = None  # committed, and not resumed yet
+        self._pause: PromisedCommand | None = None  # committed, and not resumed yet
         self._is_disturbed = False  # members change: nobody waits here for anything else
         if not _one_at_a_time():
             self.reach = self._reach_locked  # type: ignore[method-assign]
@@ -102,9 +107,9 @@ class Boundary:
 
     def _reach_locked(self, step: int, applied: int) -> bool:
         with self._lock:
-            return Boundary.reach(self, step, applied)
+            return StepBoundary.reach(self, step, applied)
 
-    def begin(self, kind: messages.Boundary) -> None:
+    def begin(self, kind: plane.Boundary) -> None:
         """Be at the first boundary, of this kind; what came before it was no step."""
         self.kind = kind
         self._recent.clear()
@@ -115,30 +120,30 @@ class Boundary:
             self._is_disturbed = is_disturbed
             self._changed.notify_all()
 
-    def attend(self) -> list[Order]:
+    def attend(self) -> list[PromisedCommand]:
         """Keep the promises about the step to be begun; return what acts here, in order."""
         if self._is_disturbed:
             return []
         deadline = time.monotonic() + PATIENCE
         while (order := self._undecided()) is not None:
-            self._page.enter(Phase.WAITING, time.monotonic_ns())
+            self._page.enter(StepPhase.WAITING, time.monotonic_ns())
             with self._changed:
                 if self._changed.wait_for(lambda: order.decided, deadline - time.monotonic()):
                     continue
             self.settle(order.command, self._judge.abort(order.command))
-        self._page.enter(Phase.STEP, time.monotonic_ns())
+        self._page.enter(StepPhase.STEP, time.monotonic_ns())
         return self._due()
 
-    def pause(self, order: Order) -> None:
+    def pause(self, order: PromisedCommand) -> None:
         """Wait until somebody resumes, or stops, the job."""
-        self._page.enter(Phase.WAITING, time.monotonic_ns())
+        self._page.enter(StepPhase.WAITING, time.monotonic_ns())
         with self._changed:
             self._changed.wait_for(lambda: self._pause is not order or self._is_disturbed)
             if self._pause is order:  # it holds, and is gone on with when that is over
                 self._orders[order.command] = order
                 self._look_again()
         self._since = time.monotonic_ns()
-        self._page.enter(Phase.STEP, self._since)
+        self._page.enter(StepPhase.STEP, self._since)
 
     def give_up(self) -> None:
         """Keep what can be kept when there will be no more boundaries: nobody waits for us."""
@@ -152,13 +157,13 @@ class Boundary:
         for command in undecided:
             self.settle(command, self._judge.abort(command))
 
-    def decided(self) -> list[Order]:
+    def decided(self) -> list[PromisedCommand]:
         """Return what is to act at a later step, in order."""
         with self._lock:
             orders = [order for order in self._orders.values() if order.decided]
         return sorted(orders, key=lambda order: order.effective)
 
-    def leave(self, page: Page) -> None:
+    def leave(self, page: ProgressPage) -> None:
         """Forget all promises, in a fork of the process that gave them; write to this page."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -167,12 +172,12 @@ class Boundary:
         self._page = page
         self._words = page.words
 
-    def _undecided(self) -> Order | None:
+    def _undecided(self) -> PromisedCommand | None:
         with self._lock:
             waiting = (order for order in self._orders.values() if not order.decided)
             return next((order for order in waiting if order.limit <= self.step), None)
 
-    def _due(self) -> list[Order]:
+    def _due(self) -> list[PromisedCommand]:
         with self._lock:
             orders = [o for o in self._orders.values() if o.decided and o.effective <= self.step]
             for order in orders:
@@ -180,7 +185,7 @@ class Boundary:
             self._look_again()
         return sorted(orders, key=lambda order: order.effective)
 
-    def plan(self, order: Order) -> None:
+    def plan(self, order: PromisedCommand) -> None:
         """Take over what was decided before this process was there, ahead of its first boundary.
 
         That one is looked at in any case, and all later ones are found there.
@@ -194,7 +199,9 @@ class Boundary:
 
     # Anybody.
 
-    def promise(self, command: str, kind: Kind, payload: dict[str, Value]) -> Order | None:
+    def promise(
+        self, command: str, kind: Kind, payload: dict[str, Value]
+    ) -> PromisedCommand | None:
         """Promise not to pass a limit without an outcome; None when there is one already.
 
         The same command again gets the same promise.
@@ -205,7 +212,7 @@ class Boundary:
                 return None
             if command not in self._orders:
                 self._look = -1  # the mark; only then the step
-                self._orders[command] = Order(command, kind, payload, self.step, ahead)
+                self._orders[command] = PromisedCommand(command, kind, payload, self.step, ahead)
                 self._look_again()
             return self._orders[command]
 
@@ -240,7 +247,7 @@ class Boundary:
         nanoseconds = round(self.seconds() * 1e9)
         return max(1, -(-(AHEAD_NS - nanoseconds // 20) // nanoseconds)) if nanoseconds else 1
 
-    def _arrange(self, order: Order) -> None:
+    def _arrange(self, order: PromisedCommand) -> None:
         """Settle what pause, resume and stop mean for each other.
 
         A paused rank reaches no further step: so a resume acts at once, and a stop where the

@@ -1,14 +1,21 @@
 """What the weaver says to a rank, heard in the link's thread: promises, outcomes, welcome."""
 
+import contextlib
+import os
 import sys
 import threading
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable
-from typing import get_args
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, get_args
 
 import msgspec
 
-from torchloom.bus.messages import (
+from torchloom.errors import Failure, LoomError
+from torchloom.messages.membership import Regrouping
+from torchloom.messages.plane import (
     Decided,
     Kind,
     Message,
@@ -21,28 +28,123 @@ from torchloom.bus.messages import (
     Welcome,
     Write,
 )
-from torchloom.bus.regrouping import Regrouping
-from torchloom.errors import LoomError
-from torchloom.worker.threadlet.boundary import Boundary
-from torchloom.worker.threadlet.outcome import Outcomes, from_text, open_outcomes, to_text
-from torchloom.worker.threadlet.seat import Seat
+from torchloom.worker.threadlet.boundary import StepBoundary
+from torchloom.worker.threadlet.environment import RankIdentity
 
+ABORT = "abort"
+_COMMIT = "commit "
+_FILE, _TCP = "file://", "tcp://"
+_PATIENCE = timedelta(seconds=2)  # for a store process that does not answer
 _UNREACHABLE = (OSError, RuntimeError, LoomError)  # torch's stores raise RuntimeError
 _REGROUPING = get_args(Regrouping)
+
+
+class NoStore(Failure):
+    """The ranks of this job have nothing in common to agree in."""
+
+    code = "no_store"
+
+
+class Outcomes(Protocol):
+    """First-writer-wins entries, the same for all ranks of a generation."""
+
+    def first(self, key: str, value: str) -> str:
+        """Write the value unless there is one; return what is there now."""
+        ...
+
+
+class OwnOutcomes:
+    """For a process that is alone."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def first(self, key: str, value: str) -> str:
+        with self._lock:
+            return self._entries.setdefault(key, value)
+
+
+class FileOutcomes:
+    """For ranks of one host: a file an entry, beside the file they met in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    def first(self, key: str, value: str) -> str:
+        entry = self._folder / urllib.parse.quote(key, safe="")
+        partial = self._folder / f".{os.getpid()}-{threading.get_ident()}"
+        partial.write_text(value)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(partial, entry)
+        finally:
+            partial.unlink()
+        return entry.read_text()
+
+
+class TcpOutcomes:
+    """For ranks of several hosts: torch's store, over a connection of our own."""
+
+    def __init__(self, host: str, port: int, generation: int) -> None:
+        torch_distributed: Any = sys.modules["torch.distributed"]
+        self._store = torch_distributed.TCPStore(host, port, is_master=False, timeout=_PATIENCE)
+        self._prefix = f"loom/{generation}/"
+
+    def first(self, key: str, value: str) -> str:
+        found: bytes = self._store.compare_set(self._prefix + key, "", value)
+        return found.decode()
+
+
+def open_outcomes(store: str, world_size: int, generation: int) -> Outcomes:
+    """Return the store at this address; may take its time, so never in the training thread."""
+    if store.startswith(_FILE):
+        return FileOutcomes(Path(f"{store.removeprefix(_FILE)}.outcomes"))
+    if store.startswith(_TCP):
+        return _connected(*_address(store), generation)
+    if world_size > 1:
+        raise NoStore("the ranks have no store to agree in; start them with `loom launch`")
+    return OwnOutcomes()
+
+
+def to_text(effective: int | None) -> str:
+    """Return an outcome as the store has it: `abort`, or `commit 412`."""
+    return ABORT if effective is None else f"{_COMMIT}{effective}"
+
+
+def from_text(text: str) -> int | None:
+    """Return the step of a commit, or None for an abort."""
+    return int(text.removeprefix(_COMMIT)) if text.startswith(_COMMIT) else None
+
+
+def _address(store: str) -> tuple[str, int]:
+    host, _, port = store.removeprefix(_TCP).rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _connected(host: str, port: int, generation: int) -> Outcomes:
+    if "torch.distributed" not in sys.modules:
+        raise NoStore("ranks of several hosts agree through torch's store, and torch is not loaded")
+    try:
+        return TcpOutcomes(host, port, generation)
+    except RuntimeError as error:
+        raise NoStore(f"the store at {host}:{port} does not answer: {error}") from error
+
 
 Say = Callable[[Message], None]
 Check = Callable[[Kind, dict[str, Value]], None]  # raises what is wrong with a command
 
 
-class Judge:
+class OutcomeStore:
     """Asks the generation's store; opened in the link's thread, before the first promise."""
 
-    def __init__(self, seat: Seat, say: Say) -> None:
+    def __init__(self, seat: RankIdentity, say: Say) -> None:
         self._seat = seat
         self._say = say
         self._outcomes: Outcomes | None = None
 
-    def move_on(self, seat: Seat) -> None:
+    def move_on(self, seat: RankIdentity) -> None:
         """Decide in the store of another generation from now on."""
         self._seat, self._outcomes = seat, None
 
@@ -78,14 +180,14 @@ class Judge:
             return ()
 
 
-class Control:
+class RankControl:
     """Answers the weaver for this rank."""
 
     def __init__(
         self,
-        seat: Seat,
-        boundary: Boundary,
-        judge: Judge,
+        seat: RankIdentity,
+        boundary: StepBoundary,
+        judge: OutcomeStore,
         check: Check,
         say: Say,
     ) -> None:
@@ -100,7 +202,7 @@ class Control:
         self._check = check
         self._say = say
 
-    def move_on(self, seat: Seat) -> None:
+    def move_on(self, seat: RankIdentity) -> None:
         """Answer for another generation from now on."""
         self._seat, self._head = seat, seat.head()
 

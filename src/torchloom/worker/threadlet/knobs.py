@@ -5,16 +5,76 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchloom.bus import messages
-from torchloom.bus.messages import Value
 from torchloom.errors import UserError, nearest
-from torchloom.worker.threadlet.change import BadValue, Change
+from torchloom.messages import plane
+from torchloom.messages.plane import Value
+
+_LONGEST = 200  # characters of a value that is no number or text
+
+
+Report = Callable[[str, int, Value, Value], None]  # command, step, before, after
+
+
+class BadKnobValue(UserError):
+    """A knob cannot have this value."""
+
+    code = "bad_value"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRequest:
+    """The knobs a command names, with the values they are to have."""
+
+    values: Mapping[str, Value]
+    hold: bool = False  # pin the values instead of scaling what a schedule says
+    undo: str = ""  # the command that is taken back
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Value]) -> "KnobRequest":
+        """Read `{"name", "value", "hold"}`, or `{"values": {name: value}, "hold"}` for several."""
+        values = payload.get("values")
+        if not isinstance(values, dict):
+            values = {str(payload.get("name", "")): payload.get("value")}
+        if not values:
+            raise BadKnobValue("the command names no knob")
+        return cls(dict(values), bool(payload.get("hold", False)), str(payload.get("undo") or ""))
+
+
+@dataclass(slots=True, eq=False)
+class KnobChange:
+    """A command whose parts may act one after the other; reported once, when all have."""
+
+    command: str
+    wish: KnobRequest
+    report: Report
+    before: dict[str, Value] = field(default_factory=dict)
+    after: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Return the command's own name: each offer of it has another."""
+        return self.command.rpartition("/")[0] or self.command
+
+    def done(self, name: str, step: int, before: Value, after: Value) -> None:
+        """Note that one knob has its new value, from this step on; it is noted once."""
+        if name in self.after:
+            return
+        self.before[name], self.after[name] = before, after
+        if self.after.keys() == self.wish.values.keys():
+            self._tell(step)
+
+    def _tell(self, step: int) -> None:
+        if len(self.after) == 1:
+            (before,), (after,) = self.before.values(), self.after.values()
+            self.report(self.command, step, before, after)
+        else:
+            self.report(self.command, step, dict(self.before), dict(self.after))
+
 
 Type = Literal["float", "int", "bool", "str", "json"]
 Source = Literal["program", "spec", "config"]  # who named it: run.knob, the job, loom.init
 Handler = Callable[[Any], object]
 
-_LONGEST = 200  # characters of a value that is no number or text
 _TYPES: Mapping[type, Type] = {float: "float", int: "int", bool: "bool", str: "str"}
 
 
@@ -30,7 +90,7 @@ class UnknownKnob(UserError):
 
 
 @dataclass(slots=True)
-class Knob:
+class ProgramKnob:
     """One value of the program's own.
 
     The program registers it, the job's spec names it, or it is a value of the config, which is a
@@ -46,7 +106,7 @@ class Knob:
     source: Source = "program"
     handlers: list[Handler] = field(default_factory=list)
     is_read: bool = False  # by a step
-    unread: tuple[Change, Value] | None = None
+    unread: tuple[KnobChange, Value] | None = None
 
     @property
     def is_offered(self) -> bool:
@@ -62,17 +122,17 @@ class Knob:
         """Return the value as the knob takes it, or say why it does not."""
         return within(self.name, typed(self.name, self.type, value), self.low, self.high)
 
-    def shown(self) -> messages.Knob:
+    def shown(self) -> plane.Knob:
         """Return the knob as the weaver gets it; what cannot be sent is sent as a text."""
         value: Value = self.value if is_plain(self.value) else repr(self.value)[:_LONGEST]
-        return messages.Knob(self.name, value, self.type, self.low, self.high, self.is_offered)
+        return plane.Knob(self.name, value, self.type, self.low, self.high, self.is_offered)
 
 
-class Knobs:
+class ProgramKnobs:
     """The program's own knobs and the values of its config, by name."""
 
     def __init__(self) -> None:
-        self._knobs: dict[str, Knob] = {}
+        self._knobs: dict[str, ProgramKnob] = {}
 
     def __contains__(self, name: str) -> bool:
         """Tell whether there is a knob of this name, not a mere value of the config."""
@@ -86,7 +146,7 @@ class Knobs:
         """Return the names of those that can be changed."""
         return tuple(name for name in list(self._knobs) if name in self)
 
-    def shown(self) -> tuple[messages.Knob, ...]:
+    def shown(self) -> tuple[plane.Knob, ...]:
         return tuple(knob.shown() for knob in list(self._knobs.values()))
 
     def read_names(self) -> list[str]:
@@ -99,7 +159,7 @@ class Knobs:
             if (knob := self._knobs.get(name)) is not None:
                 knob.is_read = True
 
-    def get(self, name: str) -> Knob | None:
+    def get(self, name: str) -> ProgramKnob | None:
         """Return what has this name, be it a knob or a value of the config."""
         return self._knobs.get(name)
 
@@ -110,9 +170,9 @@ class Knobs:
         low: float | None = None,
         high: float | None = None,
         source: Source = "program",
-    ) -> Knob:
+    ) -> ProgramKnob:
         """Add a knob, or give one that is there another value and range."""
-        knob = Knob(name, type_of(value), value, low, high, source)
+        knob = ProgramKnob(name, type_of(value), value, low, high, source)
         knob.check(value)
         if (known := self._knobs.get(name)) is not None:
             knob.handlers, knob.is_read = known.handlers, known.is_read
@@ -123,7 +183,7 @@ class Knobs:
         """Add a value of the config; what is registered under this name stays as it is."""
         known = self._knobs.get(name)
         if known is None or known.source == "config":
-            knob = Knob(name, type_of(value), value, source="config")
+            knob = ProgramKnob(name, type_of(value), value, source="config")
             if known is not None:
                 knob.handlers, knob.is_read = known.handlers, known.is_read
             self._knobs[name] = knob
@@ -131,7 +191,7 @@ class Knobs:
     def on(self, name: str, handler: Handler, kind: type | None) -> None:
         """Have a function called when the knob changes; one without a value is made for it."""
         if name not in self._knobs:
-            self._knobs[name] = Knob(name, _TYPES.get(kind or object, "json"))
+            self._knobs[name] = ProgramKnob(name, _TYPES.get(kind or object, "json"))
         self._knobs[name].handlers.append(handler)
 
     def change(self, name: str, value: Value) -> Value:
@@ -153,7 +213,7 @@ class Config(Mapping[str, Any]):
     """
 
     def __init__(
-        self, knobs: Knobs, inside: Callable[[], bool], read: Callable[[Knob], None]
+        self, knobs: ProgramKnobs, inside: Callable[[], bool], read: Callable[[ProgramKnob], None]
     ) -> None:
         self._knobs = knobs
         self._inside = inside
@@ -207,16 +267,16 @@ def typed(name: str, kind: Type, value: Value) -> Value:
             return float(value)
         case "int", float() | int() if not isinstance(value, bool) and value == value // 1:
             return int(value)
-    raise BadValue(f"{name} takes {_ARTICLE[kind]}, not {value!r}")
+    raise BadKnobValue(f"{name} takes {_ARTICLE[kind]}, not {value!r}")
 
 
 def within(name: str, value: Value, low: float | None, high: float | None) -> Value:
     """Return the value if it is in the range."""
     if isinstance(value, int | float):
         if low is not None and value < low:
-            raise BadValue(f"{name} must be at least {low:g}, not {value!r}")
+            raise BadKnobValue(f"{name} must be at least {low:g}, not {value!r}")
         if high is not None and value > high:
-            raise BadValue(f"{name} must be at most {high:g}, not {value!r}")
+            raise BadKnobValue(f"{name} must be at most {high:g}, not {value!r}")
     return value
 
 

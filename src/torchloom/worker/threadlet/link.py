@@ -9,30 +9,37 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 
-from torchloom.bus.codec import LONGEST_FRAME, Frames, Reader, frame
-from torchloom.bus.messages import (
+from torchloom.bus.codec import LONGEST_FRAME, Frames, MessageReader, frame
+from torchloom.messages.plane import (
     Event,
+    Frame,
+    Head,
     Kept,
     Message,
     Metrics,
+    OwnStacks,
     Register,
     ShowStacks,
+    Thread,
     ToRank,
     Value,
 )
 from torchloom.unix import reachable, received, same_user
-from torchloom.worker.live.talking import Words
-from torchloom.worker.threadlet.stacks import own_stacks
+from torchloom.worker.recovery.membership import MembershipOutbox
 
+_DEPTH = 64  # calls of a stack that are told, the innermost ones
+_THREADS = 64
 TICK = 0.5  # seconds between looks at what was logged: each costs the training some of its time
 _RETRY = 0.25
 _SOON = 0.01  # seconds between two looks at whether all is sent
@@ -42,7 +49,30 @@ _CHUNK = 1 << 16
 _MOST_BYTES = 32 << 20  # waiting for an agent that is away
 
 
-class Queue:
+def own_stacks(head: Head, request: str) -> OwnStacks:
+    """Return the stacks of all threads but the one that asks."""
+    main, here = threading.main_thread().ident, threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)
+    threads = (
+        Thread(names.get(number, ""), number == main, _frames(frame))
+        for number, frame in found[:_THREADS]
+        if number != here
+    )
+    return OwnStacks(head, request, tuple(threads))
+
+
+def _frames(innermost: FrameType) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    frame: FrameType | None = innermost
+    while frame is not None and len(found) < _DEPTH:
+        code = frame.f_code
+        found.append(Frame(code.co_qualname, code.co_filename, frame.f_lineno or 0))
+        frame = frame.f_back
+    return tuple(found)
+
+
+class FrameQueue:
     """Frames until the agent has them on its disk; acts and events outlive numbers.
 
     The agent counts what it keeps. So frames are let go before they were sent or after they were
@@ -99,7 +129,7 @@ class Queue:
             del self._frames[at]
 
 
-class Link:
+class AgentLink:
     """The thread. `collect` is asked at every tick for what has been logged meanwhile.
 
     Between ticks it wakes for what is said and heard alone, and does nothing else then.
@@ -122,16 +152,16 @@ class Link:
         self._broken = broken
         self._mend = mend  # numbers that cannot be sent as they are
         self._said: deque[Message] = deque(maxlen=1 << 14)
-        self._queue = Queue()
+        self._queue = FrameQueue()
         self._sending: bytes | None = None  # a frame, of which so much is sent
         self._sent = 0
         self._welcome = False  # whether the agent has said what it has of this life
         self._told = 0  # lost points that the agent knows of
         self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
         self._stacks: bytes | None = None  # asked for; they are no record either
-        self.words = Words(self.wake)  # neither are these
+        self.words = MembershipOutbox(self.wake)  # neither are these
         self._introduced = True  # whether the agent has the latest Register
-        self._reader: Reader[Any] = Reader(ToRank, self.dropped)
+        self._reader: MessageReader[Any] = MessageReader(ToRank, self.dropped)
         self._frames = Frames(self.dropped)
         self._socket: socket.socket | None = None
         self._next_try = 0.0

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
-from torchloom.bus import messages
-from torchloom.bus.messages import Value
-from torchloom.worker.threadlet import carried
-from torchloom.worker.threadlet.boundary import Boundary
-from torchloom.worker.threadlet.change import BadValue, Change
-from torchloom.worker.threadlet.knobs import typed, within
-from torchloom.worker.threadlet.scaling import Kept, Rule, plain, plan
+from torchloom.messages import plane
+from torchloom.messages.plane import Value
+from torchloom.worker.threadlet import value_rules
+from torchloom.worker.threadlet.boundary import StepBoundary
+from torchloom.worker.threadlet.knobs import BadKnobValue, KnobChange, typed, within
+from torchloom.worker.threadlet.value_rules import ReplacedValue, ValueRule, plain, plan
 
 MOST = 8  # optimizers whose steps can be told apart by a count
 
@@ -33,7 +32,7 @@ _REMEMBERED = 256  # changes that can be undone to the very rule that was before
 _NAME = re.compile(rf"(?:opt([1-9]\d?)\.)?({'|'.join(_FIELDS)})(?:\[(\d+)\])?")
 
 Key = tuple[int, str]  # group and field
-Turn = tuple[Key, Rule | None, Rule | None]  # what it followed before, and what after
+Turn = tuple[Key, ValueRule | None, ValueRule | None]  # what it followed before, and what after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +42,7 @@ class ArmedChange:
     Where the config has a value of this name, `ratio` is by how much that changed.
     """
 
-    change: Change
+    change: KnobChange
     name: str
     ratio: float | None = None
     was: float = 0.0  # what the program's own value was then
@@ -64,12 +63,12 @@ class TakenChange:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class KnownOptimizer:
     """An optimizer that has taken a step, what is asked of it, and what its steps used."""
 
     number: int
     optimizer: "weakref.ref[Any]"
-    rules: dict[tuple[int, str], Rule] = field(default_factory=dict)
+    rules: dict[tuple[int, str], ValueRule] = field(default_factory=dict)
     armed: list[ArmedChange] = field(default_factory=list)
     taken: list[TakenChange] = field(default_factory=list)
     unsure: list[TakenChange] = field(default_factory=list)  # the next step tells who follows them
@@ -100,7 +99,7 @@ class Known:
             if at in (-1, index) and is_number(group.get(what), what)
         ]
 
-    def before(self, command: str, name: str) -> list[Rule | None] | None:
+    def before(self, command: str, name: str) -> list[ValueRule | None] | None:
         """Return the rules before a change that is still in force; nothing if it is not."""
         turns = self.past.get((command, name), [])
         if not turns or any(self.rules.get(key) != new for key, _, new in turns):
@@ -124,7 +123,7 @@ class Optimizers:
 
     def __init__(
         self,
-        boundary: Boundary,
+        boundary: StepBoundary,
         attend: Callable[[], None],
         learned: Callable[[], None],
         event: Callable[[str, dict[str, Value]], None],
@@ -139,9 +138,11 @@ class Optimizers:
         self._depth = 0
         self._asked = False  # whether steps differ from what the program wrote
         self._stopping = False
-        self._kept: list[Kept] = []  # values of the program's own, while a step is under way
+        self._kept: list[
+            ReplacedValue
+        ] = []  # values of the program's own, while a step is under way
         self._elsewhere = False
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownOptimizer] = {}
         self._numbers = 0
         self._carried: dict[int, Mapping[str, Any]] = {}  # of an earlier life, by number
         self._handles: list[Any] = []
@@ -226,30 +227,30 @@ class Optimizers:
         key = id(optimizer)
         self._numbers += 1
         forget = weakref.ref(optimizer, lambda _: self._known.pop(key, None))
-        known = self._known[key] = Known(self._numbers, forget)
+        known = self._known[key] = KnownOptimizer(self._numbers, forget)
         if (state := self._carried.pop(known.number, None)) is not None:
-            carried.put_back(known, state)
+            value_rules.put_back(known, state)
             self._asked = self._asked or bool(known.rules)
         self._learned()
 
-    def _differ(self, known: Known) -> None:
+    def _differ(self, known: KnownOptimizer) -> None:
         """Take the step as it was asked for."""
         if self._stopping:
             raise SystemExit(0)
         if known.rules or known.armed:
             self._replace(known)
 
-    def _replace(self, known: Known) -> None:
+    def _replace(self, known: KnownOptimizer) -> None:
         armed, known.armed = known.armed, []
         self._leave_to_the_program(known)
         known.taken += [self._plan(known, one) for one in armed]  # what a failed step left, too
         groups = known.groups()
         for (at, name), rule in known.rules.items():
             if at < len(groups):
-                self._kept.append(Kept.replace(groups[at], name, rule))
+                self._kept.append(ReplacedValue.replace(groups[at], name, rule))
                 known.used[at, name] = plain(groups[at][name])
 
-    def _plan(self, known: Known, armed: ArmedChange) -> TakenChange:
+    def _plan(self, known: KnownOptimizer, armed: ArmedChange) -> TakenChange:
         """Have the groups follow a change from now on."""
         change, name, groups = armed.change, armed.name, known.groups()
         keys = known.covered(name)
@@ -267,7 +268,7 @@ class Optimizers:
             known.unsure.append(taken)
         return taken
 
-    def _leave_to_the_program(self, known: Known) -> None:
+    def _leave_to_the_program(self, known: KnownOptimizer) -> None:
         """Drop the rules of changes that the program itself made in the step before."""
         unsure, known.unsure = known.unsure, []
         groups = known.groups()
@@ -277,7 +278,7 @@ class Optimizers:
                 turns: list[Turn] = [(key, old, None) for key, old, _ in known.past[change, name]]
                 known.turn(change, name, turns)
 
-    def _report(self, known: Known) -> None:
+    def _report(self, known: KnownOptimizer) -> None:
         """Say of the changes that this step followed what it found; a difference is an event."""
         taken, known.taken = known.taken, []
         groups = known.groups()
@@ -299,7 +300,7 @@ class Optimizers:
 
     def state(self) -> dict[int, Mapping[str, Any]]:
         """Return what is asked of each optimizer by now, by its number."""
-        known = {one.number: carried.state_of(one) for one in list(self._known.values())}
+        known = {one.number: value_rules.state_of(one) for one in list(self._known.values())}
         return self._carried | known
 
     def restore(self, state: Mapping[int, Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -316,7 +317,7 @@ class Optimizers:
                 known.armed = [one for one in known.armed if (one.change.id, one.name) in waiting]
                 known.rules.clear()
                 known.past.clear()
-                carried.put_back(known, told)
+                value_rules.put_back(known, told)
                 self._asked = self._asked or bool(known.rules)
 
     # Knobs.
@@ -329,7 +330,7 @@ class Optimizers:
             return f"not aligned: {len(self._known)} optimizers take steps, more than {MOST}"
         return ""
 
-    def find(self, name: str) -> Known | None:
+    def find(self, name: str) -> KnownOptimizer | None:
         """Return the optimizer that has a knob of this name."""
         known = list(self._known.values())
         return next((one for one in known if name in (own for own, _, _ in one.names())), None)
@@ -337,7 +338,7 @@ class Optimizers:
     def names(self) -> tuple[str, ...]:
         return tuple(name for one in list(self._known.values()) for name, _, _ in one.names())
 
-    def arm(self, change: Change, name: str, ratio: float | None = None) -> None:
+    def arm(self, change: KnobChange, name: str, ratio: float | None = None) -> None:
         """Have the optimizer's next step use the value, and all later ones.
 
         A program that puts the value of its config into its optimizers needs no help for that. It
@@ -345,16 +346,16 @@ class Optimizers:
         """
         known = self.find(name)
         if known is None:
-            raise BadValue(f"the optimizer of {name} is gone")
+            raise BadKnobValue(f"the optimizer of {name} is gone")
         was = _value(known.groups(), known.covered(name)[0])
         own = float(was) if isinstance(was, int | float) else 0.0
         known.armed.append(ArmedChange(change, name, ratio if own > 0 else None, own))
         self._asked = True
 
-    def shown(self) -> tuple[messages.Knob, ...]:
+    def shown(self) -> tuple[plane.Knob, ...]:
         """Return all knobs as the weaver is told of them."""
         return tuple(
-            messages.Knob(name, value, "json" if what == "betas" else "float", 0.0, _highest(what))
+            plane.Knob(name, value, "json" if what == "betas" else "float", 0.0, _highest(what))
             for name, what, value in self._values()
         )
 
@@ -383,10 +384,10 @@ def check(name: str, value: Value) -> Value:
         what = match[2] if match else name
         return within(name, typed(name, "float", value), 0.0, _highest(what))
     if not isinstance(value, list) or len(value) != 2:
-        raise BadValue(f"{name} takes a list of two numbers, not {value!r}")
+        raise BadKnobValue(f"{name} takes a list of two numbers, not {value!r}")
     betas = [within(name, typed(name, "float", part), 0.0, None) for part in value]
     if not all(isinstance(beta, float) and beta < 1.0 for beta in betas):
-        raise BadValue(f"{name} must be below 1, not {value!r}")
+        raise BadKnobValue(f"{name} must be below 1, not {value!r}")
     return betas
 
 

@@ -11,19 +11,18 @@ from typing import Any
 
 import msgspec
 
-from torchloom.bus.messages import Event, Goodbye, Message, Planned, Register, Value
-from torchloom.bus.page import Page, Phase
-from torchloom.worker.live.talking import Line
+from torchloom.bus.progress_page import ProgressPage, StepPhase
+from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
+from torchloom.worker.recovery.membership import MembershipLine
 from torchloom.worker.threadlet import owner
-from torchloom.worker.threadlet.acts import Acts, program_world
-from torchloom.worker.threadlet.boundary import Boundary, Order, Origin
-from torchloom.worker.threadlet.control import Control, Judge
-from torchloom.worker.threadlet.knobs import Knobs
-from torchloom.worker.threadlet.link import Link
-from torchloom.worker.threadlet.notes import Notes
+from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
+from torchloom.worker.threadlet.commands import Acts, program_world
+from torchloom.worker.threadlet.control import OutcomeStore, RankControl
+from torchloom.worker.threadlet.environment import RankIdentity
+from torchloom.worker.threadlet.knobs import ProgramKnobs
+from torchloom.worker.threadlet.link import AgentLink
+from torchloom.worker.threadlet.metrics import MetricRows, Vitals
 from torchloom.worker.threadlet.optimizers import Optimizers
-from torchloom.worker.threadlet.seat import Seat
-from torchloom.worker.threadlet.vitals import Vitals
 
 State = dict[str, Any]
 _FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
@@ -34,14 +33,14 @@ class Threadlet:
     """One rank's end of the line to its agent."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.seat = Seat.of(env)
+        self.seat = RankIdentity.of(env)
         head = self.seat.head()
         self._head = head
         self.page = _page(self.seat.page)
-        self.knobs = Knobs()
-        self.notes = Notes(head)
-        judge = self._judge = Judge(self.seat, self.say)
-        self.boundary = Boundary(
+        self.knobs = ProgramKnobs()
+        self.notes = MetricRows(head)
+        judge = self._judge = OutcomeStore(self.seat, self.say)
+        self.boundary = StepBoundary(
             self.page, judge, lambda order, step: self.acts.resumed(order, step)
         )
         self.optimizers = Optimizers(self.boundary, self.attend, self._learned, self.event)
@@ -54,18 +53,18 @@ class Threadlet:
             self.say,
             self.introduce,
         )
-        self.control = Control(self.seat, self.boundary, judge, self.acts.check, self.say)
+        self.control = RankControl(self.seat, self.boundary, judge, self.acts.check, self.say)
         self._vitals = Vitals()
         self._begun = False
         self._noted = False
-        self._link: Link | None = None
-        self.line: Line | None = None  # about who trains, where somebody may want to know
+        self._link: AgentLink | None = None
+        self.line: MembershipLine | None = None  # about who trains, where somebody may want to know
 
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
         if self.seat.agent:
             parts = (self.register, self.control.hear, self._collect, self.unlinked)
-            self._link = Link(self.seat.agent, *parts, self.notes.mend)
+            self._link = AgentLink(self.seat.agent, *parts, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
         os.register_at_fork(after_in_child=self.mute)
@@ -156,10 +155,10 @@ class Threadlet:
 
     # When members change.
 
-    def talk(self) -> Line | None:
+    def talk(self) -> MembershipLine | None:
         """Return the line on which it is said who trains; nothing where there is no agent."""
         if self.line is None and self._link is not None:
-            self.line = Line(self._link.words, self.seat.generation)
+            self.line = MembershipLine(self._link.words, self.seat.generation)
             self.control.regrouped = self.line.hear
         return self.line
 
@@ -197,7 +196,9 @@ class Threadlet:
             if change.command not in known:
                 self._plan(change)
         for command, kind, payload, effective, origin in orders["ahead"]:
-            self.boundary.plan(Order(command, kind, payload, step, 0, True, effective, origin))
+            self.boundary.plan(
+                PromisedCommand(command, kind, payload, step, 0, True, effective, origin)
+            )
 
     def roll_forward(self, step: int, orders: Mapping[str, Any]) -> None:
         """Be at a peer's step, having been a little behind it."""
@@ -208,7 +209,9 @@ class Threadlet:
         """Have a change act at its step; one whose step is here acts at once."""
         here = self.boundary.step
         origin: Origin = "past" if change.done else "plan"
-        order = Order(change.command, "knob", change.payload, here, 0, True, change.step, origin)
+        order = PromisedCommand(
+            change.command, "knob", change.payload, here, 0, True, change.step, origin
+        )
         if change.step <= here:
             self.acts.act(order)
         else:
@@ -243,14 +246,14 @@ class Threadlet:
     def close(self) -> None:
         """Say goodbye, and all that has not been said."""
         if self._link is not None:
-            self.page.enter(Phase.ENDING, time.monotonic_ns())
+            self.page.enter(StepPhase.ENDING, time.monotonic_ns())
             self._link.close(Goodbye(self._head, self.boundary.step))
             self._link = None
 
     def mute(self) -> None:
         """Be nobody, in a child that was forked: it does not speak for the rank."""
         self.optimizers.remove()
-        self.boundary.leave(Page.private())
+        self.boundary.leave(ProgressPage.private())
         link, self._link = self._link, None
         if link is not None:
             link.abandon()
@@ -297,10 +300,10 @@ def current(seated: Callable[[Mapping[str, str]], dict[str, str]] | None = None)
     return _current
 
 
-def _page(path: str) -> Page:
+def _page(path: str) -> ProgressPage:
     if path:
         try:
-            return Page.open(Path(path))
+            return ProgressPage.open(Path(path))
         except OSError as error:
             sys.stderr.write(f"loom: no progress page at {path}: {error}\n")
-    return Page.private()
+    return ProgressPage.private()

@@ -15,8 +15,8 @@ from torchloom.errors import Failure, LoomError, UserError
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.serialize import load_job, read_spec
-from torchloom.worker.smoke import NoTorch
-from torchloom.worker.train.fitting import check_job
+from torchloom.worker.smoke import SmokeNeedsTorch
+from torchloom.worker.train.hyperparameters import check_job
 
 VARIABLE = "LOOM_JOB_SPEC"
 
@@ -45,7 +45,7 @@ def main(words: Sequence[str], env: Mapping[str, str]) -> int:
 def _train(spec: JobSpec) -> int:
     check_job(spec)  # what is wrong is told before torch is imported
     if importlib.util.find_spec("torch") is None:
-        raise NoTorch()
+        raise SmokeNeedsTorch()
     from torchloom.worker import dist
     from torchloom.worker.train.loop import train
 

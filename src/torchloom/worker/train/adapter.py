@@ -13,7 +13,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkerPlan:
     """How a worker is to join the others, and what it computes with."""
 
     backend: Backend = Backend.AUTO
@@ -21,7 +21,7 @@ class Plan:
     cpus: int = 1
 
     @classmethod
-    def of(cls, spec: JobSpec) -> "Plan":
+    def of(cls, spec: JobSpec) -> "WorkerPlan":
         """Return what a job says of it."""
         each = spec.resources
         return cls(spec.distributed.backend, each.gpus_per_worker, each.cpus_per_worker)
@@ -38,7 +38,7 @@ class FrameworkAdapter(Protocol[ModelHandle, Batch, DistContext, State]):
         """Return a rank's share of the data; it is gone through once an epoch."""
         ...
 
-    def init_distributed(self, plan: Plan) -> DistContext:
+    def init_distributed(self, plan: WorkerPlan) -> DistContext:
         """Join the other ranks."""
         ...
 

@@ -1,20 +1,180 @@
 """Data for training: samples by name, a part held out, and batches dealt to the ranks."""
 
 import itertools
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, default_collate
 
+from torchloom.errors import shorten
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.worker.dist import get_torch_device
-from torchloom.worker.train.files import npz_samples, text_samples
-from torchloom.worker.train.hyper import Hyper
-from torchloom.worker.train.named import own_function
-from torchloom.worker.train.synthetic import synthetic_samples
+from torchloom.worker.train.hyperparameters import Hyper, own_function
+
+SAMPLES = 60_000
+MOST = 10_000_000
+CLASSES = 10
+SIDE = 28
+SIZE = SIDE * SIDE
+_STRIP = (1 << 20) + SIZE
+_COARSE = 7  # points on a side of a picture before it is drawn large
+_CONTRAST = 0.15  # of a picture, against noise of 1
+_STRIDES = (0x9E3779B1, 0x85EBCA77)  # odd: as far apart as any two places
+BYTES = 256
+MOST_CLASSES = 1_000_000
+_ARRAYS = "numpy.savez(file, x=samples, y=classes) writes one"
+
+
+class Synthetic:
+    """Samples made when they are asked for, by seed and number alone."""
+
+    kind = "features"
+    shape: tuple[int, ...] = (SIZE,)
+    classes = CLASSES
+
+    def __init__(self, count: int, seed: int) -> None:
+        chance = torch.Generator().manual_seed(seed)
+        coarse = torch.randn(CLASSES, 1, _COARSE, _COARSE, generator=chance)
+        large = torch.nn.functional.interpolate(coarse, SIDE, mode="bilinear").flatten(1)
+        self._pictures = _CONTRAST * large / large.std(dim=1, keepdim=True)
+        self._noise = torch.randn(_STRIP, generator=chance).unfold(0, SIZE, 1)  # a view, no copy
+        self._labels = torch.randint(CLASSES, (count,), generator=chance)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these samples and their classes."""
+        labels = self._labels[indices]
+        here, there = (indices * stride % len(self._noise) for stride in _STRIDES)
+        noise = (self._noise[here] + self._noise[there]) * 0.5**0.5
+        return self._pictures[labels] + noise, labels
+
+
+def synthetic_samples(name: str, seed: int) -> Synthetic:
+    """Return as many samples as the name says: `synthetic`, or `synthetic:N`."""
+    _, colon, said = name.partition(":")
+    if not colon:
+        return Synthetic(SAMPLES, seed)
+    if not (said.isascii() and said.isdigit() and len(said) <= 9 and 1 < int(said) <= MOST):
+        problem = f"write a number of samples from 2 to {MOST}, as in synthetic:5000"
+        raise SpecError("dataset", f"{shorten(name)!r}: {problem}")
+    return Synthetic(int(said), seed)
+
+
+class Text:
+    """Windows of a file's bytes; each byte's target is the next one."""
+
+    kind = "tokens"
+    classes = BYTES
+
+    def __init__(self, path: Path, context: int) -> None:
+        size = path.stat().st_size
+        count = (size - 1) // context
+        if count < 2:
+            least = 2 * context + 1
+            problem = f"{_shown(path)} has {size} bytes, too few for a context of {context}"
+            raise SpecError("dataset", f"{problem}: at least {least} are needed")
+        whole = torch.from_file(str(path), size=size, dtype=torch.uint8)  # mapped, not read
+        self._windows = whole.unfold(0, context + 1, context)
+        self.shape: tuple[int, ...] = (context,)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these windows, and the same one byte later."""
+        windows = self._windows[indices].long()
+        return windows[:, :-1], windows[:, 1:]
+
+
+class Arrays:
+    """Samples and classes that are in memory."""
+
+    kind = "features"
+
+    def __init__(self, samples: Tensor, targets: Tensor) -> None:
+        self._samples = samples
+        self._targets = targets
+        self.shape = tuple(samples.shape[1:])
+        self.classes = int(targets.max()) + 1
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these samples and their classes."""
+        return self._samples[indices], self._targets[indices]
+
+
+def text_samples(name: str, context: int) -> Text:
+    """Return the bytes of a file."""
+    return Text(_file(name), context)
+
+
+def npz_samples(name: str) -> Arrays:
+    """Return the arrays `x` and `y` of a file that numpy wrote; objects in it are never loaded."""
+    import numpy
+
+    path = _file(name)
+    try:
+        found = numpy.load(path, allow_pickle=False)
+        if isinstance(found, numpy.ndarray):
+            raise _wrong(path, "has one array without a name", _ARRAYS)
+        with found:
+            x, y = found["x"], found["y"]
+    except KeyError as error:
+        raise _wrong(path, "has not both arrays x and y", _ARRAYS) from error
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise _wrong(path, f"cannot be read: {shorten(str(error))}", _ARRAYS) from error
+    _check_arrays(path, x, y)
+    samples = torch.from_numpy(x.astype("float32"))
+    if x.dtype == numpy.uint8:  # brightness
+        samples /= 255
+    return Arrays(samples, torch.from_numpy(y.astype("int64")))
+
+
+def _check_arrays(path: Path, x: Any, y: Any) -> None:
+    if x.dtype.kind not in "fiu" or x.ndim < 2:
+        is_now = f"is {x.dtype} in {x.ndim} dimensions"
+        raise _wrong(path, f"x {is_now}", "give numbers, one row or picture a sample")
+    if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
+        raise _wrong(path, f"y is {y.dtype} {y.shape}", f"give {len(x)} whole numbers")
+    if len(x) < 2:
+        raise _wrong(path, f"has {len(x)} samples", "give at least two")
+    if x.dtype.kind == "f" and not bool(abs(x).max() < 1e30):
+        raise _wrong(path, "x has values that are not finite, or nearly so", "clean them first")
+    if not 0 <= int(y.min()) <= int(y.max()) < MOST_CLASSES:
+        raise _wrong(path, f"y goes from {y.min()} to {y.max()}", "number the classes from 0")
+
+
+def _file(name: str) -> Path:
+    path = Path(name).expanduser()
+    try:
+        if path.is_file():
+            return path
+        exists = path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if exists:
+        raise SpecError("dataset", f"{_shown(path)} is not a file")
+    problem = "give a path that every worker can see, from its working folder on"
+    raise SpecError("dataset", f"no file {_shown(path)}: {problem}")
+
+
+def _wrong(path: Path, problem: str, remedy: str) -> SpecError:
+    return SpecError("dataset", f"{_shown(path)} {problem}: {remedy}")
+
+
+def _shown(path: Path) -> str:
+    return repr(shorten(str(path), 200))
+
 
 Pair = tuple[Tensor, Tensor]  # samples, and what is to be said of them
 Batch = list[Pair]  # what one step takes: as many pairs as are accumulated
@@ -43,10 +203,10 @@ def open_samples(spec: JobSpec, hyper: Hyper, seed: int) -> Samples:
             return npz_samples(rest)
         case "synthetic":
             return synthetic_samples(spec.dataset, seed)
-    return Given.by(spec.dataset, spec.hyperparameters)
+    return UserDataset.by(spec.dataset, spec.hyperparameters)
 
 
-class Given:
+class UserDataset:
     """A dataset of the user's own."""
 
     def __init__(self, dataset: Any, classes: int) -> None:
@@ -58,7 +218,7 @@ class Given:
         self.classes = classes
 
     @classmethod
-    def by(cls, name: str, hyperparameters: Mapping[str, Any]) -> "Given":
+    def by(cls, name: str, hyperparameters: Mapping[str, Any]) -> "UserDataset":
         """Ask a function for it."""
         dataset = own_function("dataset", name)(dict(hyperparameters))
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -82,7 +242,7 @@ class Given:
         return samples, targets
 
 
-class Part(Dataset[Pair]):
+class DatasetPart(Dataset[Pair]):
     """Some of the samples, as a loader of torch takes them: a batch at a time."""
 
     def __init__(self, samples: Samples, indices: Tensor) -> None:
@@ -100,11 +260,11 @@ class Part(Dataset[Pair]):
         return self.samples.take(self.indices[at])
 
 
-def split(samples: Samples, fraction: float, seed: int) -> tuple[Part, Part]:
+def split(samples: Samples, fraction: float, seed: int) -> tuple[DatasetPart, DatasetPart]:
     """Return what to train on and what to evaluate on; the same on every rank."""
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
     held_out = min(int(len(samples) * fraction), len(samples) - 1)
-    return Part(samples, order[held_out:]), Part(samples, order[:held_out])
+    return DatasetPart(samples, order[held_out:]), DatasetPart(samples, order[:held_out])
 
 
 class Onward(Sampler[int]):
@@ -168,7 +328,9 @@ class Batches:
             yield batch
 
 
-def train_batches(part: Part, hyper: Hyper, rank: int, world_size: int, seed: int) -> Batches:
+def train_batches(
+    part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int
+) -> Batches:
     """Return a rank's share of the data; all ranks have as many batches of the same sizes."""
     sampler: DistributedSampler[Pair] = DistributedSampler(
         part, num_replicas=world_size, rank=rank, shuffle=True, seed=seed
@@ -178,14 +340,14 @@ def train_batches(part: Part, hyper: Hyper, rank: int, world_size: int, seed: in
 
 
 def eval_batches(
-    part: Part, hyper: Hyper, rank: int, world_size: int, seed: int
+    part: DatasetPart, hyper: Hyper, rank: int, world_size: int, seed: int
 ) -> "DataLoader[Pair]":
     """Return a rank's share of what is held out: every sample is some rank's, and once."""
-    share = Part(part.samples, part.indices[rank::world_size])
+    share = DatasetPart(part.samples, part.indices[rank::world_size])
     return _loader(share, hyper, seed)
 
 
-def _loader(part: Part, hyper: Hyper, seed: int, **more: Any) -> "DataLoader[Pair]":
+def _loader(part: DatasetPart, hyper: Hyper, seed: int, **more: Any) -> "DataLoader[Pair]":
     return DataLoader(
         part,
         batch_size=hyper.batch_size,

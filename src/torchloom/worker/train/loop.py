@@ -9,20 +9,18 @@ from typing import Any
 import torchloom as loom
 from torchloom.specs.jobspec import JobSpec, Knob
 from torchloom.worker import dist as ranks
-from torchloom.worker.threadlet.run import Run
-from torchloom.worker.train.adapter import Plan
+from torchloom.worker.run.run import Run
+from torchloom.worker.train.adapter import WorkerPlan
 from torchloom.worker.train.data import Batch
-from torchloom.worker.train.fitting import check_job
-from torchloom.worker.train.hyper import TABLE, Hyper
-from torchloom.worker.train.pytorch import PyTorchAdapter
-from torchloom.worker.train.scoring import evaluate
+from torchloom.worker.train.hyperparameters import TABLE, Hyper, check_job
+from torchloom.worker.train.pytorch import PyTorchAdapter, evaluate
 
 
 def train(spec: JobSpec) -> "Summary":
     """Train as a job says, together with all other ranks."""
     hyper = check_job(spec)
     adapter = PyTorchAdapter()
-    dist = adapter.init_distributed(Plan.of(spec))
+    dist = adapter.init_distributed(WorkerPlan.of(spec))
 
     run = loom.init(project=spec.project)
     offer_knobs(run, spec, hyper)
@@ -34,7 +32,7 @@ def train(spec: JobSpec) -> "Summary":
     state = adapter.begin(spec, model, hyper.epochs * len(batches), run.config)
     run.track(optimizer=state.optimizer, scaler=state.scaler)
 
-    pace = Pace(dist.world_size)
+    pace = StepPace(dist.world_size)
     last: dict[str, Any] = {}
     found: dict[str, float] = {}
     for step in run.steps(batches, epochs=hyper.epochs):
@@ -75,7 +73,7 @@ def offer_knobs(run: Run, spec: JobSpec, hyper: Hyper) -> None:
         run.knob(name, value, low, high)
 
 
-class Pace:
+class StepPace:
     """How fast steps are taken, and how much they have taken in."""
 
     def __init__(self, workers: int) -> None:

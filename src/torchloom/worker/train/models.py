@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.worker.train.data import Samples
-from torchloom.worker.train.fitting import check_fit
-from torchloom.worker.train.hyper import MODULE, Hyper
-from torchloom.worker.train.named import own_function
+from torchloom.worker.train.hyperparameters import MODULE, Hyper, check_fit, own_function
 
 Make = Callable[[Hyper, Samples], nn.Module]
 

@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,25 +16,110 @@ from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
 from torchloom.worker import dist as ranks
-from torchloom.worker.running.wrap import Wrapped
-from torchloom.worker.train.adapter import FrameworkAdapter, Plan
+from torchloom.worker.run.wrap import Wrapped
+from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
     Batch,
     Batches,
+    DatasetPart,
     Pair,
-    Part,
     Samples,
     eval_batches,
     open_samples,
     split,
     train_batches,
 )
-from torchloom.worker.train.hyper import Hyper, hyper_of
+from torchloom.worker.train.hyperparameters import Hyper, hyper_of
 from torchloom.worker.train.models import make_model
-from torchloom.worker.train.schedules import factor
-from torchloom.worker.train.scoring import accuracy_of, loss_of, right_of
 
+if TYPE_CHECKING:
+    from torchloom.worker.train.data import Pair
+
+RISE = 0.3  # of the steps of a cycle
+START = 1 / 25  # of the peak
+END = START / 1e4
 _TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def loss_of(module: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss: the model's own `loss(outputs, targets)`, else the cross entropy."""
+    own = getattr(module, "loss", None)
+    found: Tensor
+    if callable(own):
+        found = own(outputs, targets)
+    else:
+        found = nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+    return found
+
+
+def right_of(outputs: Tensor, targets: Tensor) -> Tensor | None:
+    """Return for each target whether it was told; nothing where targets are no classes."""
+    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
+        return None
+    return outputs.detach().argmax(-1).eq(targets).flatten()
+
+
+def accuracy_of(rights: Iterable[Tensor | None]) -> dict[str, Tensor]:
+    """Return the share of targets that were told, where that can be said."""
+    known = [each for each in rights if each is not None]
+    return {"accuracy": torch.cat(known).float().mean()} if known else {}
+
+
+@torch.no_grad()
+def evaluate(
+    state: "TorchState", batches: Iterable["Pair"], dist: "TorchContext"
+) -> dict[str, float]:
+    """Return loss and accuracy over all ranks' samples, each of them counted once.
+
+    Every rank comes here; one may have fewer batches than another, or none.
+    """
+    module = state.module.eval()
+    for buffer in module.buffers():
+        buffer.copy_(ranks.collectives().broadcast(buffer))  # as the next step would have it
+    sums = torch.zeros(4, dtype=torch.float64)  # loss, its weight, hits, targets that are classes
+    for samples, targets in batches:
+        with state.autocast(dist.device):
+            outputs = module(samples.to(dist.device))
+            wanted = targets.to(dist.device)
+            loss = loss_of(module, outputs, wanted)
+        right = right_of(outputs, wanted)
+        hits = (0.0, 0) if right is None else (float(right.sum()), right.numel())
+        sums += torch.tensor([float(loss) * len(targets), len(targets), *hits])
+    module.train()
+    loss_sum, weight, right_sum, count = ranks.all_reduce(sums).tolist()
+    found = {"eval/loss": loss_sum / weight} if weight else {}
+    return found | ({"eval/accuracy": right_sum / count} if count else {})
+
+
+def factor(hyper: Hyper, step: int, steps: int) -> float:
+    """Return what step `step` of `steps` makes of the learning rate."""
+    if hyper.schedule == "onecycle":
+        return _one_cycle(step, steps)
+    if step < hyper.warmup_steps:
+        return (step + 1) / hyper.warmup_steps
+    gone = step - hyper.warmup_steps
+    done = min(1.0, gone / max(1, steps - hyper.warmup_steps))
+    match hyper.schedule:
+        case "linear":
+            return 1.0 + (hyper.decay_to - 1.0) * done
+        case "cosine":
+            return _between(1.0, hyper.decay_to, done)
+        case "step":
+            return hyper.gamma ** (gone // hyper.step_size)
+    return 1.0
+
+
+def _one_cycle(step: int, steps: int) -> float:
+    """Rise from a fraction of the peak, and fall to next to nothing by the last step."""
+    top, last = RISE * steps - 1, steps - 1
+    if step <= top:
+        return _between(START, 1.0, step / top if top > 0 else 1.0)
+    return _between(1.0, END, min(1.0, (step - top) / (last - top)) if last > top else 1.0)
+
+
+def _between(start: float, end: float, done: float) -> float:
+    """Return a point on half a wave of the cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +172,7 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         """Return a rank's batches of the part that is trained on."""
         return train_batches(self._parts(spec)[0], hyper_of(spec), rank, world_size, seed_of(spec))
 
-    def init_distributed(self, plan: Plan) -> TorchContext:
+    def init_distributed(self, plan: WorkerPlan) -> TorchContext:
         """Join the other ranks on GPUs where the job has some, else on the CPU."""
         if not plan.gpus:
             os.environ.setdefault("TORCH_DEVICE", "cpu")
@@ -164,7 +250,7 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
         state.scaler.load_state_dict(told["scaler"])
         return replace(state, step=told["step"])
 
-    def _parts(self, spec: JobSpec) -> tuple[Part, Part]:
+    def _parts(self, spec: JobSpec) -> tuple[DatasetPart, DatasetPart]:
         """Return what is trained on, and what is held out."""
         return split(self._samples(spec), hyper_of(spec).eval_fraction, seed_of(spec))
 
@@ -197,7 +283,7 @@ def make_optimizer(hyper: Hyper, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(given, rate, weight_decay=decay)
 
 
-def _check_device(plan: Plan, device: torch.device) -> None:
+def _check_device(plan: WorkerPlan, device: torch.device) -> None:
     field = "resources.gpus_per_worker"
     if plan.gpus and device.type == "cpu":
         problem = f"is {plan.gpus}, and this worker sees no GPU"

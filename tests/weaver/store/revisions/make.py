@@ -17,7 +17,7 @@ import asyncio, sys, time
 from pathlib import Path
 from tests.weaver.fakes import crowd, job_event, register, weaver_at
 from torchloom.bus.memory import Exchange
-from torchloom.bus.messages import Event, Metrics
+from torchloom.messages.plane import Event, Metrics
 from torchloom.weaver.api.router import Router as Answering
 
 async def main(folder):

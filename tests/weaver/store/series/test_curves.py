@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.rows import PointRow

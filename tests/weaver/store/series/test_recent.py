@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Head, Metrics
+from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.series.curves import Recent, recent
 from torchloom.weaver.store.series.ingest import LogLimits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus.messages import VERSION, Applied, Event, Head, Message, Metrics
+from torchloom.messages.plane import VERSION, Applied, Event, Head, Message, Metrics
 from torchloom.weaver.store import NumberedBatch, PlaneStore
 from torchloom.weaver.store.rows import PointRow, RankEventRow, Received
 from torchloom.weaver.store.series.snapshot import RecordsLost

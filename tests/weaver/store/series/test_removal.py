@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchloom.bus.messages import VERSION, Event, Head, Message, Metrics
+from torchloom.messages.plane import VERSION, Event, Head, Message, Metrics
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore
 from torchloom.weaver.store.series.ingest import LogLimits
 from torchloom.weaver.store.series.records import ROWS, RecordRemoval

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from torchloom.bus.messages import VERSION, Event, Head
+from torchloom.messages.plane import VERSION, Event, Head
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, RecordWriter, open_store
 
 from ....living import until

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-import torchloom.worker.threadlet.run as loom
+import torchloom.worker.run.run as loom
 from torchloom.worker.threadlet.threadlet import current
 
 run = loom.init(project="gpt", config={"temperature": 0.7, "name": "x"}, replica="hi")

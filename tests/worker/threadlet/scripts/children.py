@@ -34,7 +34,7 @@ if (pid := os.fork()) == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 code = (
-    "from torchloom.worker.threadlet import attach, run\n"
+    "from torchloom.worker.threadlet import attach; from torchloom.worker.run import run\n"
     "attach.attach()\n"
     "for step in run.init().steps(50):\n"
     "    step.log(loss=1.0)\n"

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-import torchloom.worker.threadlet.run as loom
+import torchloom.worker.run.run as loom
 from torchloom.worker.threadlet.threadlet import current
 
 MODE = os.environ.get("MODE", "")

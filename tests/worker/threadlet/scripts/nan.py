@@ -2,7 +2,7 @@
 
 import torch
 
-import torchloom.worker.threadlet.run as loom
+import torchloom.worker.run.run as loom
 from torchloom.worker.threadlet.threadlet import current
 
 run = loom.init()

@@ -3,7 +3,7 @@
 import json
 import time
 
-import torchloom.worker.threadlet.run as loom
+import torchloom.worker.run.run as loom
 from torchloom.worker.threadlet.threadlet import current
 
 run = loom.init(config={"temperature": 0.7, "layers": 1, "own": "x"})

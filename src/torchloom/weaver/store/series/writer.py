@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from torchloom.bus.messages import Event, Head, Message, Metrics, tag_of
+from torchloom.messages.plane import Event, Head, Message, Metrics, tag_of
 from torchloom.weaver.store.engine import clean, pack
 from torchloom.weaver.store.series.points import raw
 from torchloom.weaver.store.series.snapshot import RecordsLost

@@ -1,0 +1,185 @@
+"""Where an agent keeps records until they are in the database: on its disk, numbered, bounded.
+
+A record that was taken survives the agent (not a power cut: its ranks do not either). Numbers are
+given per life of a rank, grow by one, and go on after a restart. When there is no more room the
+oldest metrics go, never anything else, and the next batch says how many points it were.
+"""
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchloom.bus.spool.incarnation import IncarnationRecords, RecordOwner
+from torchloom.errors import Failure
+from torchloom.messages.plane import Batch, Head
+
+LIMIT = 256 << 20  # bytes on the disk; what is never let go may take twice as much
+_SEGMENT = 1 << 20
+_FEWEST_SEGMENTS = 8  # that a full spool has, so that room is made in small pieces
+
+Key = tuple[str, int, str]
+
+
+class SpoolFull(Failure):
+    """There is no room for what must not be lost: whoever has it must keep it."""
+
+    code = "spool_full"
+
+
+class SpoolTaken(Failure):
+    """Another agent writes to this spool."""
+
+    code = "spool_taken"
+
+
+class Spool:
+    """The records of all lives of a node. One process may have it, one thread may use it."""
+
+    def __init__(self, folder: Path, agent: str, limit: int = LIMIT) -> None:
+        self.damaged = 0  # folders of which nothing can be said
+        self._folder = folder
+        self._agent = agent
+        self._limit = limit
+        self._segment = min(_SEGMENT, limit // _FEWEST_SEGMENTS)
+        self._lock = _locked(folder)
+        self._lives: dict[Key, IncarnationRecords] = {}
+        self._under_way: dict[Key, deque[int]] = {}  # the last number of each batch sent
+        self._load()
+        self._size = sum(life.size for life in self._lives.values())
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes lie on the disk."""
+        return self._size
+
+    @property
+    def under_way(self) -> int:
+        """Return how many batches were sent and not answered."""
+        return sum(len(sent) for sent in self._under_way.values())
+
+    @property
+    def pending(self) -> int:
+        """Return how many records are not known to be stored."""
+        return sum(life.last - life.stored for life in self._lives.values())
+
+    def open(self, head: Head, pid: int, started: int) -> int:
+        """Make ready for a life's records, and return the number of the last one there is."""
+        if _key(head) not in self._lives:
+            who = RecordOwner(head.job, head.rank, head.incarnation, pid, started)
+            try:
+                self._lives[_key(head)] = IncarnationRecords.create(
+                    self._folder, who, self._segment
+                )
+            except OSError as error:
+                raise SpoolFull(f"cannot write to {self._folder}: {error}") from error
+        return self._lives[_key(head)].last
+
+    def last(self, head: Head) -> int:
+        """Return the number of a life's newest record; 0 for a life without any."""
+        life = self._lives.get(_key(head))
+        return 0 if life is None else life.last
+
+    def append(self, head: Head, record: bytes, points: int | None = None) -> int:
+        """Keep a record and return its number; metrics are given with their number of points.
+
+        Raises SpoolFull, and has kept nothing then.
+        """
+        life = self._lives[_key(head)]
+        self._make_room(len(record))
+        try:
+            self._size += life.append(head.generation, points, record)
+        except OSError as error:
+            raise SpoolFull(f"cannot write to {self._folder}: {error}") from error
+        return life.last
+
+    def batches(self, window: int) -> Iterator[Batch]:
+        """Yield what is to be sent now, until so many batches are under way; each life in turn."""
+        waiting = deque(key for key, life in self._lives.items() if life.unsent)
+        while waiting and self.under_way < window:
+            key = waiting.popleft()
+            batch = self._lives[key].next_batch(self._agent)
+            if batch is not None:
+                last = batch.first + len(batch.records) - 1
+                self._under_way.setdefault(key, deque()).append(last)
+                waiting.append(key)
+                yield batch
+
+    def stored(self, head: Head, upto: int) -> None:
+        """Forget a life's records up to this number: they are in the database."""
+        life = self._lives.get(_key(head))
+        if life is None:
+            return
+        sent = self._under_way.get(_key(head), deque())
+        while sent and sent[0] <= upto:
+            sent.popleft()
+        before = life.size
+        life.forget(upto)
+        self._size += life.size - before
+
+    def again(self) -> None:
+        """Send all that is not known to be stored once more: what was under way may be lost."""
+        self._under_way.clear()
+        for life in self._lives.values():
+            life.again()
+
+    def lives(self) -> list[RecordOwner]:
+        """Return whose records there are, or could still come."""
+        return [life.who for life in self._lives.values()]
+
+    def bury(self, who: RecordOwner) -> bool:
+        """Forget a life that will not go on, if all of it is stored; tell whether it is gone."""
+        key = (who.job, who.rank, who.incarnation)
+        life = self._lives.get(key)
+        if life is None or life.stored < life.last:
+            return life is None
+        self._size -= life.size
+        self._lives.pop(key).remove()
+        self._under_way.pop(key, None)
+        return True
+
+    def close(self) -> None:
+        """Let go of the files; all that was taken stays."""
+        for life in self._lives.values():
+            life.close()
+        os.close(self._lock)
+
+    def _load(self) -> None:
+        found = (path for path in self._folder.iterdir() if path.name[0] != "." and path.is_dir())
+        for folder in sorted(found):
+            try:
+                life = IncarnationRecords.load(folder, self._segment)
+            except (ValueError, OSError):
+                self.damaged += 1
+                continue
+            self._lives[life.who.job, life.who.rank, life.who.incarnation] = life
+
+    def _make_room(self, length: int) -> None:
+        while self._size + length > self._limit:
+            fattest = max(self._lives.values(), key=lambda life: life.droppable)
+            if not fattest.droppable:
+                break
+            before = fattest.size
+            try:
+                fattest.thin()
+            except OSError as error:
+                raise SpoolFull(f"cannot write to {self._folder}: {error}") from error
+            self._size += fattest.size - before
+        if self._size + length > 2 * self._limit:
+            raise SpoolFull(f"{self._folder} holds {self._size} bytes that wait for the weaver")
+
+
+def _key(head: Head) -> Key:
+    return head.job, head.rank, head.incarnation
+
+
+def _locked(folder: Path) -> int:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise SpoolTaken(f"another agent of this node writes to {folder}") from error
+    return fd

@@ -1,0 +1,1 @@
+"""What is said: frozen structs, no I/O. `base` begins each, `membership` is who trains."""

@@ -1,0 +1,375 @@
+"""How a training goes on with other members: leave, meet, take what is given, train again.
+
+The protocol is `live/member.py`'s, the moves are its neighbours'; here they are put in order.
+"""
+
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch.distributed
+
+from torchloom.bus.progress_page import StepPhase
+from torchloom.messages.membership import Transfer
+from torchloom.rules.membership.election import What
+from torchloom.rules.membership.faults import FaultOwner
+from torchloom.worker.recovery import leave, standin
+from torchloom.worker.recovery.leave import DefaultGroup, NotMet
+from torchloom.worker.recovery.membership import Member, MembershipLine, RankStanding
+from torchloom.worker.recovery.pages import OwnPages
+from torchloom.worker.recovery.transfer.moves import NotTaken, Taken, give_and_take
+from torchloom.worker.run import agreement
+from torchloom.worker.run.tracked_state import State, TrackedState
+from torchloom.worker.threadlet.threadlet import Threadlet
+
+_FILE, _TCP = "file://", "tcp://"
+_PAUSE = 0.001  # seconds between two looks for the others
+_CONNECT = 10.0  # seconds for members that were all there a moment ago
+GENERATION_VARIABLE = "LOOM_GENERATION"
+_TIMEOUT = 1800.0  # seconds of a collective, where the job says nothing of hangs
+_ADDED_UP = "gradients are added up over several steps"
+_LEFT = "the program has left its loop by itself"
+
+
+_dist: Any = torch.distributed  # torch declares no types for its stores
+
+
+def never() -> bool:
+    """Tell that a generation is not over."""
+    return False
+
+
+def join(
+    store: str,
+    rank: int,
+    world_size: int,
+    backend: str,
+    timeout: float,
+    is_over: Callable[[], bool] = never,
+    patience: float = 30.0,
+) -> DefaultGroup:
+    """Return the group of all members, once they are there.
+
+    `timeout` is for the group's collectives. Whoever waits for the others asks `is_over` all the
+    time: a member that dies on its way never comes.
+    """
+    found = _store(store, patience)
+    _meet(found, rank, world_size, is_over, time.monotonic() + patience)
+    words = "cpu:gloo,cuda:nccl" if backend == "nccl" else backend  # states travel over gloo
+
+    def make() -> None:
+        _dist.init_process_group(
+            words,
+            store=found,
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=min(_CONNECT, timeout)),
+        )
+
+    try:
+        group = DefaultGroup.opened(make)
+    except (RuntimeError, ValueError) as error:
+        if _dist.is_initialized():
+            _dist.destroy_process_group()
+        raise NotMet(f"the members of {store} could not connect: {error}") from error
+    _dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
+    return group
+
+
+def _store(address: str, patience: float) -> Any:
+    limit = timedelta(seconds=patience)
+    if address.startswith(_FILE):
+        store = _dist.FileStore(address.removeprefix(_FILE), -1)
+        store.set_timeout(limit)
+        return store
+    host, _, port = address.removeprefix(_TCP).rpartition(":")
+    try:
+        return _dist.TCPStore(
+            host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=limit
+        )
+    except RuntimeError as error:
+        raise NotMet(f"no store at {address}: {error}") from error
+
+
+def _meet(
+    store: Any, rank: int, world_size: int, is_over: Callable[[], bool], deadline: float
+) -> None:
+    """Wait until all members have come to the store."""
+    here = [f"here/{each}" for each in range(world_size)]
+    try:
+        store.set(here[rank], "")
+        while not store.check(here):
+            if is_over():
+                raise NotMet("the generation was over before its members had met")
+            if time.monotonic() > deadline:
+                raise NotMet("a member did not come to the store")
+            time.sleep(_PAUSE)
+    except RuntimeError as error:
+        raise NotMet(f"the store is gone: {error}") from error
+
+
+class RecoverableRun(Protocol):
+    """What is put back when a step is taken again: a training, as seen from here."""
+
+    things: TrackedState
+    unfit: str  # why a newcomer cannot be one, if so
+
+    def common(self) -> State: ...
+    def private(self) -> State: ...
+    def is_begun(self, step: int) -> bool: ...
+    def rejoin(self, start: int, generation: int, common: State | None) -> None: ...
+    def take_private(self, private: State | None) -> None: ...
+
+
+class LiveRecovery:
+    """One rank's way through the generations of its job."""
+
+    def __init__(
+        self, course: RecoverableRun, threadlet: Threadlet, line: MembershipLine, pages: OwnPages
+    ) -> None:
+        self.is_new = standin.is_on()
+        self.is_live = False  # whether an exception may be a peer's
+        self._course = course
+        self._threadlet = threadlet
+        self._pages = pages
+        self._member = Member(
+            line, threadlet.seat.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
+        )
+        self._backend = agreement.backend()
+        self._group: leave.DefaultGroup | None = None
+        self._has_left = False
+        self._applied: int | None = None  # steps; none without a whole state
+        line.over = self._called
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether members change: what is under way is left at the next boundary."""
+        return self._member.is_over
+
+    def loop(self) -> int:
+        """Return which loop the life before was in by its last page; 0 if it left none."""
+        steps = self._pages.steps()
+        page = self._pages.read(steps[-1]) if steps else None
+        return int(page["loop"]) if page else 0
+
+    def begin(self, step: int) -> None:
+        """Before the first step of a loop: say that this rank trains, and whether it is live."""
+        self._group = leave.current()
+        why = _unfit(self._course.things, self._group)
+        self._has_left = False
+        self.is_live = not why and self._has_page(step - 1)
+        self._member.train(step, why or ("" if self.is_live else "its page cannot be written"))
+
+    def note(self, step: int) -> None:
+        """Write the page of a step: what this rank alone knows, as it is before the way back."""
+        if self.is_live and not self._has_page(step):
+            self.is_live = False
+            self._member.train(step, "its page cannot be written")
+
+    def recover(self, step: int, error: BaseException | None) -> int:
+        """Deal with what came in the way of a step; return the one to go on at.
+
+        An exception that is the program's own is raised.
+        """
+        begun = time.monotonic()
+        self._enter(StepPhase.WAITING)
+        if error is not None:
+            self._judge(step, error)
+            _release(error)
+            error = None
+        is_begun, things = self._course.is_begun(step), self._course.things
+        why = _ADDED_UP if things.adds_up(is_begun) else ""
+        self._applied = None if is_begun and not things.is_whole() else step
+        return self._rejoin(begun, why)
+
+    def arrive(self) -> int:
+        """Come to the others as a newcomer; return the step they are at."""
+        used = standin.used()
+        why = f"its set-up uses {used}, which the others are long past" if used else ""
+        start = self._rejoin(time.monotonic(), self._course.unfit or why)
+        self.is_new = False
+        return start
+
+    def has_finished(self, step: int) -> bool:
+        """Wait until no rank has a step left; tell if one of the others is lost meanwhile."""
+        if self.is_live and not self._member.has_finished(step):
+            return False
+        self.is_live, self._has_left = False, True
+        return True
+
+    def leave(self, step: int) -> None:
+        """Let the program go on behind its loop, which it has left by itself."""
+        if self.is_live:
+            self.is_live, self._has_left = False, True
+            self._member.leave(step)
+
+    def _judge(self, step: int, error: BaseException) -> None:
+        is_collective = leave.is_collective_error(error)
+        why = f"{type(error).__name__}: {error}"
+        if self._member.whose(step, is_collective, why) is FaultOwner.OWN:
+            self.is_live = False
+            raise error
+
+    # From one generation to the next.
+
+    def _rejoin(self, begun: float, why: str) -> int:
+        while True:
+            self._leave()
+            transfer = self._member.meet(lambda: self._standing(why))
+            taken = self._take_part(transfer)
+            if taken is None:
+                continue
+            seconds = round(time.monotonic() - begun, 6)
+            if self._member.is_restored(seconds, taken.taken):
+                break
+        self._tell(transfer, seconds, taken.taken)
+        self._threadlet.boundary.disturb(False)
+        if self._member.is_over:  # heard just now
+            self._threadlet.boundary.disturb(True)
+        self._enter(StepPhase.STEP)
+        self.is_live = True
+        self._member.train(transfer.start)
+        return transfer.start
+
+    def _standing(self, why: str) -> RankStanding:
+        return RankStanding(self._applied, self._pages.steps(), why)
+
+    def _leave(self) -> None:
+        """Drop all that holds on to the group, then the group."""
+        for model in self._course.things.models.values():
+            model.drop()
+        self._course.things.drop_gradients()
+        group, self._group = self._group, None
+        if standin.is_on():
+            standin.leave()
+            os.environ.pop(standin.VARIABLE, None)
+        elif group is not None:
+            group.leave()
+        self._threadlet.settle()
+
+    def _take_part(self, transfer: Transfer) -> Taken | None:
+        """Join the others and take what is given; nothing where that could not be done."""
+        try:
+            self._join(transfer)
+            taken = self._taken(transfer)
+            self._put(transfer, taken)
+        except Exception as error:  # whatever it is, the weaver decides how to go on without it
+            _release(error)
+            if not self._member.is_over:
+                sys.stderr.write(f"loom: cannot go on in generation {_of(transfer)}: {error}\n")
+                self._member.refuse(f"{type(error).__name__}: {error}")
+            return None
+        return taken
+
+    def _join(self, transfer: Transfer) -> None:
+        seat, member = self._threadlet.seat, self._member
+        limit = seat.hang.get("limit")
+        timeout = float(limit) if isinstance(limit, int | float) and limit > 0 else _TIMEOUT
+        told = seat.rank, seat.world_size, self._backend, timeout
+        self._group = join(transfer.store, *told, is_over=lambda: member.is_over)
+        if member.is_over:  # heard while it was made
+            self._group.free()
+
+    def _taken(self, transfer: Transfer) -> Taken:
+        seat = self._threadlet.seat
+        told = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
+        own = self._course.things.parameters() if self.is_new else ()
+        return give_and_take(*told, self._course.common, self._known, own)
+
+    def _known(self, step: int) -> State:
+        """Return what this rank alone knew after a step, for one that has lost its own."""
+        return self._pages.read(step) or self._course.private()
+
+    def _put(self, transfer: Transfer, taken: Taken) -> None:
+        """Have what was given, and be a member of the generation."""
+        start, rank = transfer.start, self._threadlet.seat.rank
+        own = {given.what: given.step for given in transfer.given if given.target == rank}
+        private = taken.private
+        step = own.get(What.PAGE, -1 if start == 0 else None)
+        if step is not None:
+            private = self._pages.read(step)
+        if private is None and not (start == 0 and self.is_new):
+            raise NotTaken(f"the page of step {start - 1} of rank {rank} is damaged")
+        if taken.shared is not None:
+            self._applied = None  # whoever breaks off now has half of two states
+        self._course.rejoin(start, _of(transfer), taken.shared)
+        self._applied = start
+        for model in self._course.things.models.values():
+            model.rebuild(sync=False)
+        self._course.take_private(private)
+        self._pages.drop_after(start - 1)
+        self._pages.write(start - 1, self._course.private())
+        os.environ[GENERATION_VARIABLE] = str(_of(transfer))
+        self._threadlet.move_on(_of(transfer), transfer.store)
+
+    def _tell(self, transfer: Transfer, seconds: float, taken: int) -> None:
+        facts: dict[str, Any] = {"step": transfer.start, "seconds": seconds, "taken": taken}
+        self._threadlet.event("rejoined", facts)
+
+    def _enter(self, phase: StepPhase) -> None:
+        self._threadlet.page.enter(phase, time.monotonic_ns())
+
+    def _has_page(self, step: int) -> bool:
+        try:
+            self._pages.write(step, self._course.private())
+        except Exception as error:  # no room, a state that cannot be written: go on without
+            sys.stderr.write(f"loom: no page of step {step}, a loss means a restart: {error}\n")
+            return False
+        return True
+
+    # In the link's thread.
+
+    def _called(self, generation: int) -> None:
+        """Have the training thread come out of whatever it waits for in the old group."""
+        if self._has_left:
+            self._member.excuse(generation, _LEFT)
+            return
+        self._threadlet.boundary.disturb(True)
+        leave.free()
+
+
+def opened(course: RecoverableRun, threadlet: Threadlet) -> LiveRecovery | None:
+    """Return a rank's way through generations; nothing where it has nobody to ask."""
+    seat, line = threadlet.seat, threadlet.talk()
+    if line is None or not seat.page:
+        return None
+    return LiveRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.life))
+
+
+def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:
+    """Return why a rank cannot be recovered live, if so."""
+    if not agreement.together():
+        return "it has no peers"
+    if not things.models:
+        return "no model is wrapped by run.wrap"
+    if not things.has_optimizer:
+        return "no optimizer is tracked by run.track"
+    if group is None:
+        return "its group was made in a way that is not known here"
+    return "the program has made groups of its own" if leave.has_more_groups() else ""
+
+
+def _release(error: BaseException | None) -> None:
+    """Let go of all that an exception's frames hold: what joins the ranks is among it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        before = error.__cause__ or error.__context__
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        error = before
+    gc.collect(1)
+
+
+def _of(transfer: Transfer) -> int:
+    return transfer.head.generation
+
+
+def _folder(page: str) -> Path:
+    return Path(page).parent

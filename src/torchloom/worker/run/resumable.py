@@ -1,0 +1,376 @@
+"""One training from its first step to its last, over however many lives of its ranks."""
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from torchloom.specs.jobspec import Checkpointing, Mode
+from torchloom.worker.recovery import standin
+from torchloom.worker.run import agreement, checkpoints, digests, step_log
+from torchloom.worker.run.agreement import BroadcastValues
+from torchloom.worker.run.checkpoints import CheckpointSaves, FoundCheckpoint, versions
+from torchloom.worker.run.loader import Loader
+from torchloom.worker.run.rng import mix, seed_generators
+from torchloom.worker.run.sources import BatchSource, Dealt, deal, open_source
+from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
+from torchloom.worker.run.wrap import Wrapped
+from torchloom.worker.threadlet.environment import SubmittedJob
+from torchloom.worker.threadlet.owner import LIFE_VARIABLE
+from torchloom.worker.threadlet.threadlet import Threadlet
+
+if TYPE_CHECKING:
+    from torchloom.worker.recovery.recovery import LiveRecovery
+
+_FIXED = "NCCL_ALGO"  # NCCL adds up in one order only when it is told which
+
+
+def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]:
+    """Return what is not as it was, or cannot be told to be."""
+    found = []
+    if not loaded.exact_world:
+        found.append(f"world size {loaded.manifest.world_size} -> {world_size}")
+    if not things.models:
+        found.append("no model is wrapped by run.wrap")
+    found += [
+        f"{name} {was} -> {versions()[name]}"
+        for name, was in loaded.manifest.versions.items()
+        if name == "torch" and was != versions()[name]
+    ]
+    if agreement.backend() not in ("", "gloo") and _FIXED not in os.environ:
+        found.append(f"{agreement.backend()} may add up in another order: set {_FIXED}")
+    if things.devices() - {"cpu"} and not torch.are_deterministic_algorithms_enabled():
+        found.append("torch.use_deterministic_algorithms is off")
+    return found
+
+
+class ResumableRun:
+    """What a run carries from life to life, and where it is."""
+
+    def __init__(self, threadlet: Threadlet, spec: SubmittedJob) -> None:
+        self.things = TrackedState()
+        self.saves = CheckpointSaves(threadlet, wishes_of(spec.checkpointing))
+        self.resumed_from: int | None = None
+        self._threadlet = threadlet
+        self._spec = spec
+        self._place = "" if standin.is_on() else checkpoints.named(os.environ)
+        self._seed: int | None = None
+        self._order = 0  # 0 where the program seeded all ranks alike, else a rank's own number
+        self._found: FoundCheckpoint | None = None
+        self._since = 0.0  # when this life began to look for it
+        self._looked = False
+        self._loops = 0  # calls of run.steps
+        self._source: BatchSource | None = None
+        self._opening: Callable[[], BatchSource] | None = (
+            None  # once it is known what order is drawn
+        )
+        self._is_extended: Callable[[], bool] = lambda: False  # of the loop: beyond its own data
+        self._at = -1  # the step that was begun last
+        self.live: LiveRecovery | None = None
+        self.unfit = ""
+        self._telling: BroadcastValues | None = None
+        self._rank = 0
+        self._is_open = False  # whether it can be asked to save
+        self._is_steady = False  # whether a step was applied in this life
+        folder, seat = os.environ.get(digests.VARIABLE), threadlet.seat
+        self._digests = (
+            digests.Digests(Path(folder), seat.rank, seat.generation) if folder else None
+        )
+        self._ledger = step_log.opened(threadlet)
+
+    # What the program hands over.
+
+    def wrap(self, model: nn.Module, name: str, options: Mapping[str, Any]) -> Wrapped:
+        """Have all ranks train a model together, and carry it."""
+        wrapped = Wrapped(model, options, sync=not self._place and not standin.is_on())
+        self.things.add_model(name, wrapped)
+        return wrapped
+
+    def loader(self, dataset: Any, **more: Any) -> Loader:
+        """Deal a dataset to all ranks."""
+        return Loader(dataset, weakref.proxy(self), **more)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value, or what a life before was told in its place."""
+        if self._telling is None:
+            seat = self._threadlet.seat
+            is_kept = LIFE_VARIABLE in os.environ and seat.page
+            self._telling = BroadcastValues(seat.own_folder if is_kept else None)
+        value, why = self._telling.tell(value)
+        self.unfit = self.unfit or why
+        return value
+
+    def wish(self, told: Mapping[str, Any]) -> None:
+        """Save as the program says, whatever the job said."""
+        self.saves.wishes = wishes_of(told)
+
+    # Who is there, and what all of them draw from.
+
+    @property
+    def rank(self) -> int:
+        """Return this rank's number among those that train together."""
+        return dist.get_rank() if agreement.together() else self._threadlet.seat.rank
+
+    @property
+    def world_size(self) -> int:
+        """Return how many train together."""
+        return dist.get_world_size() if agreement.together() else self._threadlet.seat.world_size
+
+    @property
+    def seed(self) -> int:
+        """Return the run's seed: the job's, else rank 0's own of the run's first life."""
+        if self._seed is None:
+            if self._place and self.things:
+                self._look()
+            if self._seed is None:
+                with standin.unnoticed():
+                    told = agreement.gather(torch.initial_seed() & (1 << 63) - 1)
+                self._order = 0 if len(set(told)) == 1 else self.rank + 1
+                self._seed = told[0] if self._spec.seed is None else self._spec.seed
+        return self._seed
+
+    # The loop.
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether it is known by now where this life begins."""
+        return self._source is not None
+
+    def begin(
+        self, source: Any, first: int, epochs: int, step: int, is_extended: Callable[[], bool]
+    ) -> tuple[Dealt, int] | None:
+        """Begin a loop where it is to begin; return its batches, and the number of its first step.
+
+        Nothing where an earlier life has been through it already.
+        """
+        self._loops += 1
+        self._is_extended = is_extended
+        self._opening = lambda: open_source(
+            source, first, epochs, mix("loader", self.seed, self._order)
+        )
+        if self.live is None and LIFE_VARIABLE in os.environ:
+            self.live = self._opened()
+        if self.live is not None and self.live.is_new:
+            return self._begin_beside_others(self.live)
+        if self.things and not self._looked:
+            self._look()
+        if self._found is not None and self._found.loaded.own["loop"] > self._loops:
+            return None
+        self._source = self._opening()
+        if self._found is not None:
+            step, self._found = self._restore(self._found), None
+        self._rank = self.rank
+        if self.things and not self._is_open:
+            self._open(step)
+        if self.live is not None:
+            self._watch(self.live)
+            self.live.begin(step)
+        return deal(self._source, self._is_extended), step
+
+    def _opened(self) -> "LiveRecovery | None":
+        from torchloom.worker.recovery import recovery  # needed by few
+
+        return recovery.opened(self, self._threadlet)
+
+    def _open(self, step: int, is_alone: bool = False) -> None:
+        self._is_open = True
+        self._threadlet.acts.loggers.append(self._log_digests)
+        self.saves.begin(step, lambda at: self.save(at, "command"), is_alone)
+
+    def _log_digests(self, log: str) -> None:
+        self._ledger = step_log.switched(self._threadlet, log)
+
+    def boundary(self, step: int) -> None:
+        """Before a step: save what is to be saved, and have everybody draw what follows from it."""
+        if not self.things:
+            return
+        if self._digests is not None:
+            self._digests.write(step, self.things.tensors())
+        self._ledger.note(step, self.things, self._source)
+        if trigger := self.saves.due(step):
+            self.save(step, trigger)
+        if self._is_steady:
+            self.saves.prepare(self._capture)
+        self._is_steady = True
+        self._at = step
+        self.things.begin_step()
+        seed_generators(mix("step", self._seed or 0, self._rank, step))
+
+    def save(self, step: int, trigger: str) -> None:
+        """Save the state before this step."""
+        if self.things:
+            facts = {"optimizer_state": self.things.has_optimizer}
+            self.saves.save(step, trigger, self._capture, facts)
+
+    def finish(self, step: int, trigger: str, anyway: bool = False) -> None:
+        """End a loop: save a last time, and wait until it is written."""
+        if not self.things:
+            return
+        if self._digests is not None:
+            self._digests.write(step, self.things.tensors())
+        self._ledger.note(step, self.things, self._source)
+        if self.saves.wishes.enabled or self.saves.wanted or anyway:
+            self.save(step, trigger)
+        self.saves.finish()
+
+    def noting(self, add: Callable[..., None]) -> Callable[..., None]:
+        """Return what logs, and remembers the last numbers: checkpoints are chosen by them."""
+        last = self.saves.metrics
+
+        def note(step: int, values: dict[str, Any], at: int | None = None) -> None:
+            add(step, values, at)
+            for name, value in values.items():
+                last[name] = value.detach() if isinstance(value, Tensor) else value
+
+        return note
+
+    # Members that come and go.
+
+    def recover(self, step: int, error: BaseException | None) -> tuple[Dealt | None, int]:
+        """Go on with other members; return the step, and the batches from it on.
+
+        Nothing for batches that come from where they came: their loader knows no other way.
+        """
+        assert self.live is not None
+        start = self.live.recover(step, error)
+        if self._source is not None and self._source.can_seek:
+            return deal(self._source, self._is_extended), start
+        return None, start
+
+    def is_begun(self, step: int) -> bool:
+        """Tell whether this rank has passed the boundary before a step."""
+        return self._at == step
+
+    def common(self) -> State:
+        """Return all that a newcomer can have from any peer."""
+        chance = {"seed": self.seed, "is_mixed": bool(self._order)}
+        told = {"orders": self._threadlet.orders(), "saves": self.saves.state(), **chance}
+        return {**self.things.common(), **told}
+
+    def private(self) -> State:
+        """Return all that this rank alone knows."""
+        position = self._source.position() if self._source is not None else {}
+        return {**self.things.private(), "loop": self._loops, "position": position}
+
+    def rejoin(self, start: int, generation: int, common: State | None) -> None:
+        """Be at a step with the members of a generation, and have what a peer has if it gave it."""
+        if common is not None:
+            self.things.take_common(common)
+            self._seed = int(common["seed"])
+            self._order = self._threadlet.seat.rank + 1 if common["is_mixed"] else 0
+            if self._source is None:
+                self._threadlet.catch_up(start, common["orders"])
+            else:
+                self._threadlet.roll_forward(start, common["orders"])
+        self.saves.rejoin(start, generation, None if common is None else common["saves"])
+        self._at = -1
+        if self._digests is not None:
+            self._digests.move_on(generation)
+
+    def take_private(self, private: State | None) -> None:
+        """Have what this rank knew alone, or what another did where that is lost."""
+        is_first = self._source is None
+        if self._opening is not None and is_first:
+            self._source = self._opening()
+        if private is None:
+            return
+        if int(private["loop"]) != self._loops:
+            raise OtherProgram(f"the others are in loop {private['loop']}, this is {self._loops}")
+        self.things.take_private(private)
+        if self._source is not None and (is_first or self._source.can_seek):
+            world = self._threadlet.seat.world_size
+            self._source.restore(private["position"], world, world)
+
+    def _begin_beside_others(self, live: "LiveRecovery") -> tuple[Dealt, int] | None:
+        """Come to those who train, in the place of one that is gone."""
+        if live.loop() > self._loops:
+            return None
+        self._looked = True
+        self._rank = self._threadlet.seat.rank
+        self._open(0, is_alone=True)
+        step = live.arrive()
+        self._watch(live)
+        assert self._source is not None
+        return deal(self._source, self._is_extended), step
+
+    def _watch(self, live: "LiveRecovery") -> None:
+        """Have the page of each step written when its pass forward is done."""
+        for model in self.things.models.values():
+            model.noted = lambda: live.note(self._at)
+
+    # What is saved, and put back.
+
+    def _capture(self) -> tuple[State, State]:
+        position = self._source.position() if self._source is not None else {}
+        self.saves.epoch = int(position.get("epoch", 0))
+        where = {"loop": self._loops, "position": position}
+        chance = {"seed": self.seed, "order": self._order}
+        shared = {**self.things.shared(), "knobs": self._threadlet.optimizers.state()}
+        return shared, {**self.things.own(), **where, **chance}
+
+    def _look(self) -> None:
+        """Find what to go on from, once; all ranks come here together."""
+        self._looked = True
+        if not self._place:
+            return
+        self._since = time.monotonic()
+        tell = self._threadlet.event
+        self._found = checkpoints.find(self._place, self.rank, self.world_size, tell)
+        if self._found is None:
+            self._begin_anew()
+        else:
+            own = self._found.loaded.own
+            self._seed, self._order = int(own["seed"]), int(own["order"])
+            if not self._found.loaded.exact_world and self._order:
+                self._order = self.rank + 1
+
+    def _begin_anew(self) -> None:
+        why = f"no checkpoint of {self._place.rpartition('/')[0]} is intact"
+        sys.stderr.write(f"loom: {why}: the run begins at step 0\n")
+        for model in self.things.models.values():
+            model.rebuild(sync=True)
+        self._tell_restored(0, "", why)
+        self._place = ""
+
+    def _restore(self, found: FoundCheckpoint) -> int:
+        """Give everything the state of the checkpoint; return its step."""
+        loaded, step = found.loaded, int(found.loaded.step)
+        own = dict(loaded.own)
+        if not loaded.exact_world:
+            own.pop("gradients", None)  # of ranks that are others now
+        whys = differences(loaded, self.things, self.world_size)
+        whys += self.things.put_back(loaded.shared, own)
+        if self._source is not None:
+            whys.append(
+                self._source.restore(own["position"], loaded.manifest.world_size, self.world_size)
+            )
+        if found.root == self.saves.root:
+            self.saves.saved = step
+        self.resumed_from = step
+        self._threadlet.go_on(step, loaded.shared["knobs"])
+        why = "; ".join(filter(None, whys))
+        self._tell_restored(step, found.place, why)
+        if why and self.rank == 0:
+            sys.stderr.write(f"loom: resumed at step {step}, not bit-exact: {why}\n")
+        return step
+
+    def _tell_restored(self, step: int, place: str, why: str) -> None:
+        seconds = round(time.monotonic() - self._since, 3)
+        facts: dict[str, Any] = {"step": step, "checkpoint": place, "seconds": seconds}
+        self._threadlet.event("restored", {**facts, "exact": not why, "why": why})
+
+
+def wishes_of(told: Mapping[str, Any]) -> Checkpointing:
+    """Return what a job says of its checkpoints; it was checked when it was submitted."""
+    known = {name: told[name] for name in Checkpointing.__slots__ if name in told}
+    if "mode" in known:
+        known["mode"] = Mode(known["mode"])
+    return replace(Checkpointing(), **known)

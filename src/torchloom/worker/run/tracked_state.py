@@ -1,0 +1,266 @@
+"""All that a run's checkpoints carry of the program: its models, and what it tracks besides."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from torchloom.errors import UserError
+from torchloom.worker.run.nested import plain, tensors
+from torchloom.worker.run.wrap import Wrapped
+
+_COMMON = (Optimizer, LRScheduler, GradScaler)
+
+
+def is_average(state: Any, models: Iterable[Iterable[Tensor]]) -> bool:
+    """Tell whether a state has a tensor for each weight of one of these models."""
+    there = Counter(tensor.shape for tensor in tensors(state) if tensor.is_floating_point())
+    wanted = (Counter(weight.shape for weight in model) for model in models)
+    return any(shapes and shapes <= there for shapes in wanted)
+
+
+State = dict[str, Any]
+
+
+class BadTrackedState(UserError):
+    """What cannot be tracked."""
+
+    code = "cannot_track"
+
+
+class OtherProgram(UserError):
+    """A checkpoint is not one of this program."""
+
+    code = "other_program"
+
+
+class TrackedState:
+    """Models and what belongs to them, by name.
+
+    Parameters, optimizers and schedulers are the same on every rank, and shared out among them
+    when they are saved. Buffers, scalers and all else may be each rank's own.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[str, Wrapped] = {}
+        self.tracked: dict[str, Any] = {}
+        self._stepped = True
+        self._adds_up = False  # whether gradients of steps before count in this one
+        self._is_touched = False  # whether an optimizer began to step in this one
+        self._counts: tuple[int, ...] = ()  # of schedulers, when it began
+        self._alike: frozenset[str] | None = None  # what is tracked and the same on every rank
+
+    def __bool__(self) -> bool:
+        return bool(self.models or self.tracked)
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Tell whether an optimizer's state is among these."""
+        return any(isinstance(thing, Optimizer) for thing in self.tracked.values())
+
+    def add_model(self, name: str, model: Wrapped) -> None:
+        """Carry a model; without a name it is `model`, `model2` and so on."""
+        count = len(self.models) + 1
+        name = name or ("model" if count == 1 else f"model{count}")
+        if name in self.models:
+            raise BadTrackedState(
+                f"there is a model {name!r} already: give another name to run.wrap"
+            )
+        self.models[name] = model
+        self._alike = None
+
+    def track(self, things: Mapping[str, Any]) -> None:
+        """Carry anything that can tell its state and take it back."""
+        for name, thing in things.items():
+            if isinstance(thing, Wrapped):
+                raise BadTrackedState(
+                    f"{name} is wrapped, so it is carried already: track it no more"
+                )
+            if not hasattr(thing, "state_dict") or not hasattr(thing, "load_state_dict"):
+                raise BadTrackedState(
+                    f"{name} is a {type(thing).__name__} without state_dict and load_state_dict:"
+                    " give it both, or leave it out"
+                )
+            if self.tracked.get(name, thing) is not thing:
+                raise BadTrackedState(f"something else is tracked as {name!r}: take another name")
+            if isinstance(thing, Optimizer) and name not in self.tracked:
+                thing.register_step_pre_hook(self._is_stepping)
+                thing.register_step_post_hook(self._has_stepped)
+            self.tracked[name] = thing
+            self._alike = None
+
+    def begin_step(self) -> None:
+        """Note whether an optimizer steps in the step that begins."""
+        self._adds_up = not self._stepped and self.has_optimizer
+        self._stepped = self._is_touched = False
+        self._counts = self._scheduled()
+
+    def is_whole(self) -> bool:
+        """Tell whether no optimizer and no scheduler has moved in the step that was begun."""
+        return not self._is_touched and self._counts == self._scheduled()
+
+    def adds_up(self, is_begun: bool) -> bool:
+        """Tell whether gradients of steps before count in the step that was begun, or comes."""
+        return self._adds_up if is_begun else not self._stepped and self.has_optimizer
+
+    def drop_gradients(self) -> None:
+        """Have no gradients: a step that was interrupted begins again."""
+        for model in self.models.values():
+            for _, parameter in _parameters(model):
+                parameter.grad = None
+        for thing in self.tracked.values():
+            if isinstance(thing, Optimizer):
+                thing.zero_grad(set_to_none=True)
+            elif isinstance(thing, GradScaler) and thing.is_enabled():
+                thing._per_optimizer_states.clear()  # else it says that it has unscaled already
+        self._stepped = True
+
+    def shared(self) -> State:
+        """Return what is the same on every rank."""
+        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
+        return {"models": models, "tracked": self._states(True)}
+
+    def own(self) -> State:
+        """Return what is this rank's own.
+
+        Gradients are, while they are added up over several steps.
+        """
+        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
+        shares = {name: model.shares_buffers for name, model in self.models.items()}
+        own = {"buffers": buffers, "shares": shares, "tracked": self._states(False)}
+        if self.has_optimizer and not self._stepped:
+            own["gradients"] = {
+                name: {key: p.grad for key, p in _parameters(model) if p.grad is not None}
+                for name, model in self.models.items()
+            }
+        return own
+
+    # What members give each other: a scaler is the same on all, since their gradients are; so is an
+    # average of weights.
+
+    def common(self) -> State:
+        """Return what a peer can give: it is the same on every rank after the same step."""
+        models = {name: dict(_parameters(model)) for name, model in self.models.items()}
+        return {"models": models, "tracked": self._given(True)}
+
+    def private(self) -> State:
+        """Return what nobody else knows."""
+        buffers = {name: dict(_buffers(model)) for name, model in self.models.items()}
+        shares = {name: model.shares_buffers for name, model in self.models.items()}
+        return {"buffers": buffers, "shares": shares, "tracked": self._given(False)}
+
+    def parameters(self) -> list[Tensor]:
+        """Return the first tensors of what a peer can give, as they are here."""
+        return [part for model in self.models.values() for _, part in _parameters(model)]
+
+    def take_common(self, state: State) -> None:
+        """Have what a peer has."""
+        for name, model in self.models.items():
+            _fill(name, dict(_parameters(model)), state["models"].get(name))
+        self._load(state["tracked"])
+        self._alike = frozenset(state["tracked"]) & self.tracked.keys()
+
+    def take_private(self, state: State) -> None:
+        """Have what this rank, or another one, alone knew."""
+        for name, model in self.models.items():
+            _fill(name, dict(_buffers(model)), state["buffers"].get(name))
+            model.shares_buffers = state["shares"][name]
+        self._load(state["tracked"])
+
+    def _load(self, saved: State) -> None:
+        for name, state in saved.items():
+            if name in self.tracked:
+                self.tracked[name].load_state_dict(state)
+
+    def put_back(self, shared: State, own: State) -> list[str]:
+        """Give everything the state that was saved; return what was not there."""
+        for name, model in self.models.items():
+            _fill(name, dict(_parameters(model)), shared["models"].get(name))
+            _fill(name, dict(_buffers(model)), own["buffers"].get(name))
+            model.shares_buffers = own["shares"][name]
+            gradients = own.get("gradients", {}).get(name, {})
+            for key, parameter in _parameters(model):
+                kept = gradients.get(key)
+                parameter.grad = None if kept is None else kept.to(parameter.device)
+        saved = {**shared["tracked"], **own["tracked"]}
+        for name, thing in self.tracked.items():
+            if name in saved:
+                thing.load_state_dict(saved[name])
+        self._stepped = "gradients" not in own
+        return [f"{name} is not in the checkpoint" for name in self.tracked if name not in saved]
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every tensor of models and optimizers, by name."""
+        for name, model in self.models.items():
+            for key, tensor in (*_parameters(model), *_buffers(model)):
+                yield f"{name}.{key}", tensor
+        for name, thing in self.tracked.items():
+            if isinstance(thing, Optimizer):
+                for at, state in thing.state_dict()["state"].items():
+                    for key, tensor in state.items():
+                        if isinstance(tensor, Tensor):
+                            yield f"{name}.{at}.{key}", tensor
+
+    def devices(self) -> set[str]:
+        """Return the kinds of devices that models are on."""
+        parts = (p for model in self.models.values() for _, p in _parameters(model))
+        return {part.device.type for part in parts}
+
+    def _states(self, shared: bool) -> State:
+        return {
+            name: plain(thing.state_dict())
+            for name, thing in self.tracked.items()
+            if isinstance(thing, Optimizer | LRScheduler) is shared
+        }
+
+    def _given(self, by_peers: bool) -> State:
+        """Return the states of what peers have alike, or of what is this rank's own."""
+        if self._alike is None:
+            self._alike = frozenset(name for name in self.tracked if self._is_alike(name))
+        names = [name for name in self.tracked if (name in self._alike) is by_peers]
+        return {name: plain(self.tracked[name].state_dict()) for name in names}
+
+    def _is_alike(self, name: str) -> bool:
+        thing = self.tracked[name]
+        models = ([p for _, p in _parameters(model)] for model in self.models.values())
+        return isinstance(thing, _COMMON) or is_average(plain(thing.state_dict()), models)
+
+    def _scheduled(self) -> tuple[int, ...]:
+        """Return how often each scheduler has moved; one made of others does not count itself."""
+        found = [one for one in self.tracked.values() if isinstance(one, LRScheduler)]
+        return tuple([getattr(one, "last_epoch", 0) for one in found])
+
+    def _is_stepping(self, *_: Any) -> None:
+        self._is_touched = True
+
+    def _has_stepped(self, *_: Any) -> None:
+        self._stepped = True
+
+
+def _parameters(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
+    return iter(model.module.named_parameters())
+
+
+def _buffers(model: Wrapped) -> Iterator[tuple[str, Tensor]]:
+    return iter(model.module.named_buffers())
+
+
+def _fill(name: str, there: Mapping[str, Tensor], saved: Mapping[str, Tensor] | None) -> None:
+    """Copy into the tensors there are: optimizers and DDP hold on to them."""
+    if saved is None:
+        raise OtherProgram(f"the checkpoint has no model {name!r}: start a new run")
+    if there.keys() != saved.keys():
+        odd = ", ".join(sorted(there.keys() ^ saved.keys())[:3])
+        raise OtherProgram(f"the checkpoint is of another {name}: {odd} differ; start a new run")
+    with torch.no_grad():
+        for key, tensor in there.items():
+            if tensor.shape != saved[key].shape:
+                shapes = f"{tuple(saved[key].shape)} saved, {tuple(tensor.shape)} here"
+                raise OtherProgram(f"{name}.{key} has another shape: {shapes}; start a new run")
+            if saved[key] is not tensor:  # else it was filled on the way
+                tensor.copy_(saved[key])

@@ -1,0 +1,174 @@
+"""All that a checkpoint holds, of all ranks, by names that people know from their programs."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchloom.checkpoint import Manifest, open_storage
+from torchloom.worker.run.digests import digest
+from torchloom.worker.saving.loader import contents_of, own_of, shared_of
+
+_OUTER = ("models", "buffers", "tracked")  # what the run API puts around the program's names
+_LONGEST = 200  # letters of a value that is shown
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What all ranks share, and what is each one's own."""
+
+    manifest: Manifest
+    shared: Mapping[str, Any]
+    own: tuple[Mapping[str, Any], ...]
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Yield every tensor and every plain value by name; what is one rank's says whose."""
+        yield from _leaves(self.shared)
+        for rank, own in enumerate(self.own):
+            yield from ((f"rank {rank}: {name}", leaf) for name, leaf in _leaves(own))
+
+    def models(self) -> dict[str, dict[str, Tensor]]:
+        """Return the state of each model: its parameters, and its buffers as rank 0 has them."""
+        buffers = self.own[0].get("buffers", {})
+        return {
+            name: {**parameters, **buffers.get(name, {})}
+            for name, parameters in self.shared.get("models", {}).items()
+        }
+
+    def tracked(self) -> dict[str, Any]:
+        """Return the state of what was tracked, as rank 0 has it."""
+        return {**self.shared.get("tracked", {}), **self.own[0].get("tracked", {})}
+
+    def digests(self) -> list[dict[str, str]]:
+        """Return what the bits of each tensor give, rank by rank, as a rank itself notes them."""
+        alike = {name: digest(tensor) for name, tensor in self._noted()}
+        return [
+            alike | {name: digest(tensor) for name, tensor in _named(own.get("buffers", {}))}
+            for own in self.own
+        ]
+
+    def _noted(self) -> Iterator[tuple[str, Tensor]]:
+        yield from _named(self.shared.get("models", {}))
+        for name, state in self.shared.get("tracked", {}).items():
+            for at, values in (state.get("state") or {}).items():
+                for key, value in values.items():
+                    if isinstance(value, Tensor):
+                        yield f"{name}.{at}.{key}", value
+
+
+def read(root: str, step: int) -> Contents:
+    """Return the checkpoint of a step; its shards are hashed before anything of them is read."""
+    storage = open_storage(root, os.environ)
+    manifest = storage.manifest(step)
+    files = contents_of(storage, manifest)
+    own = tuple(own_of(manifest, files, rank) for rank in range(manifest.world_size))
+    return Contents(manifest, shared_of(manifest, files), own)
+
+
+def _named(models: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    for model, tensors in models.items():
+        yield from ((f"{model}.{name}", tensor) for name, tensor in tensors.items())
+
+
+def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        items = [(str(key), value) for key, value in state.items()]
+    elif isinstance(state, list | tuple):
+        items = [(str(at), value) for at, value in enumerate(state)]
+    else:
+        yield path, state
+        return
+    for key, value in items:
+        is_outer = not path and key in _OUTER
+        yield from _leaves(value, "" if is_outer else f"{path}.{key}" if path else key)
+
+
+def compare(a: Contents, b: Contents) -> dict[str, Any]:
+    """Return the tensors that differ, those that only one has, and plain values that differ."""
+    left, right = dict(a.leaves()), dict(b.leaves())
+    both = [name for name in left if name in right]
+    tensors, values, same = [], [], 0
+    for name in both:
+        one, other = left[name], right[name]
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            if is_same(one, other):
+                same += 1
+            else:
+                tensors.append(difference(name, one, other))
+        elif not _is_equal(one, other):
+            values.append({"name": name, "a": _shown(one), "b": _shown(other)})
+    return {
+        "same": same,
+        "tensors": tensors,
+        "only_a": _only(left, right),
+        "only_b": _only(right, left),
+        "values": values,
+    }
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors have the same type, shape and bits."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(_bits(one), _bits(other))
+
+
+def difference(name: str, one: Tensor, other: Tensor) -> dict[str, Any]:
+    """Return by how much two tensors differ; where both are NaN they do not."""
+    row: dict[str, Any] = {"name": name, "shape": list(one.shape), "dtype": _type(one)}
+    row |= {"why": "", "max_abs": None, "relative": None, "changed": None, "elements": one.numel()}
+    if one.shape != other.shape:
+        return {**row, "why": f"has the shape {list(other.shape)} in the second"}
+    if one.dtype != other.dtype:
+        return {**row, "why": f"is {_type(other)} in the second"}
+    x, y = _numbers(one), _numbers(other)
+    apart = torch.where(x.isnan() & y.isnan(), torch.zeros_like(x), x - y).abs()
+    largest, scale = float(apart.max()), float(x.abs().nan_to_num(0.0).max())
+    element = one.element_size()
+    changed = (_bits(one) != _bits(other)).reshape(-1, element).any(1).sum()
+    relative = largest / scale if scale else (0.0 if not largest else math.inf)
+    row |= {"max_abs": _finite(largest), "relative": _finite(relative), "changed": int(changed)}
+    return row
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.reshape(-1).to(torch.float64)
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _only(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
+    return [name for name in here if name not in there and isinstance(here[name], Tensor)]
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):  # numpy's
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as JSON has it, or its words."""
+    if value is None or isinstance(value, bool | int | str):
+        return value[:_LONGEST] if isinstance(value, str) else value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return repr(value)[:_LONGEST]

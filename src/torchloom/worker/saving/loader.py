@@ -1,0 +1,230 @@
+"""Put a checkpoint's state together: every shard is hashed first, and none of it can run code."""
+
+import io
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchloom.checkpoint.errors import BadManifest, CheckpointError, Damaged
+from torchloom.checkpoint.layout import MANIFEST, shard_name
+from torchloom.checkpoint.manifest import Manifest, Shard
+from torchloom.checkpoint.storage import Storage
+from torchloom.worker.saving.shard_file import FORMAT, TensorSpec, records, storage_name, views
+from torchloom.worker.saving.tree import whole
+
+Contents = Mapping[int, memoryview]  # of shards, by rank
+Files = Mapping[int, Mapping[str, Any]]  # what shards hold, by rank
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The state of a checkpoint for one rank; its tensors may lie in the memory of the shards.
+
+    That of a local file is the page cache's: a page is copied when it is first written to, and
+    the file takes its room on the disk until the last such tensor is gone.
+    """
+
+    step: int
+    shared: Any
+    own: Any
+    manifest: Manifest
+    exact_world: bool  # as many ranks as there were
+
+
+def hashed(storage: Storage, step: int, part: tuple[int, int]) -> Contents:
+    """Return some shards, the i-th of every n, each hashed; raise Damaged if one is not intact.
+
+    Ranks that read the same files do a part each: `load` takes the rest on the others' word.
+    """
+    shards = _manifest(storage, step).shards
+    mine = [shard for shard in shards if shard.rank % part[1] == part[0]]
+    return {shard.rank: storage.read_shard(step, shard) for shard in mine}
+
+
+def load(
+    storage: Storage,
+    step: int,
+    rank: int,
+    world_size: int,
+    held: Contents | None = None,
+    lent: tuple[str, ...] = ("",),
+) -> Loaded:
+    """Return the state before a step; raise Damaged for anything that is wrong with it.
+
+    Of a rank that was not there when it was saved, `own` is rank 0's. With shards that are `held`
+    already, the others have been hashed by somebody else. Tensors whose names begin as `lent` says
+    stay in the memory of the shards, for who copies them at once; others get memory of their own.
+    """
+    manifest = _manifest(storage, step)
+    files = contents_of(storage, manifest, held)
+    mine = rank if rank < manifest.world_size else 0
+    return Loaded(
+        step=step,
+        shared=shared_of(manifest, files, lent),
+        own=own_of(manifest, files, mine, lent),
+        manifest=manifest,
+        exact_world=manifest.world_size == world_size,
+    )
+
+
+def contents_of(storage: Storage, manifest: Manifest, held: Contents | None = None) -> Files:
+    """Return what each rank's shard holds; nothing of it is looked at before it was hashed."""
+    files = {}
+    for shard in manifest.shards:
+        content = (held or {}).get(shard.rank)
+        if content is None:
+            content = storage.read_shard(manifest.step, shard, check=held is None)
+        files[shard.rank] = _read(content, manifest, shard)
+    return files
+
+
+def shared_of(manifest: Manifest, files: Files, lent: tuple[str, ...] = ("",)) -> Any:
+    """Return what is the same on all ranks, of which each has written a share."""
+    tensors = {name: item for file in files.values() for name, item in file["shared"].items()}
+    skeleton = files[0]["skeleton"]["shared"]
+    return _whole(manifest, 0, skeleton, _kept(tensors, lent))
+
+
+def own_of(manifest: Manifest, files: Files, rank: int, lent: tuple[str, ...] = ("",)) -> Any:
+    """Return what is one rank's own."""
+    skeleton = files[rank]["skeleton"]["own"]
+    return _whole(manifest, rank, skeleton, _kept(files[rank]["own"], lent))
+
+
+def _kept(tensors: Mapping[str, torch.Tensor], lent: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """Return the tensors, those that are not lent in memory of their own."""
+    return {
+        name: tensor if name.startswith(lent) else tensor.clone()
+        for name, tensor in tensors.items()
+    }
+
+
+def _manifest(storage: Storage, step: int) -> Manifest:
+    try:
+        return storage.manifest(step)
+    except BadManifest as error:
+        raise Damaged(step, MANIFEST, error.why) from None
+
+
+def _read(content: memoryview, manifest: Manifest, shard: Shard) -> Mapping[str, Any]:
+    """Return what a shard holds, of which nothing was looked at before its hash was checked."""
+    try:
+        found = opened(content)
+        _check(found, manifest, shard)
+    except Exception as error:  # bytes that someone chose can make torch's reader raise anything
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise Damaged(manifest.step, shard.name, f"cannot be read: {why}") from None
+    return found
+
+
+def opened(content: memoryview) -> dict[str, Any]:
+    """Return what a shard's bytes hold; the tensors stay where they are.
+
+    torch reads the pickled part, with nothing allowed but tensors and plain containers. The n-th
+    tensor has the n-th storage: the file mentions them in this order, each once.
+    """
+    found = torch.load(_file(content), map_location="meta", weights_only=True, mmap=False)
+    groups = [found["shared"], found["own"]]
+    specs = [TensorSpec(item.dtype, item.shape) for group in groups for item in group.values()]
+    stored = records(_file(content))
+    places = [stored[storage_name(at)] for at in range(len(specs))]
+    if any(place.size != spec.size for place, spec in zip(places, specs, strict=True)):
+        raise ValueError("its tensors have other sizes than its storages")
+    tensors = iter(views(content, specs, [place.offset for place in places]))
+    for group in groups:
+        for name in group:
+            group[name] = next(tensors)
+    return dict(found)
+
+
+def _check(found: Mapping[str, Any], manifest: Manifest, shard: Shard) -> None:
+    """Compare what a shard says of itself with the manifest."""
+    wanted = {
+        "format": FORMAT,
+        "step": manifest.step,
+        "rank": shard.rank,
+        "world_size": manifest.world_size,
+    }
+    for key, value in wanted.items():
+        if found[key] != value:
+            raise ValueError(f"it is of {key} {found[key]}, not {value}")
+    trees = {"own", "shared"} if shard.rank == 0 else {"own"}
+    if set(found["skeleton"]) != trees:
+        raise ValueError(f"its skeleton is not of {' and '.join(sorted(trees))}")
+
+
+def _whole(
+    manifest: Manifest, rank: int, skeleton: Any, tensors: Mapping[str, torch.Tensor]
+) -> Any:
+    try:
+        return whole(skeleton, tensors)
+    except (KeyError, RecursionError) as error:
+        why = f"a tensor is in no shard: {error}"
+        raise Damaged(manifest.step, shard_name(rank), why) from None
+
+
+def _file(content: memoryview) -> io.BufferedReader:
+    return io.BufferedReader(_Window(content))
+
+
+class _Window(io.RawIOBase):
+    """Memory as a file to read, without a copy of it."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = (0, self._at, len(self._content))[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._content[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+Part = tuple[int, int]  # the i-th of every n shards
+
+
+class Prefetch:
+    """A part of a checkpoint's shards, read and hashed by a thread of its own."""
+
+    def __init__(self, storage: Storage, step: int, part: Part) -> None:
+        self._asked = (step, part)
+        self._held: Contents | None = None
+        self._thread = threading.Thread(
+            target=self._read, args=(storage, step, part), name="loom-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, step: int, part: Part) -> Contents | None:
+        """Return these shards, once; nothing where others were read, or they could not be.
+
+        Whoever reads them then is told why.
+        """
+        if (step, part) != self._asked:
+            return None
+        self._thread.join()
+        held, self._held = self._held, None
+        return held
+
+    def _read(self, storage: Storage, step: int, part: Part) -> None:
+        try:
+            self._held = hashed(storage, step, part)
+        except CheckpointError:
+            self._held = None

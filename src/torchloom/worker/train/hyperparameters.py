@@ -1,0 +1,249 @@
+"""What a ready-made training can be told: hyperparameters with their types, defaults and ranges.
+
+No torch here: whoever takes jobs in can check them without it.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from torchloom.errors import nearest, shorten
+from torchloom.specs.exceptions import SpecError
+from torchloom.specs.jobspec import JobSpec, Knob
+from torchloom.specs.shape import at, refuse
+
+MODULE = "module:"  # begins the name of a function of one's own
+LIVE = ("lr", "weight_decay", "momentum", "clip")  # what may change while the job runs
+_FIXED = "cannot be changed while the job runs: give it in hyperparameters"
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # YAML takes 1e-3 for text
+_RISING = "schedule", ("constant", "linear", "cosine", "step")
+MODELS: Mapping[str, str] = {"mlp": "features", "cnn": "features", "transformer": "tokens"}
+DATASETS: Mapping[str, str] = {"synthetic": "features", "text": "tokens", "npz": "features"}
+_OWN = f"{MODULE}package.function"
+_SPELLED = ("synthetic", "synthetic:N", "text:FILE", "npz:FILE", _OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class HyperparameterLimits:
+    """What a value may be, and where it means something at all."""
+
+    says: str
+    low: float = 0
+    high: float = 0
+    choices: tuple[str, ...] = ()
+    only: tuple[str, tuple[str, ...]] | None = None  # another field, and the values it must have
+
+    def take(self, value: object, default: Any, path: str) -> Any:
+        """Return the value as what the default is, or name what it could be."""
+        if self.choices:
+            return self._chosen("off" if value is False else value, path)
+        if isinstance(value, str) and isinstance(default, float) and re.fullmatch(_NUMBER, value):
+            value = float(value)
+        kinds = int if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            what = "a whole number" if isinstance(default, int) else "a number"
+            raise refuse(path, f"{what} from {self.span}", value)
+        if not self.low <= value <= self.high:
+            raise SpecError(path, f"must be {self.span}, is {value}")
+        return type(default)(value)
+
+    @property
+    def span(self) -> str:
+        """The range in words."""
+        low, high = (f"{end:g}" if isinstance(end, float) else end for end in (self.low, self.high))
+        return f"{low} to {high}"
+
+    def _chosen(self, value: object, path: str) -> str:
+        if isinstance(value, str) and value in self.choices:
+            return value
+        hint = nearest(value, self.choices) if isinstance(value, str) else ""
+        there = f"there are: {', '.join(self.choices)}"
+        shown = shorten(repr(value))
+        raise SpecError(path, "; ".join(word for word in (f"no {shown}", hint, there) if word))
+
+
+def _of(default: Any, says: str, low: float, high: float, only: Any = None) -> Any:
+    return field(
+        default=default, metadata={"limits": HyperparameterLimits(says, low, high, only=only)}
+    )
+
+
+def _one_of(says: str, *choices: str) -> Any:
+    return field(
+        default=choices[0], metadata={"limits": HyperparameterLimits(says, choices=choices)}
+    )
+
+
+def _for(*models: str) -> tuple[str, tuple[str, ...]]:
+    return "model", models
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """The hyperparameters of a ready-made training; the first choice of each is the default."""
+
+    batch_size: int = _of(64, "samples that each worker takes at a time", 1, 1 << 20)
+    epochs: int = _of(1, "times the data is gone through", 1, 1 << 20)
+    lr: float = _of(0.001, "learning rate, where the schedule has its peak", 0.0, 100.0)
+    optimizer: str = _one_of("how gradients become steps", "adam", "adamw", "sgd")
+    weight_decay: float = _of(0.0, "weight decay", 0.0, 10.0)
+    momentum: float = _of(0.0, "momentum", 0.0, 1.0, ("optimizer", ("sgd",)))
+    clip: float = _of(0.0, "longest gradient (its norm); 0 is no limit", 0.0, 1e9)
+    accumulate: int = _of(1, "batches of which a step's gradient is made", 1, 1 << 16)
+    schedule: str = _one_of(
+        "how the learning rate goes over the steps",
+        *("constant", "linear", "cosine", "step", "onecycle"),
+    )
+    warmup_steps: int = _of(0, "steps in which the learning rate rises", 0, 10**9, _RISING)
+    decay_to: float = _of(
+        0.0, "what is left of lr at the end", 0.0, 1.0, ("schedule", ("linear", "cosine"))
+    )
+    step_size: int = _of(1000, "steps from drop to drop", 1, 10**9, ("schedule", ("step",)))
+    gamma: float = _of(0.1, "what a drop leaves of lr", 0.0, 1.0, ("schedule", ("step",)))
+    amp: str = _one_of("automatic mixed precision; fp16 needs a GPU", "off", "bf16", "fp16")
+    eval_fraction: float = _of(0.1, "share of the data to evaluate on; 0 is none", 0.0, 0.9)
+    loader_workers: int = _of(0, "processes that read data for each worker", 0, 256)
+    hidden: int = _of(256, "width of a hidden layer", 1, 1 << 16, _for("mlp"))
+    layers: int = _of(2, "hidden layers, or blocks", 1, 256, _for("mlp", "transformer"))
+    channels: int = _of(16, "channels of the first convolution", 1, 1 << 12, _for("cnn"))
+    width: int = _of(128, "numbers that stand for a byte", 1, 1 << 14, _for("transformer"))
+    heads: int = _of(4, "heads of attention; they share the width", 1, 256, _for("transformer"))
+    context: int = _of(64, "bytes that are looked at together", 1, 1 << 16, ("dataset", ("text",)))
+    dropout: float = _of(0.0, "share of values dropped", 0.0, 0.99, _for("mlp", "transformer"))
+
+
+TABLE: Mapping[str, tuple[Any, HyperparameterLimits]] = {
+    each.name: (each.default, each.metadata["limits"]) for each in fields(Hyper)
+}
+
+
+def hyper_of(spec: JobSpec) -> Hyper:
+    """Return a job's hyperparameters, or name the one that does not fit."""
+    values = dict(_taken(spec))
+    hyper = Hyper(**values)
+    for name in values:
+        _check_place("hyperparameters", name, hyper, spec)
+    for name, knob in spec.knobs.items():
+        if name in TABLE:
+            change: dict[str, Any] = {name: _live(name, knob, values)}
+            hyper = replace(hyper, **change)
+            _check_place("knobs", name, hyper, spec)
+    if spec.model == "transformer" and hyper.width % hyper.heads:
+        problem = f"{hyper.heads} heads cannot share a width of {hyper.width}: give a divisor of it"
+        raise SpecError("hyperparameters.heads", problem)
+    return hyper
+
+
+def is_own(spec: JobSpec) -> bool:
+    """Tell whether model or data come from a function that takes hyperparameters of its own."""
+    return spec.model.startswith(MODULE) or spec.dataset.startswith(MODULE)
+
+
+def _taken(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    for name, value in spec.hyperparameters.items():
+        path = at("hyperparameters", name)
+        if name in TABLE and not _is_free(name, spec):
+            default, limits = TABLE[name]
+            yield name, limits.take(value, default, path)
+        elif not is_own(spec):
+            hint = nearest(name, TABLE) or f"there are: {', '.join(TABLE)}"
+            raise SpecError(path, f"unknown hyperparameter; {hint}")
+
+
+def _is_free(name: str, spec: JobSpec) -> bool:
+    """Tell whether a name is a model's, and the model is one that gives names their meaning."""
+    only = TABLE[name][1].only
+    return spec.model.startswith(MODULE) and only is not None and only[0] == "model"
+
+
+def _check_place(where: str, name: str, hyper: Hyper, spec: JobSpec) -> None:
+    """Refuse what nothing would look at."""
+    default, limits = TABLE[name]
+    if limits.only is None or getattr(hyper, name) == default:
+        return
+    other, wanted = limits.only
+    if other in ("model", "dataset") and is_own(spec):
+        return  # whoever wrote the function may look at it
+    kinds = {"model": spec.model, "dataset": spec.dataset.partition(":")[0]}
+    found = kinds.get(other) or getattr(hyper, other)
+    if found not in wanted:
+        problem = f"is for {other} {' or '.join(wanted)}, not {shorten(found)}: take it out"
+        raise SpecError(at(where, name), problem)
+
+
+def _live(name: str, knob: Knob, given: Mapping[str, Any]) -> float:
+    """Return the value that a knob gives to the hyperparameter of its name."""
+    path = at("knobs", name)
+    if name not in LIVE:
+        raise SpecError(path, _FIXED)
+    default, limits = TABLE[name]
+    for bound in (knob.value, knob.min, knob.max):
+        if bound is not None:
+            limits.take(bound, default, path)
+    value = float(knob.value)
+    if given.get(name, value) != value:
+        problem = f"is {value:g}, and {given[name]:g} in hyperparameters: give it once"
+        raise SpecError(path, problem)
+    return value
+
+
+Function = Callable[[Mapping[str, Any]], Any]
+
+
+def unknown(field: str, name: str, known: Iterable[str]) -> SpecError:
+    """Return the error for a name that means nothing."""
+    there = tuple(known)
+    hints = (f"no {shorten(name)!r}", nearest(name, there), f"there are: {', '.join(there)}")
+    return SpecError(field, "; ".join(hint for hint in hints if hint))
+
+
+def own_function(field: str, name: str) -> Function:
+    """Return the function that `module:package.function` names."""
+    words = name.removeprefix(MODULE)
+    module, _, function = words.rpartition(".")
+    if not module or not all(part.isidentifier() for part in words.split(".")):
+        problem = f"{shorten(name)!r} names no function: write {MODULE}package.function"
+        raise SpecError(field, problem)
+    found = getattr(_imported(field, module), function, None)
+    if not callable(found):
+        raise SpecError(field, f"the module {shorten(module)} has no function {shorten(function)}")
+    own: Function = found
+    return own
+
+
+def _imported(field: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # something that the module imports
+            raise
+        problem = f"no module {shorten(module)}: start the job where it lies, or install it"
+        raise SpecError(field, problem) from error
+
+
+def check_job(spec: JobSpec) -> Hyper:
+    """Return the hyperparameters of a job for ready-made training, or say what is wrong with it."""
+    if not spec.model:
+        raise SpecError("model", "missing: ready-made training takes a model and a dataset")
+    if spec.model not in MODELS and not spec.model.startswith(MODULE):
+        raise unknown("model", spec.model, (*MODELS, _OWN))
+    kind, colon, rest = spec.dataset.partition(":")
+    if not spec.dataset.startswith(MODULE):
+        is_named = kind in DATASETS and (bool(rest) if colon else kind == "synthetic")
+        if not is_named:
+            raise unknown("dataset", spec.dataset, _SPELLED)
+        check_fit(spec, DATASETS[kind])
+    return hyper_of(spec)
+
+
+def check_fit(spec: JobSpec, kind: str) -> None:
+    """Refuse samples of a kind that the job's model does not take."""
+    wanted = MODELS.get(spec.model, kind)
+    if kind == wanted:
+        return
+    data = "text:FILE" if wanted == "tokens" else "synthetic or npz:FILE"
+    fitting = " or ".join(name for name, other in MODELS.items() if other == kind)
+    problem = f"{spec.model} does not fit to dataset {shorten(spec.dataset)}"
+    raise SpecError("model", f"{problem}: take dataset {data}, or model {fitting}")
