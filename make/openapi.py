@@ -11,7 +11,7 @@ from typing import Any
 
 from torchloom.server.app import Front, build
 from torchloom.server.desk import Desk
-from torchloom.server.hosts import reach
+from torchloom.server.security.guard import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.reader import open_reading

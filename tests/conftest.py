@@ -132,7 +132,7 @@ def _no_browser() -> str:
 
 
 def _no_faketime() -> str:
-    from .cli.chaos.faking import library
+    from .chaos.units.faking import library
 
     return "" if library() else "not installed: faketime"
 

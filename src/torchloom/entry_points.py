@@ -10,7 +10,7 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom": "people, `loom monitor`, and jobs of a batch engine",
     "torchloom.accounts": "a plane of root, to become a unix account",
     "torchloom.cli.batch": "scripts that wait in the queue of Slurm, PBS or LSF",
-    "torchloom.cli.chaos.guardian": "`loom chaos`, to undo faults when it is killed",
+    "torchloom.chaos.undo": "`loom chaos`, to undo faults when it is killed",
     "torchloom.cli.torchrun": "the shim that stands for torchrun in a rank's PATH",
     "torchloom.components.copy_file": "stored apps of the component `utils.copy`",
     "torchloom.launch.agent.node": "hosts of a launch, started by ssh or a native launcher",
@@ -31,6 +31,6 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
 }
 FILES: Mapping[str, str] = {  # run by their path in the package
     "envs/relocate.py": "packed environments, which hold a copy of it",
-    "server/matcher.py": "the server, for patterns in log searches",
+    "server/logs/matcher.py": "the server, for patterns in log searches",
     "worker/start.py": "ranks in a fresh interpreter",
 }

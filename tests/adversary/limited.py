@@ -115,8 +115,8 @@ async def _echo(path: str, receive: Any, send: Any) -> None:
 
 def main(limits: str, certificate: str, key: str, host: str = "127.0.0.1") -> None:
     """Serve until killed; the first line of the output is the port."""
-    from torchloom.server.connections import ConnectionLimits, Connections
-    from torchloom.server.main import Server, configuration, tls_context
+    from torchloom.server.main import HttpServer, configuration, tls_context
+    from torchloom.server.security.limits import ConnectionLimits, Connections
 
     listener = socket.create_server((host, 0), backlog=2048)
     print(listener.getsockname()[1], flush=True)
@@ -124,7 +124,7 @@ def main(limits: str, certificate: str, key: str, host: str = "127.0.0.1") -> No
     context = tls_context(Path(certificate), Path(key)) if certificate else None
     with tempfile.TemporaryDirectory() as folder:
         card = Path(folder) / "card"
-        Server(configuration(App(), table), table, card, "", context).run([listener])
+        HttpServer(configuration(App(), table), table, card, "", context).run([listener])
 
 
 class Limited:

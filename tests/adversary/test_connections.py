@@ -18,13 +18,8 @@ import pytest
 import uvloop
 
 from torchloom.plane.certificates import certificate
-from torchloom.server.connections import (
-    ConnectionLimits,
-    Connections,
-    Visit,
-    counted_address,
-)
-from torchloom.server.protocol import OpenTransport
+from torchloom.server.security.limits import ConnectionLimits, Connections, Visit, counted_address
+from torchloom.server.security.protocol import OpenTransport
 
 from ..control import evidence
 from ..living import until

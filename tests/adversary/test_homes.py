@@ -10,7 +10,7 @@ import pytest
 
 from torchloom.cli.verbs import VERBS
 
-from ..cli.chaos.faking import library
+from ..chaos.units.faking import library
 from ..control.steering import LOOM, PATIENCE
 
 pytestmark = pytest.mark.process

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchloom.cli.chaos.checking.case import case_of
-from torchloom.cli.chaos.checking.judging import Checker
-from torchloom.cli.chaos.report import report_of
+from torchloom.chaos.checker.case import case_of
+from torchloom.chaos.checker.judgement import Checker
+from torchloom.chaos.report import report_of
 
 from ..control.steering import LOOM, loom
 from ..living import processes_of, until

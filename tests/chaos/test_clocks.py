@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.chaos.faking import library
 from .conftest import Quiet, Start
 from .struck import all_is_well, same_books
+from .units.faking import library
 
 pytestmark = [
     pytest.mark.process,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from torchloom.cli.chaos import databases
+from torchloom.chaos.faults import processes
 
 from ..control.steering import PATIENCE
 from ..weaver.postgres import new_database, running_postgres
@@ -35,12 +35,12 @@ def database() -> Iterator[str]:
 @contextlib.contextmanager
 def reaped(url: str) -> Iterator[None]:
     """Wait for a server of ours, so that another can take its place; end whoever did at last."""
-    first = databases.listener(url)
+    first = processes.listener(url)
     assert first is not None
     reaper = threading.Thread(target=os.waitpid, args=(first.pid, 0))
     reaper.start()
     yield
-    if (last := databases.listener(url)) is not None:
+    if (last := processes.listener(url)) is not None:
         last.send(signal.SIGQUIT)
         last.wait_exit(PATIENCE)
     reaper.join(PATIENCE)

@@ -9,7 +9,7 @@ import pytest
 from torchloom.cli.completion import SCRIPTS, complete
 from torchloom.cli.main import main
 from torchloom.cli.verbs import ALIASES, VERBS
-from torchloom.components.installed import BUILTINS
+from torchloom.components.catalog import BUILTINS
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _has_json(command: click.Command) -> bool:
 def test_every_verb_with_json_has_a_schema() -> None:
     missing = []
     for verb in VERBS:
-        command = import_module(f"torchloom.cli.cmd_{verb}").command
+        command = import_module(f"torchloom.cli.commands.cmd_{verb}").command
         inner = command.commands if isinstance(command, click.Group) else {}
         names = [f"{verb}-{name}" for name, one in inner.items() if _has_json(one)]
         for name in [*([verb] if _has_json(command) else []), *names]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchloom.cli.cmd_launch import command
+from torchloom.cli.commands.cmd_launch import command
 from torchloom.cli.main import main
 from torchloom.components.dist import ddp
 from torchloom.errors import UserError

@@ -17,7 +17,7 @@ from torchloom.cli.output import (
     shrunk,
     table,
 )
-from torchloom.cli.submission import exit_code
+from torchloom.cli.submit.submission import exit_code
 from torchloom.history.plot import in_text, panels
 from torchloom.history.series import MetricSeries
 from torchloom.specs.api import AppState

@@ -16,7 +16,7 @@ from torchloom.specs.api import AppState
 
 
 def command(verb: str) -> click.Command:
-    found: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
+    found: click.Command = import_module(f"torchloom.cli.commands.cmd_{verb}").command
     return found
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from torchloom.components import dist, utils
+from torchloom.components.catalog import BUILTINS
 from torchloom.components.component_test_base import ComponentTestCase
 from torchloom.components.finder import (
     ComponentNotFoundException,
@@ -17,7 +18,6 @@ from torchloom.components.finder import (
     get_component,
     get_components,
 )
-from torchloom.components.installed import BUILTINS
 from torchloom.specs.api import AppDef
 from torchloom.specs.arguments import arguments_of
 from torchloom.specs.builders import ComponentFailed, component_help, materialize_appdef

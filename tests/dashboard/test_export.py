@@ -15,7 +15,7 @@ from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, Role
 from torchloom.specs.api import AppState
 from torchloom.weaver.store.rows import CheckpointRow, EventRow, RankProcessRow
 
-from ..cli.exported import HOSTILE, log, remembered, store_of, within
+from ..cli.export.exported import HOSTILE, log, remembered, store_of, within
 from ..metrics import in_file
 from .building import built
 from .showing import PATIENCE

@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "torchloom": (("--help",), HELP),
     "torchloom.accounts": ((), r"in main\n(?s:.*)IndexError"),
     "torchloom.cli.batch": (("/nowhere",), r"^loom: /nowhere/job.json cannot be read"),
-    "torchloom.cli.chaos.guardian": ((), r"guardian.py.*in <module>\n(?s:.*)IndexError"),
+    "torchloom.chaos.undo": ((), r"guardian.py.*in <module>\n(?s:.*)IndexError"),
     "torchloom.cli.torchrun": (("--help",), HELP),
     "torchloom.components.copy_file": (("--help",), HELP),
     "torchloom.launch.agent.node": (("nowhere",), r"KeyError: 'LOOM_AGENT_OF'"),

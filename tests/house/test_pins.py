@@ -19,9 +19,9 @@ import pytest
 
 from torchloom.bus.memory import Exchange
 from torchloom.bus.spool import incarnation
-from torchloom.cli.chaos import plan
-from torchloom.cli.chaos import record as chaos_record
-from torchloom.cli.checkpoints import tracks
+from torchloom.chaos import plan
+from torchloom.chaos import record as chaos_record
+from torchloom.cli.checkpoints import replay
 from torchloom.client import login
 from torchloom.doctor import findings
 from torchloom.envs import archive, push, saved
@@ -41,7 +41,7 @@ from torchloom.rules.membership import election, generation, seats
 from torchloom.schedulers.batch import index
 from torchloom.server.app import Front, build
 from torchloom.server.desk import Desk
-from torchloom.server.hosts import reach
+from torchloom.server.security.guard import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.specs import status
 from torchloom.weaver.api.router import Router
@@ -169,7 +169,7 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     (display.Display, "plain teed tee redirects only noise site"),
     (fingerprint.InterpreterProbe, "folders fingerprint missing"),
     (saved.SavedEnv, "variables flavour job_id hosts saved_at saved_on"),
-    (index.Entry, "job engine run_id name session folder created_at replicas submitted_at"),
+    (index.IndexEntry, "job engine run_id name session folder created_at replicas submitted_at"),
     (login.Login, "url token fingerprint authority"),
     (command.Command, "id kind payload author reason at_step"),
     (command.CommandEntry, "command number status offer step why acks generation"),
@@ -194,14 +194,14 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     (push.Delivery, "host state source seconds error"),
     (push.Copy, "source target"),
     (restoration.Salvaged, "name why rows replaced by"),
-    (tracks.Difference, "step rank tensor"),
+    (replay.TrackDifference, "step rank tensor"),
     (chaos_record.Target, "what rank pid started node name"),
     (
         chaos_record.Strike,
         "n kind planned_at struck_at target lasts undone_at outcome why recovered_at step "
         "generation",
     ),
-    (chaos_record.Head, "chaos job seed began faults plan"),
+    (chaos_record.SeriesHead, "chaos job seed began faults plan"),
     (plan.Fault, "at kind rank lasts link mb by"),
 )
 

@@ -8,9 +8,9 @@ import pytest
 from torchloom import settings
 from torchloom.errors import LoomError
 from torchloom.launch.records.parcel import travelling
-from torchloom.schedulers.batch.commands import Commands, EngineRefused
-from torchloom.schedulers.batch.index import Entry, Index, find
-from torchloom.schedulers.batch.query import EngineJob, Query
+from torchloom.schedulers.batch.commands import EngineCommands, EngineRefused
+from torchloom.schedulers.batch.index import Index, IndexEntry, find
+from torchloom.schedulers.batch.status import EngineJob, Query
 from torchloom.specs.api import AppState
 
 
@@ -69,18 +69,18 @@ def test_an_engines_own_words_are_in_the_error() -> None:
     words = ["sh", "-c", "echo one: bad partition >&2; echo more >&2; exit 3"]
 
     with pytest.raises(EngineRefused, match=r"^sh: one: bad partition; more$"):
-        Commands("slurm").run(words)
+        EngineCommands("slurm").run(words)
 
 
 def test_a_command_that_is_not_there_says_where_it_is() -> None:
     with pytest.raises(LoomError, match="slurm is not installed here: no nosuch on PATH"):
-        Commands("slurm").run(["nosuch"])
+        EngineCommands("slurm").run(["nosuch"])
 
 
 @pytest.mark.process
 def test_silence_is_asked_again_and_a_refusal_is_not(tmp_path: Path) -> None:
     pauses: list[float] = []
-    commands = Commands("slurm", pauses.append)
+    commands = EngineCommands("slurm", pauses.append)
     script = (
         f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) = 3 ] || {{ echo $0 >&2; exit 1; }}"
     )
@@ -94,8 +94,8 @@ def test_silence_is_asked_again_and_a_refusal_is_not(tmp_path: Path) -> None:
 
 
 def test_jobs_are_found_by_number_run_name_and_beginning(home: Path) -> None:
-    older = Entry("7", "slurm", "app-bcd", "app", "torchx", "/f", submitted_at=1.0)
-    newer = Entry("8", "slurm", "app-xyz", "app", "torchx", "/f", submitted_at=2.0)
+    older = IndexEntry("7", "slurm", "app-bcd", "app", "torchx", "/f", submitted_at=1.0)
+    newer = IndexEntry("8", "slurm", "app-xyz", "app", "torchx", "/f", submitted_at=2.0)
     for entry in (older, newer):
         Index("slurm").add(entry)
 

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from torchloom.cli.elsewhere import EngineSubmission
+from torchloom.cli.commands.cmd_run import EngineSubmission
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.logs.files import LogFiles
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.schedulers.batch import logs
-from torchloom.schedulers.batch.index import Entry, Index
-from torchloom.schedulers.batch.query import Answer, EngineJob
-from torchloom.schedulers.batch.status import FORGOTTEN, state_of
+from torchloom.schedulers.batch.index import Index, IndexEntry
+from torchloom.schedulers.batch.status import FORGOTTEN, Answer, EngineJob, state_of
 from torchloom.schedulers.slurm_scheduler import SlurmScheduler
 from torchloom.specs.api import AppState, AppStatus
 
@@ -61,7 +60,9 @@ def scheduler(home: Path, tmp_path: Path, *jobs: EngineJob, replicas: int = 2) -
     """Return Slurm as it knows a job that was submitted from here."""
     (tmp_path / "job").mkdir()
     Index("slurm").add(
-        Entry("7", "slurm", "app-x", "app", "torchx", str(tmp_path / "job"), "t", {"a": replicas})
+        IndexEntry(
+            "7", "slurm", "app-x", "app", "torchx", str(tmp_path / "job"), "t", {"a": replicas}
+        )
     )
     found = Known("slurm", "torchx")
     found.answer = {job.id: job for job in jobs}

@@ -3,7 +3,7 @@
 import pytest
 
 from torchloom.launch.records.request import LaunchRequest
-from torchloom.schedulers.local_saving import saving
+from torchloom.schedulers.local_request import saving
 
 REQUEST = LaunchRequest("job-1", "job", "s", "/", "/logs", ())
 

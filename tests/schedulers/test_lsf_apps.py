@@ -9,8 +9,8 @@ import pytest
 from torchloom.errors import LoomError
 from torchloom.launch.records.folder import RunFolder
 from torchloom.launch.records.request import LaunchRequest
-from torchloom.schedulers.batch.commands import Commands, EngineRefused
-from torchloom.schedulers.batch.index import Entry, Index
+from torchloom.schedulers.batch.commands import EngineCommands, EngineRefused
+from torchloom.schedulers.batch.index import Index, IndexEntry
 from torchloom.schedulers.lsf_scheduler import LsfScheduler
 from torchloom.specs.api import AppState
 
@@ -20,7 +20,7 @@ from .test_lsf_states import printed
 from .test_lsf_states import record as row
 
 
-class Answers(Commands):
+class Answers(EngineCommands):
     """The commands of an LSF that says what the test gives."""
 
     def __init__(self, *said: str | EngineRefused) -> None:
@@ -48,7 +48,7 @@ def known(home: Path) -> Known:
     """Return LSF with one job of ours that has run, and what it answers."""
     launch = LaunchRequest("app-x", "app", "torchx", "/", str(home / "logs"), ())
     RunFolder.create(launch, {}, record(AppState.RUNNING)).publish()
-    Index("lsf").add(Entry("7", "lsf", "app-x", "app", "torchx", "/it's", "t", {"a": 2}))
+    Index("lsf").add(IndexEntry("7", "lsf", "app-x", "app", "torchx", "/it's", "t", {"a": 2}))
 
     def make(*said: str | EngineRefused) -> LsfScheduler:
         return LsfScheduler("lsf", "torchx", Answers(*said))

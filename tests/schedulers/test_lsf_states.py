@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from torchloom.errors import LoomError
-from torchloom.schedulers.batch.query import EngineJob
-from torchloom.schedulers.lsf_states import REASONS, STATES, after_a_life, question, read
+from torchloom.schedulers.batch.status import EngineJob
+from torchloom.schedulers.lsf_scheduler import REASONS, STATES, after_a_life, question, read
 from torchloom.specs.api import AppState
 
 

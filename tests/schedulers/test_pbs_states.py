@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from torchloom.errors import LoomError
-from torchloom.schedulers.batch.commands import Commands, EngineRefused
-from torchloom.schedulers.batch.index import Entry, Index
-from torchloom.schedulers.batch.query import EngineJob
-from torchloom.schedulers.pbs_scheduler import PbsScheduler
-from torchloom.schedulers.pbs_states import ENDS, STATES, number, question, read, seconds
+from torchloom.schedulers.batch.commands import EngineCommands, EngineRefused
+from torchloom.schedulers.batch.index import Index, IndexEntry
+from torchloom.schedulers.batch.status import EngineJob
+from torchloom.schedulers.pbs_scheduler import (
+    ENDS,
+    STATES,
+    PbsScheduler,
+    number,
+    question,
+    read,
+    seconds,
+)
 from torchloom.specs.api import AppState
 
 PENDING, RUNNING, FAILED = AppState.PENDING, AppState.RUNNING, AppState.FAILED
@@ -172,7 +179,7 @@ def test_numbers_and_durations() -> None:
     ]
 
 
-class Server(Commands):
+class Server(EngineCommands):
     """A server that knows some of the user's jobs, and has forgotten the others."""
 
     def __init__(self, known: int, said: str) -> None:
@@ -191,7 +198,7 @@ class Server(Commands):
 
 def test_a_hundred_jobs_cost_two_questions_and_forgotten_ones_no_answer(home: Path) -> None:
     for job in range(1, 101):
-        Index("pbs").add(Entry(str(job), "pbs", f"run-{job}", "run", "torchx", "/f"))
+        Index("pbs").add(IndexEntry(str(job), "pbs", f"run-{job}", "run", "torchx", "/f"))
     server = Server(90, "; ".join(f"qstat: Unknown Job Id {job}.ctl" for job in range(91, 102)))
 
     listed = PbsScheduler("pbs", "torchx", server).list()
@@ -219,7 +226,9 @@ ENDED = {"job_state": "F", "Exit_status": 0, "exec_host": "n1/0"}
 
 def test_jobs_that_were_left_out_are_asked_for_alone_the_living_and_the_newest(home: Path) -> None:
     for job in range(1, 101):
-        entry = Entry(str(job), "pbs", f"run-{job}", "run", "torchx", "/f", submitted_at=float(job))
+        entry = IndexEntry(
+            str(job), "pbs", f"run-{job}", "run", "torchx", "/f", submitted_at=float(job)
+        )
         Index("pbs").add(entry)
     server = ShortServer()
     scheduler = PbsScheduler("pbs", "torchx", server)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from torchloom.schedulers.batch.query import EngineJob
-from torchloom.schedulers.slurm_states import SEPARATOR, STATES, question, read
+from torchloom.schedulers.batch.status import EngineJob
+from torchloom.schedulers.slurm_scheduler import SEPARATOR, STATES, question, read
 from torchloom.specs.api import AppState
 
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import HOW, NO_BUNDLE, Bundle, bundle_of
 from torchloom.server.desk import Desk
-from torchloom.server.hosts import reach
+from torchloom.server.security.guard import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.reader import open_reading

@@ -17,8 +17,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from torchloom.plane.certificates import certificate
-from torchloom.server.access import JsonLines
-from torchloom.server.main import PORT, Options, listen, options_of
+from torchloom.server.access_log import JsonLogFormatter
+from torchloom.server.main import PORT, ServerOptions, listen, options_of
 
 from ..living import TIMEOUT, until
 from .plane import Plane, Server
@@ -26,7 +26,7 @@ from .plane import Plane, Server
 pytestmark = pytest.mark.process
 
 
-def options(tmp_path: Path, *words: str) -> Options:
+def options(tmp_path: Path, *words: str) -> ServerOptions:
     given = ["--home", str(tmp_path), "--runtime", str(tmp_path), *words]
     return options_of(given, {})
 
@@ -96,7 +96,7 @@ def test_a_line_of_json_a_request_without_secrets(
 
     text = server.process.log.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    said = [line for line in lines if line["logger"] == "torchloom.server.access"]
+    said = [line for line in lines if line["logger"] == "torchloom.server.access_log"]
     assert set(said[0]) == {"time", "level", "logger", "method", "path", "status", "ms", "user"}
     assert [(one["method"], one["path"], one["status"], one["user"]) for one in said] == [
         ("GET", "/api/jobs/{id}", 404, "admin"),
@@ -138,7 +138,7 @@ def test_a_query_string_is_left_out_of_whatever_is_logged() -> None:
         facts = ("x", logging.ERROR, "p", 1, 'WS "/api/stream?token=hush" [%s]', ("accepted",))
         record = logging.LogRecord(*facts, sys.exc_info())
 
-    line = JsonLines().format(record)
+    line = JsonLogFormatter().format(record)
 
     assert "hush" not in line
     assert json.loads(line)["message"] == 'WS "/api/stream?..." [accepted]'

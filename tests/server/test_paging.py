@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.server.paging import cursor_of, place_of, seconds_of
+from torchloom.server.models.common import cursor_of, place_of, seconds_of
 from torchloom.server.problems import ApiProblem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)

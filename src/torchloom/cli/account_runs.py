@@ -8,7 +8,7 @@ import click
 
 from torchloom.errors import NotFound
 from torchloom.launch.records.record import RunRecord
-from torchloom.runner.naming import find_job
+from torchloom.runner.job_lookup import find_job
 
 
 def find_job_with_rights(reference: str | None) -> RunRecord:

@@ -9,18 +9,25 @@ import contextlib
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from torchloom.cli import site
-from torchloom.cli.deadline import TimedLaunch
+from torchloom.cli.jobs.logs import relay_logs
 from torchloom.cli.output import say
-from torchloom.cli.target import Kind, Request
-from torchloom.errors import LoomError, UserError
+from torchloom.cli.submit.submission import Launch
+from torchloom.cli.submit.target import TargetKind, TargetRequest
+from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.assembly import choose_launcher
 from torchloom.launch.environments import World, find_world
 from torchloom.launch.host.identity import host_name
@@ -30,17 +37,132 @@ from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.parcel import END, STOP, Parcel, write_private
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.request import AgentCarrier, LaunchRequest, RoleRequest
-from torchloom.runner.api import get_runner
+from torchloom.launch.supervisor.cancellation import TIME_LIMIT, is_over
+from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers.batch.folder import entry_of
 from torchloom.schedulers.batch.index import Index
 from torchloom.schedulers.batch.scheduler import BatchScheduler
 from torchloom.schedulers.local_request import RANK0_VARIABLE
-from torchloom.schedulers.local_scheduler import create_scheduler
+from torchloom.schedulers.local_scheduler import LocalScheduler, create_scheduler
 from torchloom.settings import environment, wants_plane
-from torchloom.specs.api import AppDef, AppState, app_from_dict
+from torchloom.specs.api import AppDef, AppDryRunInfo, AppState, app_from_dict
 
+if TYPE_CHECKING:
+    import socket
+
+    from torchloom.launch.logs.display import Display
+    from torchloom.launch.records.request import Input
+
+# What an engine was asked to send before the limit: to the script alone, or, where it signals all
+# processes of a job, one that nobody notices who does not wait for it.
+WARNINGS = (signal.SIGUSR1, signal.SIGURG)
+_POLITE = signal.SIGWINCH  # in such engines' jobs what SIGTERM is to a script alone
+REASON = "requeued_before_limit"
+_DEADLINE_LOOK = 1.0  # seconds between looks for word that the job is to end
+_WHY = "the allocation ends soon"
 _LOOK, _LONGEST_PAUSE = 3.0, 60.0  # seconds between looks whether there is a plane
 _APP_ID = re.compile(r"\$\$|\$\{app_id\}|\$app_id(?![A-Za-z0-9_])")
+
+
+class TimedLaunch(Launch):
+    """Of a warning comes: a checkpoint, the end of the ranks, a place in the queue. In this order,
+    and none without the one before: a job that cannot save runs on to its limit."""
+
+    ending = (*Launch.ending, *WARNINGS[1:], _POLITE)
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        request: TargetRequest,
+        info: AppDryRunInfo[Any],
+        show: "Display",
+        requeue: tuple[str, ...],
+    ) -> None:
+        super().__init__(runner, scheduler, request, info, show)
+        self._requeue = requeue
+        goes_on = info.request.launch.attempt > 0
+        self._since = datetime.now(UTC) if goes_on else None  # what it said before was shown before
+        self._warned = threading.Event()
+        self._saved = False
+
+    def _start(self, give: "Input", window: bytes) -> "socket.socket":
+        channel = super()._start(give, window)
+        threading.Thread(target=self._hear_of_stop, daemon=True).start()
+        return channel
+
+    def _hear_of_stop(self) -> None:
+        """End when word of that lies in the job's folder: a signal may not have come through."""
+        word = Path(self._info.request.launch.submitted, STOP)
+        while not word.exists():
+            time.sleep(_DEADLINE_LOOK)
+        if not self._stopping:
+            os.kill(os.getpid(), _POLITE)
+
+    def _relay(self) -> None:
+        wait = partial(self._scheduler.wait, self._app_id)
+        relay_logs(self._record(), True, wait, self._show, self._since)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum == _POLITE and self._stopping:
+            return  # it was asked twice, by signal and by word in its folder
+        if signum not in WARNINGS:
+            ends = signal.SIGTERM if signum == _POLITE else signum
+            super()._on_signal(ends, frame)
+        elif not self._warned.is_set():
+            self._warned.set()
+            threading.Thread(target=self._leave_in_time, daemon=True).start()
+
+    def _stop(self, signum: int) -> None:
+        """Whoever ends the job means it: it is not queued again, saved or not."""
+        self._saved = False
+        if not is_over(self._info.request.launch.deadline):
+            super()._stop(signum)
+            return
+        self._stopping, self._stopped_by = True, signum
+        self._scheduler.stop(self._app_id, TIME_LIMIT, signum)
+
+    def _leave_in_time(self) -> None:
+        """Have all ranks save and end."""
+        if not self._requeue:
+            say("time runs out, and the engine cannot be asked to queue the job again")
+            return
+        try:
+            step = self._checkpoint()
+        except LoomError as error:
+            say(f"time runs out, and no checkpoint can be had: {error}; it runs on to its limit")
+            return
+        say(f"time runs out: saved at step {step}, to be queued again")
+        self._saved = True
+        self._scheduler.stop(self._app_id, REASON)
+
+    def _checkpoint(self) -> int:
+        outcome = self._asked()
+        made = outcome.get("checkpoint") or {}
+        if made.get("state") != "committed":
+            raise Failure(str(made.get("reason") or f"it is {outcome['state']}"))
+        return int(made["step"])
+
+    def _asked(self) -> dict[str, Any]:
+        """Ask the plane that watches the job: this host's, or the one that serves it from afar."""
+        from torchloom.client import places, plane, served
+
+        far = None if places.door().exists() else served.client()
+        if far is not None:
+            with far:
+                return far.command(self._app_id, "checkpoint", reason=_WHY, wait=60.0)
+        outcome: dict[str, Any] = plane.ask("checkpoint", None, job=self._app_id, reason=_WHY)
+        return outcome
+
+    def queue_again(self) -> None:
+        """Ask for the next place in the queue, if all is saved, and wait for the end it brings."""
+        if not self._saved or self._record().reason != REASON:  # it came to its own end
+            return
+        done = subprocess.run(self._requeue, capture_output=True, text=True, check=False)
+        if done.returncode:
+            say(f"cannot queue it again: {done.stderr.strip() or done.stdout.strip()}")
+            return
+        threading.Event().wait(60)  # the engine ends this process
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,7 +195,7 @@ def _run(parcel: Parcel, folder: Path) -> int:
         (folder / name).unlink(missing_ok=True)
     show = Display("[rank{rank}]: ", "[rank{rank}]: ")
     ranks = sum(role.total for role in info.request.launch.roles)
-    request = Request(words=(parcel.run_id,), kind=Kind.COMMAND, processes=ranks)
+    request = TargetRequest(words=(parcel.run_id,), kind=TargetKind.COMMAND, processes=ranks)
     requeue = (*parcel.requeue, job) if parcel.requeue and job else ()
     launch = TimedLaunch(runner, scheduler, request, info, show, requeue)
     with _watched():
@@ -205,7 +327,7 @@ def spread(request: LaunchRequest, world: World, app: AppDef) -> LaunchRequest:
 
 
 def _launcher(world: World, hosts: int) -> str:
-    from torchloom.cli.launching import has, mpiexec_version
+    from torchloom.cli.launch import has, mpiexec_version
 
     is_asked = world.flavour in ("pbs", "lsf", "pals") and has("mpiexec")
     return choose_launcher(world, max(2, hosts), has, mpiexec_version() if is_asked else "")

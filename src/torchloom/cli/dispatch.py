@@ -177,7 +177,7 @@ def _steered(verb: str, words: list[str]) -> int | list[str]:
 
     if not any("://" in word for word in words) and not engines():
         return words
-    from torchloom.cli.engine_jobs import steer
+    from torchloom.cli.jobs.engine import steer
 
     return steer(verb, words)
 
@@ -187,10 +187,10 @@ def _command(verb: str) -> "click.Command":
     from torchloom.client.chosen import is_elsewhere
 
     if verb in _AWAY and is_elsewhere():
-        from torchloom.cli.away import COMMANDS
+        from torchloom.cli.jobs.remote import COMMANDS
 
         return COMMANDS[verb]
-    found: click.Command = import_module(f"torchloom.cli.cmd_{verb}").command
+    found: click.Command = import_module(f"torchloom.cli.commands.cmd_{verb}").command
     return found
 
 
@@ -206,7 +206,7 @@ def _launch(words: list[str]) -> int | None:
         asked = LaunchCommand.parse(words, environment())
     except HelpAsked:
         return None
-    from torchloom.cli.launching import launch
+    from torchloom.cli.launch import launch
 
     gc.freeze()  # what was imported stays: no collection need look at it
     gc.enable()

@@ -6,21 +6,19 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from torchloom.components.component import (
+from torchloom.components.catalog import (
+    BUILTINS,
+    Catalog,
     Component,
     ComponentNotFoundException,
     ComponentValidationException,
     Validators,
-    original,
-    with_torchx_names,
-)
-from torchloom.components.installed import (
-    BUILTINS,
-    Catalog,
     add_entry_point,
     builtin,
     find_components,
     installed_entry_points,
+    original,
+    with_torchx_names,
 )
 from torchloom.components.torchx_names import torchx_names
 from torchloom.errors import shorten
@@ -58,7 +56,7 @@ def get_component(name: str, validators: Validators = None) -> Component:
 
 def get_builtin_source(name: str, validators: Validators = None) -> str:
     """Return a component's source with the imports and helpers it needs, to start from."""
-    from torchloom.components.source import source_of
+    from torchloom.components.component_file import source_of
 
     return source_of(original(get_component(name, validators).fn))
 

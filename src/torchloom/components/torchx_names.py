@@ -37,7 +37,7 @@ def torchx_names() -> Iterator[None]:
     """
     with _lock:
         kept = _taken_out()
-        finder = _Finder()
+        finder = _TorchxFinder()
         sys.meta_path.insert(0, finder)
         try:
             yield
@@ -59,7 +59,7 @@ def _taken_out() -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in names}
 
 
-class _Finder:
+class _TorchxFinder:
     """Answers for every name below torchx, so that an installed one is never mixed in."""
 
     def find_spec(

@@ -24,7 +24,7 @@ from torchloom.specs.api import CfgVal
 _SITES = "sites.toml"  # in $LOOM_HOME
 
 
-class BadPlace(UserError):
+class BadHostPlacement(UserError):
     """Hosts or devices that an app cannot be put on."""
 
     code = "bad_place"
@@ -47,13 +47,13 @@ def _words(cfg: Mapping[str, CfgVal], name: str) -> list[str]:
 def _host(word: str) -> HostSlots:
     host, colon, ranks = word.rpartition(":")
     if not host or not colon or not ranks.isdecimal() or int(ranks) < 1:
-        raise BadPlace(f"hosts: {shorten(word)!r} is no HOST:RANKS; write node1:4")
+        raise BadHostPlacement(f"hosts: {shorten(word)!r} is no HOST:RANKS; write node1:4")
     return HostSlots(host, int(ranks))
 
 
 def _on(request: LaunchRequest, hosts: Sequence[HostSlots]) -> LaunchRequest:
     if len(request.roles) != 1 or len(request.roles[0].replicas) != 1:
-        raise BadPlace("hosts: only an app of one role and one replica can be put on hosts")
+        raise BadHostPlacement("hosts: only an app of one role and one replica can be put on hosts")
     own, env = host_name(), settings.environment()
     ranks = tuple(each.slots or 1 for each in hosts)
     if len(hosts) == 1 and _is_here(hosts[0].host, own):
@@ -74,7 +74,9 @@ def _masked(request: LaunchRequest, masks: Sequence[str]) -> LaunchRequest:
     """Have each replica see its devices alone; an empty mask hides all of them."""
     replicas = [replica for role in request.roles for replica in role.replicas]
     if len(masks) != len(replicas):
-        raise BadPlace(f"devices: {len(masks)} lists for {len(replicas)} replicas; give one each")
+        raise BadHostPlacement(
+            f"devices: {len(masks)} lists for {len(replicas)} replicas; give one each"
+        )
     dealt = iter(masks)
     roles = tuple(
         replace(role, replicas=tuple(_seeing(each, next(dealt)) for each in role.replicas))

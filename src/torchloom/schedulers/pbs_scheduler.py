@@ -1,25 +1,112 @@
 """PBS Pro and OpenPBS: `qsub` in, `qstat` out. One job an app, our agents as tasks of it."""
 
+import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchloom import settings
+from torchloom.errors import Failure, UserError
 from torchloom.launch.assembly.launchers import SSH_OPTIONS
 from torchloom.launch.records.parcel import Parcel
-from torchloom.schedulers.batch.commands import Commands, EngineRefused
-from torchloom.schedulers.batch.options import add_common, text
-from torchloom.schedulers.batch.query import Answer, EngineJob
-from torchloom.schedulers.batch.request import SCRIPT, BatchRequest
+from torchloom.schedulers.batch.commands import EngineCommands, EngineRefused
+from torchloom.schedulers.batch.plan import (
+    Block,
+    add_common,
+    blocks,
+    count,
+    lines,
+    native,
+    survives,
+    text,
+)
 from torchloom.schedulers.batch.scheduler import BatchScheduler
-from torchloom.schedulers.pbs_script import JOB_VARIABLE, add_options, name_of, qsub_script
-from torchloom.schedulers.pbs_states import number, question, read
-from torchloom.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
+from torchloom.schedulers.batch.script import (
+    OUTPUT,
+    SCRIPT,
+    BadDirective,
+    BatchRequest,
+    checked,
+    script,
+)
+from torchloom.schedulers.batch.status import Answer, EngineJob, joined_parts
+from torchloom.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, runopts
 
+# What AppState it is, and the word that tells it from the others of that state.
+STATES: Mapping[str, tuple[AppState, str]] = {
+    "Q": (AppState.PENDING, ""),
+    "H": (AppState.PENDING, "held"),
+    "W": (AppState.PENDING, "begin_time"),
+    "T": (AppState.PENDING, "in_transit"),
+    "M": (AppState.PENDING, "moved"),  # to another server
+    "S": (AppState.PENDING, "suspended"),
+    "U": (AppState.PENDING, "suspended_by_user"),  # of a workstation
+    "R": (AppState.RUNNING, ""),
+    "B": (AppState.RUNNING, ""),  # an array of which something has run
+    "E": (AppState.RUNNING, "completing"),  # it still holds its nodes
+}
+OVER = ("F", "X")  # X: a task whose array is not over
+# Exit codes by which PBS says that it, and not the job, made the end.
+ENDS: Mapping[int, str] = {
+    **dict.fromkeys((-1, -2, -3, -7, -10, -13, -21, -23, -30), "launch_failed"),
+    **dict.fromkeys((-4, -5, -6, -14, -20), "node_failure"),  # its daemon, or a sister's
+    **dict.fromkeys((-16, -17, -18, -19, -22), "hook"),
+    -11: "rerun",
+    -12: "checkpointed",
+    **dict.fromkeys((-24, -25), "cpu_limit"),
+    **dict.fromkeys((-26, -27), "out_of_memory"),
+    -28: "cpu_time_limit",
+    -29: "time_limit",
+}
+LIMITS = {"walltime": "time_limit", "cput": "cpu_time_limit", "ncpus": "cpu_limit"}
+HOLDS = {"s": "held_by_system", "o": "held_by_operator", "u": "held", "p": "bad_password"}
+SIGNALS = 256  # what is added to a signal that ended the script
+DELETED = 91  # a substate
+FAMILY = "qsub"
+JOB_VARIABLE = "LOOM_ENGINE_JOB"  # the job's number, without server and task
+# Options of a letter: how each is called here, and what it is for.
+LETTERS: Mapping[str, tuple[str, str]] = {
+    "queue": ("q", "where it runs"),
+    "account": ("A", "who is charged"),
+    "project": ("P", "the project it belongs to"),
+    "mail-user": ("M", "who is told"),
+    "mail-type": ("m", "of what: a (abort), b (begin), e (end), j (tasks too), n (nothing)"),
+    "begin": ("a", "not before: [[[[CC]YY]MM]DD]hhmm[.SS]"),
+    "array": ("J", "so many of it, told apart by PBS_ARRAY_INDEX: 0-9%2"),
+}
+RESOURCES: Mapping[str, str] = {
+    "walltime": "how long it may run: HH:MM:SS, or seconds",
+    "filesystems": "file systems it needs: home:eagle",
+}
+CHUNK: Mapping[str, str] = {
+    "ncpus": "cores of a host, instead of the role's; default: one a rank",
+    "ngpus": "GPUs of a host, instead of the role's",
+    "mem": "memory a host, instead of the role's: 64gb; 0: none is asked for",
+    "chunk": "what else each host must have or be: system=polaris:switch=3",
+}
+_EXTRA = {"dependency": ("depend", "after which jobs: afterok:123")}
+_OURS: Mapping[str, str] = {
+    **{letter: f"say {name}=.." for name, (letter, _) in LETTERS.items()},
+    **dict.fromkeys(("o", "e", "j"), "the job's folder has its output; choose that by job_dir"),
+    **dict.fromkeys(("v", "V"), "variables travel in a private file; -e NAME=VALUE adds one"),
+    **dict.fromkeys(("I", "X"), "a job has no terminal; say qsub -I yourself and `loom launch`"),
+    **dict.fromkeys(("C", "z", "f"), "the script is ours"),
+    "N": "say --name NAME",
+    "r": "warn=SECONDS, or retries of a role, make it rerunnable",
+}
+_LONGEST_NAME = 230  # letters
+# What MoM starts first is the shell of -S, and a job ends with it: that is the script itself,
+# unless its path has what PBS reads as more than that.
+_PLAIN_PATH = r"/[A-Za-z0-9_./+-]+"
+# A queue's own limit is known once the job runs; where nothing answers there is no warning.
+_ASKED = (
+    'limit=$(qstat -f "$PBS_JOBID" 2> /dev/null | awk \'$1 == "Resource_List.walltime" '
+    '{ n = split($3, t, ":"); for (i = 1; i <= n; i++) s = s * 60 + t[i] } END { print s + 0 }\')'
+)
 # What commands say when the server is busy, restarting or out of reach for a moment.
 _SILENT = re.compile(r"cannot connect|[Tt]imed out|Connection refused|End of File|[Bb]usy|retry")
 _GONE = re.compile(r"Unknown Job Id|Job has finished")
@@ -32,10 +119,278 @@ _RERUN = (
 )
 
 
+Attributes = Mapping[str, Any]
+
+
+def question(jobs: Iterable[str]) -> list[str]:
+    """Return the words that ask for these jobs and their tasks, those that have ended too."""
+    return ["qstat", "-x", "-t", "-f", "-F", "json", *jobs]
+
+
+def number(identifier: str) -> str:
+    """Return a job's name without its server's: `12`, or `12[]` for an array."""
+    return identifier.strip().partition(".")[0]
+
+
+def read(printed: str) -> dict[str, EngineJob]:
+    """Return the jobs of an answer; an array is one, of its tasks."""
+    if not printed.strip():
+        return {}
+    try:
+        told = json.loads(printed, strict=False).get("Jobs", {})
+    except (ValueError, AttributeError) as error:
+        raise Failure(f"qstat printed no JSON: {error}; is this PBS Pro 18 or later?") from error
+    parts: dict[str, list[EngineJob]] = {}
+    wholes: dict[str, Attributes] = {}
+    for name, attributes in told.items():
+        mine = number(name)
+        whole = re.sub(r"\[\d+\]", "[]", mine)
+        if whole == mine and mine.endswith("[]"):
+            wholes[whole] = attributes
+        else:
+            parts.setdefault(whole, []).append(_job(mine, attributes))
+    found = {job: joined_parts(job, tasks) for job, tasks in parts.items()}
+    return found | {job: _array(job, told, found.get(job)) for job, told in wholes.items()}
+
+
+def _array(job: str, attributes: Attributes, tasks: EngineJob | None) -> EngineJob:
+    """Return an array: what its tasks say, and its own word where they are silent."""
+    own = _job(job, attributes)
+    if tasks is None or (is_terminal(own.state) and tasks.state is AppState.SUCCEEDED):
+        return replace(own, tasks=tasks.tasks if tasks else ())
+    return replace(tasks, name=own.name)
+
+
+def _job(job: str, attributes: Attributes) -> EngineJob:
+    letter = str(attributes.get("job_state", ""))
+    state, why = STATES.get(letter, (AppState.UNKNOWN, letter.lower()))
+    runs = _int(attributes.get("run_count"))
+    if letter in OVER:
+        state, why = _ended(attributes, letter)
+    elif state is AppState.PENDING:
+        why = _waits(attributes, letter, why, runs)
+    waits_again = letter in ("Q", "H", "W")
+    return EngineJob(
+        id=job,
+        state=state,
+        native=letter,
+        why=why,
+        hosts=_hosts(str(attributes.get("exec_host", ""))),
+        restarts=max(0, runs if waits_again else runs - 1),
+        exit_code=_exit_code(_int(attributes.get("Exit_status"))),
+        name=str(attributes.get("Job_Name", "")),
+    )
+
+
+def _waits(attributes: Attributes, letter: str, why: str, runs: int) -> str:
+    """Return why a job does not run, in PBS's own words where it has some."""
+    if letter == "H":
+        kinds = str(attributes.get("Hold_Types", ""))
+        why = next((word for kind, word in HOLDS.items() if kind in kinds), why)
+        why = "dependency" if why == "held_by_system" and attributes.get("depend") else why
+    if letter in ("Q", "H") and runs:
+        why = f"requeued: {why}" if why else "requeued"
+    comment = str(attributes.get("comment", ""))
+    said = re.fullmatch(r"(?:Not Running: |(?=[Jj]ob held))(.*)", comment, re.DOTALL)
+    if said and letter in ("Q", "H"):
+        return f"{why}: {said[1]}" if why else said[1]
+    return why
+
+
+def _ended(attributes: Attributes, letter: str) -> tuple[AppState, str]:
+    """Return how a job ended: PBS's own doing first, then what the script exited with."""
+    comment, status = str(attributes.get("comment", "")), attributes.get("Exit_status")
+    deleted = attributes.get("substate") == DELETED
+    if over := re.search(r"exceeded resource (\w+)", comment):
+        return AppState.FAILED, LIMITS.get(over[1], "out_of_memory")
+    if isinstance(status, int) and status < 0:
+        return AppState.FAILED, ENDS.get(status, "launch_failed")
+    if "failed attempts" in comment:
+        return AppState.FAILED, "launch_failed"
+    if deleted or (status is None and "exec_host" not in attributes and letter == "F"):
+        is_vain = "depend" in comment.lower()
+        return AppState.CANCELLED, "dependency_failed" if is_vain else "cancelled"
+    if status is None:
+        return (AppState.FAILED, "node_failure") if letter == "F" else (AppState.SUCCEEDED, "")
+    if status == 0:
+        return AppState.SUCCEEDED, ""
+    if _int(status) < SIGNALS:
+        return AppState.FAILED, ""
+    return AppState.FAILED, "time_limit" if _has_used_up(attributes) else f"signal_{status % 256}"
+
+
+def _has_used_up(attributes: Attributes) -> bool:
+    """Tell whether its time was over: releases that say so nowhere else end a job by a signal."""
+    used = (attributes.get("resources_used") or {}).get("walltime")
+    limit = (attributes.get("Resource_List") or {}).get("walltime")
+    return bool(used and limit) and seconds(str(used)) >= seconds(str(limit))
+
+
+def seconds(text: str) -> int:
+    """Return `[[HH:]MM:]SS` in seconds; what is no duration has none."""
+    if not re.fullmatch(r"(\d+:){0,2}\d+(\.\d+)?", text):
+        return 0
+    total = 0
+    for part in text.partition(".")[0].split(":"):
+        total = total * 60 + int(part)
+    return total
+
+
+def _hosts(places: str) -> tuple[str, ...]:
+    """Return each host of `n1/0*2+n2/0` once."""
+    names = (place.strip("()").partition("/")[0] for place in places.split("+"))
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _exit_code(status: int) -> int:
+    """Return what a shell would see."""
+    return 128 + status % SIGNALS if status >= SIGNALS else max(status, 0)
+
+
+def add_options(opts: runopts) -> None:
+    """Declare what qsub takes."""
+    for name, (_, words) in LETTERS.items():
+        opts.add(name, type_=str, help=words)
+    for name, words in {**RESOURCES, **CHUNK}.items():
+        opts.add(name, type_=str, help=words)
+    for name, (_, words) in _EXTRA.items():
+        opts.add(name, type_=str, help=words)
+    opts.add("priority", type_=int, help="among one's own jobs: -1024 to 1023")
+    opts.add("select", type_=str, help="all hosts in PBS's words, instead of ours: 2:ncpus=8")
+    opts.add("place", type_=str, default="scatter", help="how hosts are chosen; a replica has one")
+    opts.add("exclusive", type_=bool, default=False, help="hosts that nobody else uses")
+    opts.add(f"{FAMILY}.*", type_=str, help="any other option of qsub: qsub.l=software=ansys")
+
+
+def qsub_script(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, python: str, cwd: str) -> str:
+    """Return the script; submitting it by hand gives the same job."""
+    words = list(_directives(app, cfg, folder))
+    before = list(_before(cfg))
+    return script(words, folder, cwd, python, lines(cfg, "setup"), before, "/bin/bash -l")
+
+
+def name_of(app: AppDef) -> str:
+    """Return an app's name in the letters that PBS has for one."""
+    return re.sub(r"[^A-Za-z0-9_+.-]", "_", app.name)[:_LONGEST_NAME] or "_"
+
+
+def _directives(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path) -> Iterator[str]:
+    others = native(cfg, FAMILY, _OURS)
+    yield _line("N", name_of(app))
+    yield _line("j", "oe")
+    yield _line("o", _output(folder, bool(text(cfg, "array"))))
+    if "k" not in others:
+        yield _line("k", "doe")  # written in place, not brought there at the end
+    for name, (letter, _) in LETTERS.items():
+        if value := text(cfg, name):
+            yield _line(letter, checked(name, value))
+    if text(cfg, "priority"):
+        yield _line("p", text(cfg, "priority"))
+    for name in RESOURCES:
+        if value := text(cfg, name):
+            yield _line("l", f"{name}={_resource(name, value)}")
+    yield _line("l", f"select={_select(app, cfg)}")
+    if "S" not in others and re.fullmatch(_PLAIN_PATH, path := str(folder / SCRIPT)):
+        yield _line("S", path)
+    place = _resource("place", text(cfg, "place"))
+    yield _line("l", f"place={place}{':excl' if cfg.get('exclusive') else ''}")
+    yield from _endings(app, cfg)
+    for letter, value in others.items():
+        yield from _native(letter, value)
+
+
+def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
+    """What must be over before, and what follows when a host fails or time runs out."""
+    for name, (attribute, _) in _EXTRA.items():
+        if value := text(cfg, name):
+            yield _line("W", f"{attribute}={_resource(name, value)}")
+    goes_on = count(cfg, "warn") or any(role.max_retries for role in app.roles)
+    yield _line("r", "y" if goes_on or text(cfg, "array") else "n")  # PBS reruns arrays always
+    if survives(cfg) or count(cfg, "spares"):
+        yield _line("W", "tolerate_node_failures=all")
+
+
+def _select(app: AppDef, cfg: Mapping[str, CfgVal]) -> str:
+    """Return a chunk a replica; PBS gives all of them or none."""
+    if chosen := text(cfg, "select"):
+        return _resource("select", chosen)
+    return "+".join(_chunk(block, cfg) for block in blocks(app, cfg))
+
+
+def _chunk(block: Block, cfg: Mapping[str, CfgVal]) -> str:
+    needs = block.resource
+    by_ranks = block.ranks if needs.cpu <= 0 and block.ranks > 1 and not text(cfg, "ncpus") else 0
+    roles = {"ncpus": by_ranks or needs.cpu, "mpiprocs": by_ranks}
+    roles |= {"ngpus": needs.gpu, "mem": needs.memMB}
+    parts = [str(block.most)]
+    for name, many in roles.items():
+        own = f"{many}mb" if name == "mem" else str(many)
+        value = _part(name, text(cfg, name)) or (own if many > 0 else "")
+        if value and value != "0":
+            parts.append(f"{name}={value}")
+    extra = _resource("chunk", text(cfg, "chunk")) if text(cfg, "chunk") else ""
+    return ":".join([*parts, *([extra] if extra else [])])
+
+
+def _before(cfg: Mapping[str, CfgVal]) -> Iterator[str]:
+    """Say which job it is, and tell the script in time that its time runs out: PBS does not."""
+    yield f"export {JOB_VARIABLE}=${{PBS_JOBID%%.*}}"
+    yield f'[ -z "$PBS_ARRAY_INDEX" ] || {JOB_VARIABLE}="${{{JOB_VARIABLE}%%[*}}[]"'
+    limit = seconds(text(cfg, "walltime"))
+    if text(cfg, "walltime") and not limit:
+        raise BadDirective("walltime", text(cfg, "walltime"), "is no time: HH:MM:SS, or seconds")
+    yield f"limit={limit}" if limit else _ASKED
+    yield 'if [ "$limit" -gt 0 ]; then'
+    yield "  export LOOM_DEADLINE=$(( $(date +%s) + limit ))"
+    warn = count(cfg, "warn")
+    if warn:
+        yield f"  warn=$(( limit > {2 * warn} ? {warn} : limit / 2 ))"
+        yield "  { sleep $(( limit - warn )); kill -USR1 $$; } < /dev/null &"
+    yield "fi"
+
+
+def _native(letter: str, value: str) -> Iterator[str]:
+    """Yield any option; `true` is one without a value, `false` none at all."""
+    if len(letter) != 1:
+        raise UserError(f"{FAMILY}.{letter}: qsub's options are letters; write {FAMILY}.l=NAME=..")
+    if value.lower() != "false":
+        yield f"#PBS -{letter}" if value.lower() == "true" else _line(letter, value)
+
+
+def _resource(name: str, value: str) -> str:
+    """Return a value that stays one: a comma or a blank would begin the next."""
+    if re.search(r"[\s,'\"\\]", checked(name, value)) and name != "dependency":
+        raise BadDirective(name, value, "has a comma, blank or quote, which ends a value for PBS")
+    return value
+
+
+def _part(name: str, value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z0-9.]+", value):
+        raise BadDirective(name, value, "is no amount")
+    return value
+
+
+def _output(folder: Path, is_array: bool) -> str:
+    path = str(folder / OUTPUT)
+    if ":" in path or "^" in path:
+        raise BadDirective("job_dir", path, "has a : or ^, which PBS reads as more than itself")
+    return f"{path}.^array_index^" if is_array else path
+
+
+def _line(letter: str, value: str) -> str:
+    return f"#PBS -{letter} {shlex.quote(checked(letter, value))}"
+
+
 class PbsScheduler(BatchScheduler):
     """One job of as many chunks as there are replicas, each on a host of its own."""
 
-    def __init__(self, backend: str, session_name: str, commands: Commands | None = None) -> None:
+    def __init__(
+        self, backend: str, session_name: str, commands: EngineCommands | None = None
+    ) -> None:
         super().__init__(backend, session_name, commands)
         self._ended: dict[str, EngineJob] = {}  # what has ended stays as it is
 

@@ -2,23 +2,285 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchloom import settings
+from torchloom.errors import UserError
+from torchloom.launch.hosts.host_lists import BadNodelist, expand
 from torchloom.launch.records.parcel import Parcel
-from torchloom.schedulers.batch.options import add_common, text
-from torchloom.schedulers.batch.query import Answer
-from torchloom.schedulers.batch.request import SCRIPT
+from torchloom.schedulers.batch.plan import (
+    Block,
+    add_common,
+    blocks,
+    count,
+    lines,
+    native,
+    survives,
+    text,
+)
 from torchloom.schedulers.batch.scheduler import BatchScheduler
-from torchloom.schedulers.slurm_script import add_options, sbatch_script
-from torchloom.schedulers.slurm_states import question, read
-from torchloom.specs.api import AppDef, CfgVal, runopts
+from torchloom.schedulers.batch.script import OUTPUT, SCRIPT, BadDirective, checked, script
+from torchloom.schedulers.batch.status import Answer, EngineJob, joined_parts
+from torchloom.specs.api import AppDef, AppState, CfgVal, runopts
 
+# What AppState it is, and the word that tells it from the others of that state.
+STATES: Mapping[str, tuple[AppState, str]] = {
+    "PENDING": (AppState.PENDING, ""),
+    "CONFIGURING": (AppState.PENDING, "configuring"),
+    "REQUEUED": (AppState.PENDING, "requeued"),
+    "REQUEUE_FED": (AppState.PENDING, "requeued"),
+    "REQUEUE_HOLD": (AppState.PENDING, "requeued_held"),
+    "SPECIAL_EXIT": (AppState.PENDING, "requeued_held"),
+    "RESV_DEL_HOLD": (AppState.PENDING, "reservation_deleted"),
+    "SUSPENDED": (AppState.PENDING, "suspended"),
+    "STOPPED": (AppState.PENDING, "stopped"),
+    "RUNNING": (AppState.RUNNING, ""),
+    "RESIZING": (AppState.RUNNING, "resizing"),
+    "SIGNALING": (AppState.RUNNING, ""),
+    "STAGE_OUT": (AppState.RUNNING, "staging_out"),
+    "COMPLETING": (AppState.RUNNING, "completing"),  # it still holds its nodes
+    "UPDATE_DB": (AppState.RUNNING, ""),
+    "POWER_UP_NODE": (AppState.PENDING, "configuring"),
+    "COMPLETED": (AppState.SUCCEEDED, ""),
+    "CANCELLED": (AppState.CANCELLED, "cancelled"),
+    "REVOKED": (AppState.CANCELLED, "revoked"),
+    "FAILED": (AppState.FAILED, ""),
+    "TIMEOUT": (AppState.FAILED, "time_limit"),
+    "DEADLINE": (AppState.FAILED, "deadline"),
+    "PREEMPTED": (AppState.FAILED, "preempted"),
+    "NODE_FAIL": (AppState.FAILED, "node_failure"),
+    "BOOT_FAIL": (AppState.FAILED, "boot_failure"),
+    "OUT_OF_MEMORY": (AppState.FAILED, "out_of_memory"),
+    "LAUNCH_FAILED": (AppState.FAILED, "launch_failed"),
+    "RECONFIG_FAIL": (AppState.FAILED, "reconfiguration_failed"),
+}
+SHORT = {
+    "PD": "PENDING",
+    "CF": "CONFIGURING",
+    "R": "RUNNING",
+    "CG": "COMPLETING",
+    "CD": "COMPLETED",
+    "CA": "CANCELLED",
+    "F": "FAILED",
+    "TO": "TIMEOUT",
+    "PR": "PREEMPTED",
+    "NF": "NODE_FAIL",
+    "BF": "BOOT_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "DL": "DEADLINE",
+    "RQ": "REQUEUED",
+    "RH": "REQUEUE_HOLD",
+    "S": "SUSPENDED",
+    "ST": "STOPPED",
+    "SE": "SPECIAL_EXIT",
+}
+SEPARATOR = "\x1f"
+FIELDS = (
+    *("JobArrayID", "State", "Reason", "NodeList", "RestartCnt", "exit_code"),
+    *("HetJobID", "HetJobOffset", "Name"),
+)
+_NOTHING = ("", "N/A", "n/a", "(null)", "None", "none")
+FAMILY = "sbatch"
+# Options by their own name: how each is called here, and what it is for.
+NAMED: Mapping[str, str] = {
+    "account": "who is charged",
+    "partition": "where it runs",
+    "time": "how long it may run: minutes, H:MM:SS or D-HH:MM",
+    "comment": "words that are kept with the job",
+    "constraint": "features that its nodes must have",
+    "mail-user": "who is told",
+    "mail-type": "of what: BEGIN, END, FAIL, ALL, ..",
+    "qos": "quality of service",
+    "gres": "generic resources of a node, such as gpu:4",
+    "nodelist": "nodes that must be among its own",
+    "exclude": "nodes that must not",
+    "reservation": "in which reservation",
+    "dependency": "after which jobs: afterok:123",
+    "begin": "not before: 16:00, now+1hour",
+    "licenses": "licenses it needs",
+    "array": "so many of it, told apart by SLURM_ARRAY_TASK_ID: 0-9%2",
+}
+_EACH = ("partition", "constraint", "gres")  # every part of a heterogeneous job says it anew
+_OURS: Mapping[str, str] = {
+    "output": "the job's folder has its output; choose that by job_dir",
+    "error": "the job's folder has its output; choose that by job_dir",
+    "input": "ranks of a job have no input",
+    "open-mode": "a job that is queued again goes on in the same file",
+    "export": "variables travel in a private file; -e NAME=VALUE adds one",
+    "export-file": "variables travel in a private file; -e NAME=VALUE adds one",
+    "chdir": "say cwd=FOLDER",
+    "wrap": "the script is ours",
+    "parsable": "the script is ours",
+    "job-name": "say --name NAME",
+    "signal": "say warn=SECONDS",
+    "nodes": "each replica has a node; say -j, -n and --ppn",
+    "ntasks": "each replica has a node; say -j, -n and --ppn",
+    "ntasks-per-node": "each replica has a node; say -j, -n and --ppn",
+}
+# srun of 22.05 and later asks for one core unless it is told what the job has.
+_BEFORE = ('[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',)
 # What commands say when the controller is busy, restarting or out of reach for a moment.
 _SILENT = re.compile(r"Unable to contact|[Tt]imed out|Zero Bytes|Connection refused|try again")
+
+
+def question(user: str) -> list[str]:
+    """Return the words that ask for all jobs of a user, those that have just ended too."""
+    fields = ",".join(f"{name}:{SEPARATOR}" for name in FIELDS)
+    return ["squeue", "--noheader", "--states=all", f"--user={user}", f"--Format={fields}"]
+
+
+def read(printed: str) -> dict[str, EngineJob]:
+    """Return the jobs of an answer; an array or a heterogeneous job is one, of its parts."""
+    parts: dict[str, list[EngineJob]] = {}
+    for line in printed.split("\n"):
+        values = [word.strip() for word in line.split(SEPARATOR)]
+        if len(values) > len(FIELDS):
+            fields = dict(zip(FIELDS, values, strict=False))
+            parts.setdefault(_whole(fields), []).append(_job(fields))
+    return {job: joined_parts(job, found) for job, found in parts.items()}
+
+
+def _whole(fields: Mapping[str, str]) -> str:
+    het = fields["HetJobID"]
+    own = fields["JobArrayID"].partition("_")[0].partition("+")[0]
+    return own if het in (*_NOTHING, "0") else het
+
+
+def _job(fields: Mapping[str, str]) -> EngineJob:
+    word = fields["State"].partition(" ")[0].partition("+")[0].upper()  # CANCELLED by 1000
+    native = SHORT.get(word, word)
+    state, why = STATES.get(native, (AppState.UNKNOWN, native.lower()))
+    restarts = _int(fields["RestartCnt"])
+    if state is AppState.PENDING and restarts and not why:
+        why = "requeued"
+    reason = fields["Reason"]
+    if state is AppState.PENDING and reason not in _NOTHING:
+        why = f"{why}: {reason}" if why else reason
+    return EngineJob(
+        id=fields["JobArrayID"],
+        state=state,
+        native=native,
+        why=why,
+        hosts=_hosts(fields["NodeList"]),
+        restarts=restarts,
+        exit_code=_exit_code(_int(fields["exit_code"])),
+        name=fields["Name"],
+    )
+
+
+def _hosts(nodes: str) -> tuple[str, ...]:
+    if nodes in _NOTHING:
+        return ()
+    try:
+        return expand(nodes)
+    except BadNodelist:
+        return ()
+
+
+def _int(word: str) -> int:
+    return int(word) if word.isascii() and word.isdecimal() else 0
+
+
+def _exit_code(status: int) -> int:
+    """Return what a shell would see; Slurm has the status as `wait` gives it."""
+    return 128 + (status & 0x7F) if status & 0x7F else (status >> 8) & 0xFF
+
+
+def add_options(opts: runopts) -> None:
+    """Declare what sbatch takes."""
+    for name, words in NAMED.items():
+        opts.add(name, type_=str, help=words)
+    opts.add("exclusive", type_=bool, default=False, help="nodes that nobody else uses")
+    opts.add("mem", type_=str, help="memory a node, instead of the role's: 64G; 0: all of it")
+    opts.add("nomem", type_=bool, default=False, help="ask for no memory: where Slurm counts none")
+    opts.add("cpus_per_task", type_=int, help="cores of a node, instead of the role's")
+    opts.add("gpus_per_node", type_=str, help="GPUs of a node, instead of the role's: 8, a100:8")
+    opts.add(f"{FAMILY}.*", type_=str, help="any other option of sbatch: sbatch.gres=gpu:2")
+
+
+def sbatch_script(
+    app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, python: str, cwd: str
+) -> str:
+    """Return the script; submitting it by hand gives the same job."""
+    words = list(_directives(app, cfg, folder))
+    return script(words, folder, cwd, python, lines(cfg, "setup"), _BEFORE)
+
+
+def _directives(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path) -> Iterator[str]:
+    yield _line("job-name", app.name)
+    yield _line("output", _output(folder, bool(text(cfg, "array"))))
+    yield _line("open-mode", "append")
+    yield _line("export", "NIL")
+    yield from (_line(name, value) for name in NAMED if (value := text(cfg, name)))
+    yield from _endings(app, cfg)
+    for index, block in enumerate(blocks(app, cfg)):
+        if index:
+            yield "#SBATCH hetjob"
+            yield from (_line(name, value) for name in _EACH if (value := text(cfg, name)))
+        yield from _block(block, cfg)
+        for name, value in native(cfg, FAMILY, _OURS).items():
+            yield from _native(name, value)
+
+
+def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
+    """What follows when a node fails, when time runs out, when somebody is in greater need."""
+    warn = count(cfg, "warn")
+    if warn > 65535:
+        raise UserError(f"warn: Slurm takes at most 65535 seconds, got {warn}")
+    if warn:
+        yield _line("signal", f"B:USR1@{warn}")
+    goes_on = warn or any(role.max_retries for role in app.roles)
+    yield _line("requeue" if goes_on else "no-requeue")
+    if survives(cfg) or count(cfg, "spares"):
+        yield _line("no-kill")
+
+
+def _block(block: Block, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
+    if cfg.get("exclusive"):
+        yield _line("exclusive")
+    if block.least < block.most:  # a range alone gets the fewest that will do
+        yield _line("nodes", f"{block.least}-{block.most}")
+        yield _line("ntasks", str(block.most))
+        yield _line("spread-job")
+    else:
+        yield _line("nodes", str(block.most))
+        yield _line("ntasks-per-node", "1")
+    cores = cfg.get("cpus_per_task") or block.resource.cpu
+    if isinstance(cores, int) and cores > 0:
+        yield _line("cpus-per-task", str(cores))
+    gpus = text(cfg, "gpus_per_node") or (str(block.resource.gpu) if block.resource.gpu > 0 else "")
+    if gpus and not text(cfg, "gres"):
+        yield _line("gpus-per-node", gpus)
+    if cfg.get("nomem"):
+        return
+    memory = text(cfg, "mem") or (f"{block.resource.memMB}M" if block.resource.memMB > 0 else "")
+    if memory:
+        yield _line("mem", memory)
+
+
+def _native(name: str, value: str) -> Iterator[str]:
+    """Yield any option; `true` is one without a value, `false` none at all."""
+    if value.lower() != "false":
+        yield _line(name) if value.lower() == "true" else _line(name, value)
+
+
+def _output(folder: Path, is_array: bool) -> str:
+    path = str(folder / OUTPUT)
+    if "\\" in path or "%" in path:
+        raise BadDirective("job_dir", path, "has a % or \\, which Slurm reads as more than itself")
+    return f"{path}.%a" if is_array else path
+
+
+def _line(name: str, value: str | None = None) -> str:
+    if value is None:
+        return f"#SBATCH --{name}"
+    if re.fullmatch(r"[A-Za-z0-9./_:@,%+-]+", checked(name, value)):
+        return f"#SBATCH --{name}={value}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#SBATCH --{name}="{escaped}"'
 
 
 class SlurmScheduler(BatchScheduler):

@@ -11,22 +11,21 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from torchloom.server import live, openapi, policy, problems, verifying
-from torchloom.server.access import log_request
-from torchloom.server.auth import identities_of
-from torchloom.server.body import BodyLimit
+from torchloom.server import openapi, problems, verification
+from torchloom.server.access_log import Counts, Passing, log_request
 from torchloom.server.bundle import NO_BUNDLE, Bundle
-from torchloom.server.counts import Counts
 from torchloom.server.desk import Desk
-from torchloom.server.guard import Guard
-from torchloom.server.hosts import Reach
-from torchloom.server.passing import Passing
 from torchloom.server.routes import ROUTERS, not_found
-from torchloom.server.topics import following
+from torchloom.server.security import policy
+from torchloom.server.security.auth import identities_of
+from torchloom.server.security.guard import Reach, RequestGuard
+from torchloom.server.security.limits import BodyLimit
+from torchloom.server.stream import hub
+from torchloom.server.stream.topics import conversation
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 # what goes on beside requests
-LIVES: tuple[Live, ...] = (live.lifespan, verifying.lifespan, following.lifespan)
+LIVES: tuple[Live, ...] = (hub.lifespan, verification.lifespan, conversation.lifespan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def build(desk: Desk, front: Front) -> FastAPI:
 def guarded(app: FastAPI, front: Front) -> ASGIApp:
     """Return the app behind everything that a request must pass first."""
     shown, identities = partial(not_found, front.bundle), app.state.identities
-    behind = Guard(BodyLimit(app), identities, front.reach, not_found=shown)
+    behind = RequestGuard(BodyLimit(app), identities, front.reach, not_found=shown)
     return Passing(behind, log_request, app.state.counts.count)
 
 

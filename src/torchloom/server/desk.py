@@ -10,7 +10,7 @@ from typing import Annotated, ParamSpec, TypeVar
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from torchloom.server.joblogs import Files
+from torchloom.server.logs.lines import Files
 from torchloom.server.weaver_link import WeaverAway, WeaverLink
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import JobRow

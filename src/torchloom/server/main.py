@@ -23,22 +23,23 @@ from starlette.types import ASGIApp
 from torchloom import settings
 from torchloom.client import places
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.server import frames, intake
-from torchloom.server.access import JsonLines
+from torchloom.server import intake
+from torchloom.server.access_log import JsonLogFormatter
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import Bundle, bundle_of
-from torchloom.server.connections import (
+from torchloom.server.desk import Desk
+from torchloom.server.security.guard import VARIABLE as ORIGINS
+from torchloom.server.security.guard import reach
+from torchloom.server.security.limits import (
     ConnectionLimits,
     Connections,
     Turns,
     Visit,
     fit_open_files,
 )
-from torchloom.server.desk import Desk
-from torchloom.server.frames import FramedProtocol
-from torchloom.server.hosts import VARIABLE as ORIGINS
-from torchloom.server.hosts import reach
-from torchloom.server.protocol import LimitedProtocol, TlsListener
+from torchloom.server.security.protocol import LimitedProtocol, TlsListener
+from torchloom.server.stream import frames
+from torchloom.server.stream.frames import FramedProtocol
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace, place_of
 from torchloom.weaver.store.reader import open_reading
@@ -56,14 +57,14 @@ class NoPort(Failure):
     code = "no_port"
 
 
-class BadAddress(UserError):
+class BadListenAddress(UserError):
     """Nothing is to be served at this address."""
 
     code = "bad_address"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServerOptions:
     """Where a server listens, and where it finds the weaver and the database."""
 
     host: str
@@ -83,7 +84,7 @@ class Options:
         return "https" if self.certificate else "http"
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Says where it answers as soon as it does, and takes that back when it leaves."""
 
     def __init__(
@@ -136,7 +137,7 @@ class Server(uvicorn.Server):
 def main(words: Sequence[str] | None = None) -> int:
     """Be a server; return the exit code."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger(frames.__name__).setLevel(logging.WARNING)  # `access` has a line for each
     try:
@@ -146,7 +147,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
+def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOptions:
     """Return what the command line and the environment say."""
     parser = argparse.ArgumentParser(prog="python -m torchloom.server", description=__doc__)
     parser.add_argument("--host", default=settings.LOOPBACK, help="the address to serve at")
@@ -161,12 +162,12 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
     parser.add_argument("--tls-ca", type=Path, help="the authority that clients pin")
     given = parser.parse_args(words)
     if given.host in _EVERYWHERE:
-        raise BadAddress("nothing is served at all addresses; name the one that others reach")
+        raise BadListenAddress("nothing is served at all addresses; name the one that others reach")
     if bool(given.tls_cert) != bool(given.tls_key):
-        raise BadAddress("--tls-cert and --tls-key go together; give both or neither")
+        raise BadListenAddress("--tls-cert and --tls-key go together; give both or neither")
     home = (given.home or settings.loom_home()).absolute()
     runtime = given.runtime or places.made_folder()
-    return Options(
+    return ServerOptions(
         host=given.host,
         port=given.port,
         home=home,
@@ -181,7 +182,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> Options:
     )
 
 
-def _serve(options: Options) -> int:
+def _serve(options: ServerOptions) -> int:
     intake.prepare()
     card = options.runtime / places.card().name
     listener = listen(options, _read(card))
@@ -197,7 +198,7 @@ def _serve(options: Options) -> int:
     url = f"{options.scheme}://{_shown(options.host)}:{port}"
     config = configuration(guarded(app, front), table)
     context = tls_context(options.certificate, options.key)
-    server = Server(config, table, card, url, context)
+    server = HttpServer(config, table, card, url, context)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, server.leave)  # what comes before, and is raised again behind, too
     server.run([listener])
@@ -234,7 +235,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     return context
 
 
-def listen(options: Options, last: Mapping[str, object]) -> socket.socket:
+def listen(options: ServerOptions, last: Mapping[str, object]) -> socket.socket:
     """Return a socket that takes calls: at the port that was named, or the first to be had."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     reason = ""
@@ -253,7 +254,7 @@ def listen(options: Options, last: Mapping[str, object]) -> socket.socket:
     raise NoPort(f"cannot have {asked} of {options.host}: {reason}; name another with --port")
 
 
-def _ports(options: Options, last: Mapping[str, object]) -> Iterator[int]:
+def _ports(options: ServerOptions, last: Mapping[str, object]) -> Iterator[int]:
     """Yield what to try: who knew a server by its address finds the next one there."""
     if options.port is not None:
         yield options.port

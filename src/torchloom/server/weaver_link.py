@@ -9,7 +9,7 @@ from typing import Any
 
 from torchloom.client.calls import question
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.server.letters import whole
+from torchloom.server.text import whole
 from torchloom.unix import HEADER, LONGEST, reachable, same_user
 
 PATIENCE = 30.0  # seconds for an answer

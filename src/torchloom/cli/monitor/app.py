@@ -15,30 +15,70 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Input, Label, Static
 
 from torchloom.cli.monitor import view
-from torchloom.cli.monitor.completing import Completer
-from torchloom.cli.monitor.drawing import WIDE, Look, draw
-from torchloom.cli.monitor.help import SCREEN_HELP
-from torchloom.cli.monitor.history import History
-from torchloom.cli.monitor.line import Line
-from torchloom.cli.monitor.news import Choices, Done, Seen
-from torchloom.cli.monitor.poll import Poll, Snapshot, Wish
-from torchloom.cli.monitor.prompt import Ask, Prompt
-from torchloom.cli.monitor.sheet import Sheet
-from torchloom.cli.monitor.windows import Devices, Reading
+from torchloom.cli.monitor.panes import WIDE, DevicesWindow, ScreenOptions, TextWindow, draw
+from torchloom.cli.monitor.poll import Poll, PollRequest, ScreenSnapshot
+from torchloom.cli.monitor.prompt import Ask, Prompt, PromptAnswer, help_text
+from torchloom.cli.monitor.prompt_input import Completer, History
+from torchloom.cli.monitor.widgets import PromptLine, TableView
 from torchloom.cli.output import in_ascii, one_line, shows_unicode
 from torchloom.errors import LoomError
 
+_KEYS = """\
+Tab, Shift+Tab  next pane          arrows, PgUp, PgDn, Home, End  move
+p  pause the job    r  resume it   x  stop it   s  set a knob   d  devices
+l  logs             m  next curve on top
+o  ranks: by number, or those first that need a look
+/  filter the jobs or ranks: words, or the number of a rank; Esc forgets it
+:  prompt           ?  this        q  quit; jobs run on
+
+Ranks, curves and events are those of the job under the cursor; the curves
+those of the rank under the cursor, where it logs any. LAG is how many steps
+a rank is behind the fastest.
+
+At the prompt (Tab completes, Up brings back what was typed):
+
+"""
+SCREEN_HELP = _KEYS + help_text()
 _LONGEST = 300  # characters of a message
 _OF_THE_SCREEN = (
     *("steer", "write", "write_stop", "devices", "logs", "order", "metric", "filter"),
     *("explain", "quit", "forget_filter"),
 )
 _INTERRUPTED = (130, -signal.SIGINT)
+
+
+class SnapshotArrived(Message):
+    """How things are now."""
+
+    def __init__(self, snapshot: ScreenSnapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+
+class AnswerArrived(Message):
+    """What came of a line of the prompt: an answer or trouble, and the job it chose."""
+
+    def __init__(self, line: str, said: PromptAnswer | None, trouble: str, job: str) -> None:
+        super().__init__()
+        self.line = line
+        self.said = said
+        self.trouble = trouble
+        self.job = job
+
+
+class Choices(Message):
+    """How a line may go on."""
+
+    def __init__(self, text: str, choices: list[str]) -> None:
+        super().__init__()
+        self.text = text
+        self.choices = choices
 
 
 def _key(key: str, action: str, text: str = "", shown: str | None = None) -> Binding:
@@ -91,9 +131,11 @@ class Monitor(App[None]):
         self._ask = ask
         self._history = History()
         self._completer = Completer(ask)
-        self._poll = Poll(ask, lambda found: self.post_message(Seen(found)), Wish(job))
-        self._seen = Snapshot()
-        self._look = Look()
+        self._poll = Poll(
+            ask, lambda found: self.post_message(SnapshotArrived(found)), PollRequest(job)
+        )
+        self._seen = ScreenSnapshot()
+        self._look = ScreenOptions()
         self._before: Widget | None = None  # who had the focus before the line
 
     @property
@@ -110,13 +152,13 @@ class Monitor(App[None]):
         yield Label(id="top", markup=False)
         yield Label(id="trouble", markup=False)
         with Container(id="panes"):
-            yield Sheet(view.JOBS, "jobs")
-            yield Sheet(view.RANKS, "ranks")
+            yield TableView(view.JOBS, "jobs")
+            yield TableView(view.RANKS, "ranks")
             yield Static(id="curves")
-            yield Sheet(view.EVENTS, "events", follows=True)
+            yield TableView(view.EVENTS, "events", follows=True)
         with Horizontal(id="bottom"):
             yield Label(id="purpose", markup=False)
-            yield Line(self._history.lines)
+            yield PromptLine(self._history.lines)
             yield Label(id="said", markup=False)
         yield Footer(compact=True)
 
@@ -139,13 +181,13 @@ class Monitor(App[None]):
 
     # What comes from the threads.
 
-    @on(Seen)
-    def _take(self, news: Seen) -> None:
+    @on(SnapshotArrived)
+    def _take(self, news: SnapshotArrived) -> None:
         self._seen = news.snapshot
         self._draw()
 
-    @on(Done)
-    def _tell(self, news: Done) -> None:
+    @on(AnswerArrived)
+    def _tell(self, news: AnswerArrived) -> None:
         """Show what came of a line: one line at the bottom, more of them in a window."""
         if not self.is_running:
             return
@@ -160,7 +202,7 @@ class Monitor(App[None]):
         text = news.said.text
         if "\n" in text:
             self._say("")
-            self.push_screen(Reading(news.line, text))
+            self.push_screen(TextWindow(news.line, text))
         else:
             self._say(text)
         self._poll.hurry()
@@ -175,8 +217,8 @@ class Monitor(App[None]):
 
     # What comes from the keys.
 
-    @on(Sheet.Moved)
-    def _moved(self, news: Sheet.Moved) -> None:
+    @on(TableView.Moved)
+    def _moved(self, news: TableView.Moved) -> None:
         if not self.is_running:
             return
         if not news.key or news.key != news.sheet.key:  # it has moved on
@@ -187,20 +229,20 @@ class Monitor(App[None]):
         elif news.sheet.id == "ranks" and (wish.rank is not None or news.sheet.has_focus):
             self._poll.look_at(replace(wish, rank=int(news.key.rpartition("/")[2])))
 
-    @on(Sheet.Picked)
-    def _picked(self, news: Sheet.Picked) -> None:
+    @on(TableView.Picked)
+    def _picked(self, news: TableView.Picked) -> None:
         if news.sheet.id == "jobs":
             self._sheet("ranks").focus()
 
-    @on(Line.Left)
+    @on(PromptLine.Left)
     def _close_line(self) -> None:
         if self._line.purpose == "/" and self._line.display:
             self._look.filters[self._filtered] = ""
             self._draw()
         self._hide_line()
 
-    @on(Line.Stuck)
-    def _complete(self, news: Line.Stuck) -> None:
+    @on(PromptLine.Stuck)
+    def _complete(self, news: PromptLine.Stuck) -> None:
         job = self.job
 
         def look() -> None:
@@ -224,7 +266,7 @@ class Monitor(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Take no key for one of the screen while somebody types or reads something else."""
-        is_busy = isinstance(self.focused, Line) or len(self.screen_stack) > 1
+        is_busy = isinstance(self.focused, PromptLine) or len(self.screen_stack) > 1
         return not (is_busy and action in _OF_THE_SCREEN)
 
     def action_steer(self, word: str) -> None:
@@ -259,7 +301,7 @@ class Monitor(App[None]):
         self._draw()
 
     def action_explain(self) -> None:
-        self.push_screen(Reading("help", SCREEN_HELP))
+        self.push_screen(TextWindow("help", SCREEN_HELP))
 
     def action_devices(self) -> None:
         def closed(line: str | None) -> None:
@@ -267,7 +309,7 @@ class Monitor(App[None]):
             if line:
                 self.action_write(line)
 
-        self.push_screen(Devices(), closed)
+        self.push_screen(DevicesWindow(), closed)
         self._poll.look_at(replace(self._poll.wish, devices=True))
 
     def action_logs(self) -> None:
@@ -297,7 +339,9 @@ class Monitor(App[None]):
                 said, trouble = None, one_line(str(error), _LONGEST)
             except Exception as error:  # a thread's bug must not look like a plane that is slow
                 said, trouble = None, f"this is a bug in torchloom: {error!r}"
-            self.post_message(Done(line, said, trouble, prompt.job if prompt.job != job else ""))
+            self.post_message(
+                AnswerArrived(line, said, trouble, prompt.job if prompt.job != job else "")
+            )
 
         self._beside(run)
 
@@ -333,18 +377,18 @@ class Monitor(App[None]):
         return self.screen_stack[0]
 
     @property
-    def _line(self) -> Line:
-        return self._base.query_one(Line)
+    def _line(self) -> PromptLine:
+        return self._base.query_one(PromptLine)
 
-    def _sheet(self, name: str) -> Sheet:
-        return self._base.query_one(f"#{name}", Sheet)
+    def _sheet(self, name: str) -> TableView:
+        return self._base.query_one(f"#{name}", TableView)
 
     def _draw(self) -> None:
         """Bring everything in line with the newest snapshot."""
         if not self.is_running:  # on the way out the panes go first
             return
         draw(self._base, self._seen, self._look)
-        if isinstance(self.screen, Devices):
+        if isinstance(self.screen, DevicesWindow):
             self.screen.show(self._seen.devices)
 
 

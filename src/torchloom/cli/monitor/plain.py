@@ -2,9 +2,8 @@
 
 import sys
 
-from torchloom.cli.monitor.completing import Completer
-from torchloom.cli.monitor.history import History
-from torchloom.cli.monitor.prompt import Ask, Prompt, Said
+from torchloom.cli.monitor.prompt import Ask, Prompt, PromptAnswer
+from torchloom.cli.monitor.prompt_input import Completer, History
 from torchloom.cli.output import echo, one_line, say
 from torchloom.errors import LoomError
 
@@ -62,7 +61,7 @@ def _ask_for_line(text: str) -> str:
     return line
 
 
-def _print(said: Said) -> None:
+def _print(said: PromptAnswer) -> None:
     if said.text:
         echo(said.text)
 

@@ -20,7 +20,7 @@ Life = tuple[str, int, int, int]  # job, attempt, generation, epoch: steps may b
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PollRequest:
     """What somebody looks at; no job means the newest that is active."""
 
     job: str = ""
@@ -29,7 +29,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ScreenSnapshot:
     """The plane at one moment, as far as somebody looks at it."""
 
     trouble: str = ""  # why there is nothing newer
@@ -52,9 +52,9 @@ class Looker:
         self._life: Life = ("", 0, 0, 0)
         self._known: dict[int, dict[str, dict[int, float]]] = {}  # of that life, by rank
         self._turn = 0
-        self.last = Snapshot()
+        self.last = ScreenSnapshot()
 
-    def look(self, wish: Wish) -> Snapshot:
+    def look(self, wish: PollRequest) -> ScreenSnapshot:
         """Return how things are; when the plane does not answer, how they were, and why."""
         try:
             self.last = self._look(wish)
@@ -62,7 +62,7 @@ class Looker:
             self.last = replace(self.last, trouble=str(error))
         return self.last
 
-    def _look(self, wish: Wish) -> Snapshot:
+    def _look(self, wish: PollRequest) -> ScreenSnapshot:
         status = self._ask("status", _PATIENCE)
         jobs = self._ask("jobs", _PATIENCE, limit=_JOBS)
         job = _chosen(jobs, wish.job)
@@ -76,7 +76,7 @@ class Looker:
         self._count_another(jobs, job)
         events = self._ask("events", _PATIENCE, job=job, limit=_EVENTS)["items"]
         devices = self._ask("devices", _PATIENCE)["devices"] if wish.devices else ()
-        return Snapshot(
+        return ScreenSnapshot(
             status=status,
             jobs=tuple(jobs),
             counts=dict(self._counts),
@@ -139,7 +139,9 @@ def _chosen(jobs: list[Fact], wish: str) -> str:
 class Poll:
     """Looks again and again, and at once when somebody looks at something else."""
 
-    def __init__(self, ask: Ask, tell: Callable[[Snapshot], object], wish: Wish) -> None:
+    def __init__(
+        self, ask: Ask, tell: Callable[[ScreenSnapshot], object], wish: PollRequest
+    ) -> None:
         self._looker = Looker(ask)
         self._tell = tell
         self._wish = wish
@@ -149,13 +151,13 @@ class Poll:
         self._thread = threading.Thread(target=self._run, name="monitor-poll", daemon=True)
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> PollRequest:
         return self._wish
 
     def start(self) -> None:
         self._thread.start()
 
-    def look_at(self, wish: Wish) -> None:
+    def look_at(self, wish: PollRequest) -> None:
         """Look at this from now on."""
         if wish != self._wish:
             self._wish = wish
@@ -177,7 +179,7 @@ class Poll:
                 self._tell(found)
             self._now.wait(PERIOD)
 
-    def _look(self) -> Snapshot:
+    def _look(self) -> ScreenSnapshot:
         try:
             return self._looker.look(self._wish)
         except (

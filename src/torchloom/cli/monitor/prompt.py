@@ -1,17 +1,41 @@
 """The prompt's words carried out: each is one question to the plane and an answer as text."""
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from torchloom.cli.monitor import answers, curves
-from torchloom.cli.monitor.words import Order, help_text, order, read
+from torchloom.cli.jobs.control import in_words, split, value_of
+from torchloom.cli.monitor import answers
 from torchloom.cli.output import printable
-from torchloom.cli.steering import in_words, split, value_of
-from torchloom.errors import Ambiguous, NotFound, UserError
+from torchloom.errors import Ambiguous, NotFound, UserError, nearest, shorten
 
-Ask = Callable[..., Any]  # the name of a question, a timeout, its facts
+_WHY = "--reason="
+_AT = "--at="
+# Other words for the same.
+ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("ls", "list", "ps", "runs"), "jobs"),
+    **dict.fromkeys(("job", "status"), "show"),
+    **dict.fromkeys(("test", "fail"), "fail_device"),
+    **dict.fromkeys(("recover",), "recover_device"),
+    **dict.fromkeys(("register",), "register_device"),
+    **dict.fromkeys(("drain_device",), "drain"),
+    **dict.fromkeys(("reset_lr", "set_lr"), "setlr"),
+    **dict.fromkeys(("exit", "q"), "quit"),
+    **dict.fromkeys(("?", "h"), "help"),
+    "log": "events",
+    "cancel": "stop",
+}
+_TAIL = """\
+JOB is an id, the beginning of one, a name, or @ for the newest. Left out, the
+one that `use` chose is meant, or the only active one."""
+_DEVICE_ACTS = {
+    "fail": "fail_device",
+    "recover": "recover_device",
+    "drain": "drain",
+    "register": "register_device",
+}
 FORGET = "-"
 _SCREENFUL = 30
 _CURVE = 500  # points
@@ -23,8 +47,139 @@ _STATES = {
 }
 
 
+class Word(NamedTuple):
+    """One word: how it is written, what it does, its flags; `=` ends those with a value."""
+
+    usage: str
+    summary: str
+    flags: tuple[str, ...] = ()
+    takes: str = ""  # what may follow, for completion: job, knob, device, word
+
+
+WORDS: Mapping[str, Word] = {
+    "jobs": Word("jobs [--all]", "jobs, newest first", ("--all",)),
+    "use": Word("use JOB", "mean this job from now on; `use -` forgets it", (), "job"),
+    "show": Word("show [JOB]", "one job: state and why, ranks, knobs", (), "job"),
+    "ranks": Word("ranks [JOB]", "its ranks: state, step, lag, step time, node", (), "job"),
+    "metrics": Word(
+        "metrics [JOB]", "the newest numbers of a rank, and curves", ("--name=", "--rank="), "job"
+    ),
+    "events": Word("events [JOB]", "what happened", ("--limit=",), "job"),
+    "knobs": Word("knobs [JOB]", "what `set` can change", (), "job"),
+    "set": Word(
+        "set [JOB] NAME=VALUE ..",
+        "change knobs at one step on all ranks",
+        (_AT, "--hold", _WHY, "--wait=", "--guard=", "--for="),
+        "knob",
+    ),
+    "undo": Word("undo [JOB] [COMMAND]", "take back the last change of knobs", (_AT, _WHY), "job"),
+    "setlr": Word("setlr VALUE", "the same as set lr=VALUE", (_AT, "--hold", _WHY, "--wait=")),
+    "pause": Word("pause [JOB]", "have all ranks wait at one step", (_AT, _WHY), "job"),
+    "resume": Word("resume [JOB]", "continue after a pause", (_WHY,), "job"),
+    "stop": Word("stop [JOB]", "end its ranks after a step", (_AT, _WHY), "job"),
+    "audit": Word("audit [JOB]", "every command, who gave it, what became of it", (), "job"),
+    "devices": Word("devices", "every device and the ranks on it"),
+    "fail_device": Word("fail_device UUID", "a device has failed", (_WHY,), "device"),
+    "recover_device": Word("recover_device UUID", "a device is well again", (_WHY,), "device"),
+    "drain": Word("drain UUID", "put nothing new on a device", (_WHY,), "device"),
+    "register_device": Word("register_device UUID", "make a device known", (_WHY,)),
+    "plane": Word("plane", "how the weaver is"),
+    "help": Word("help [WORD]", "these words, or one of them", (), "word"),
+    "quit": Word("quit", "leave; jobs run on"),
+}
+
+
 @dataclass(frozen=True, slots=True)
-class Said:
+class PromptCommand:
+    """One line, understood: the word, what follows it, and its flags."""
+
+    word: str
+    free: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)  # one without a value has ""
+
+    def only(self, what: str) -> str:
+        """Return the one word that must follow."""
+        if len(self.free) != 1:
+            usage = WORDS[self.word].usage
+            raise UserError(f"{self.word} takes one {what}; write `{usage}`")
+        return self.free[0]
+
+    def at_most(self, count: int) -> tuple[str, ...]:
+        """Return what follows, if it is no more than is understood."""
+        if len(self.free) > count:
+            surplus, usage = shorten(self.free[count]), WORDS[self.word].usage
+            raise UserError(f"{surplus!r} is one word too many; write `{usage}`")
+        return self.free
+
+
+def read_line(line: str) -> PromptCommand | None:
+    """Return what a line asks for; nothing for an empty one or a comment."""
+    line = line.strip().removeprefix(":").strip()
+    if not line or line.startswith("#"):
+        return None
+    try:
+        return prompt_command(shlex.split(line))
+    except ValueError as error:
+        raise UserError(f"cannot read this line: {str(error).lower()}") from None
+
+
+def prompt_command(words: list[str]) -> PromptCommand:
+    """Return what words ask for."""
+    first, *rest = words
+    name = ALIASES.get(first, first)
+    if name == "devices" and rest and rest[0] in _DEVICE_ACTS:  # as the shell's verb has it
+        name, rest = _DEVICE_ACTS[rest[0]], rest[1:]
+    if name not in WORDS:
+        raise NotFound("word", first, [*WORDS, *ALIASES], "`help` lists them")
+    if {"-h", "--help"}.intersection(rest):
+        return PromptCommand("help", (name,))
+    return _with_flags(name, rest)
+
+
+def _with_flags(name: str, rest: list[str]) -> PromptCommand:
+    free: list[str] = []
+    flags: dict[str, str] = {}
+    known = WORDS[name].flags
+    waiting = iter(rest)
+    for word in waiting:
+        if not word.startswith("--"):
+            free.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        if f"{flag}=" in known:
+            if not equals and (value := next(waiting, "")) == "":
+                raise UserError(f"{flag} wants a value")
+        elif flag not in known or equals:
+            hint = nearest(flag, [each.removesuffix("=") for each in known])
+            raise UserError(f"{name} has no {shorten(flag)!r}" + (f"; {hint}" if hint else ""))
+        flags[flag] = value
+    return PromptCommand(name, tuple(free), flags)
+
+
+def help_text(name: str = "") -> str:
+    """Return the table for people, or what is to say of one word."""
+    if name:
+        return _one(ALIASES.get(name, name))
+    width = max(len(word.usage) for word in WORDS.values()) + 2
+    rows = [f"{word.usage:<{width}}{word.summary}" for word in WORDS.values()]
+    return "\n".join([*rows, "", _TAIL])
+
+
+def _one(name: str) -> str:
+    if name not in WORDS:
+        raise NotFound("word", name, [*WORDS, *ALIASES], "`help` lists them")
+    word = WORDS[name]
+    flags = " ".join(f"[{flag}{'VALUE' if flag.endswith('=') else ''}]" for flag in word.flags)
+    others = ", ".join(alias for alias, meant in ALIASES.items() if meant == name)
+    lines = [f"{word.usage} {flags}".rstrip(), f"  {word.summary}"]
+    return "\n".join([*lines, f"  also: {others}"] if others else lines)
+
+
+Ask = Callable[..., Any]  # the name of a question, a timeout, its facts
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAnswer:
     """What came of a line."""
 
     text: str = ""
@@ -37,7 +192,7 @@ class Prompt:
     def __init__(self, ask: Ask, job: str = "") -> None:
         self.job = job
         self._ask = ask
-        self._acts: Mapping[str, Callable[[Order], str]] = {
+        self._acts: Mapping[str, Callable[[PromptCommand], str]] = {
             "jobs": self._jobs,
             "use": self._use,
             "show": self._show,
@@ -56,53 +211,53 @@ class Prompt:
             "help": lambda asked: help_text(*asked.at_most(1)),
         }
 
-    def run(self, line: str) -> Said:
+    def run(self, line: str) -> PromptAnswer:
         """Carry out a line; what is wrong with it, or goes wrong, is raised in words."""
-        asked = read(line)
-        return Said() if asked is None else self.obey(asked)
+        asked = read_line(line)
+        return PromptAnswer() if asked is None else self.obey(asked)
 
-    def run_words(self, words: list[str]) -> Said:
+    def run_words(self, words: list[str]) -> PromptAnswer:
         """Carry out words that a shell has parted; one with spaces in it is a line."""
-        return self.run(words[0]) if len(words) == 1 else self.obey(order(words))
+        return self.run(words[0]) if len(words) == 1 else self.obey(prompt_command(words))
 
-    def obey(self, asked: Order) -> Said:
+    def obey(self, asked: PromptCommand) -> PromptAnswer:
         """Carry out what was understood."""
         if asked.word == "quit":
             asked.at_most(0)
-            return Said(leaves=True)
+            return PromptAnswer(leaves=True)
         text = self._acts[asked.word](asked)
-        return Said("\n".join(map(printable, text.split("\n"))))
+        return PromptAnswer("\n".join(map(printable, text.split("\n"))))
 
-    def _jobs(self, asked: Order) -> str:
+    def _jobs(self, asked: PromptCommand) -> str:
         asked.at_most(0)
         most = None if "--all" in asked.flags else _SCREENFUL
         return answers.jobs_text(self._ask("jobs"), most)
 
-    def _use(self, asked: Order) -> str:
+    def _use(self, asked: PromptCommand) -> str:
         if asked.free == (FORGET,):
             self.job = ""
         elif asked.free:
             self.job = self._ask("job", job=asked.only("job"))["id"]
         return f"{self.job or 'the only active job'} is meant"
 
-    def _show(self, asked: Order) -> str:
+    def _show(self, asked: PromptCommand) -> str:
         job = self._of_job("job", asked)
         return answers.job_text(job, self._ask("knobs", job=job["id"]))
 
-    def _metrics(self, asked: Order) -> str:
+    def _metrics(self, asked: PromptCommand) -> str:
         name, rank = asked.flags.get("--name", ""), asked.flags.get("--rank", "0")
         facts = {"metric": name, "rank": _whole("--rank", rank), "limit": _CURVE}
         found = self._ask("metrics", job=self._named(asked), **facts)
         if found["names"] and name not in ("", *found["names"]):
             raise NotFound("metric", name, found["names"])
-        return curves.metrics_text(found["series"])
+        return answers.metrics_text(found["series"])
 
-    def _events(self, asked: Order) -> str:
+    def _events(self, asked: PromptCommand) -> str:
         limit = _whole("--limit", asked.flags.get("--limit", str(_SCREENFUL)))
         job = self._named(asked)
         return answers.events_text(self._ask("events", job=job, limit=limit)["items"][-limit:])
 
-    def _set(self, asked: Order) -> str:
+    def _set(self, asked: PromptCommand) -> str:
         job, values = split(asked.free)
         job = job or self.job
         if not values:
@@ -111,10 +266,10 @@ class Prompt:
             return answers.knobs_text(self._ask("knobs", job=job))
         return self._change(asked, job, values)
 
-    def _setlr(self, asked: Order) -> str:
+    def _setlr(self, asked: PromptCommand) -> str:
         return self._change(asked, self.job, {"lr": value_of(asked.only("value"))})
 
-    def _undo(self, asked: Order) -> str:
+    def _undo(self, asked: PromptCommand) -> str:
         """Take back a change; where `use` chose a job, one word is a command of it."""
         words = asked.at_most(2)
         if self.job and len(words) < 2:
@@ -123,11 +278,11 @@ class Prompt:
         outcome = self._ask("undo", None, job=job, command=command, **_facts(asked))
         return "\n".join(in_words(outcome))
 
-    def _change(self, asked: Order, job: str, values: dict[str, Any]) -> str:
+    def _change(self, asked: PromptCommand, job: str, values: dict[str, Any]) -> str:
         outcome = self._ask("set", None, job=job, values=values, **_facts(asked))
         return "\n".join(in_words(outcome))
 
-    def _steer(self, asked: Order) -> str:
+    def _steer(self, asked: PromptCommand) -> str:
         """Have the ranks pause, go on or end."""
         facts = _facts(asked)
         if asked.word == "resume":
@@ -138,11 +293,11 @@ class Prompt:
             lines.append(f"`loom stop {outcome['job']}` ends its processes without asking them")
         return "\n".join(lines)
 
-    def _devices(self, asked: Order) -> str:
+    def _devices(self, asked: PromptCommand) -> str:
         asked.at_most(0)
         return answers.devices_text(self._ask("devices")["devices"])
 
-    def _device(self, asked: Order) -> str:
+    def _device(self, asked: PromptCommand) -> str:
         if asked.word == "register_device" and len(asked.free) == 2:
             raise UserError("ranks tell themselves which devices they use; write only the device")
         uuid = asked.only("device")
@@ -155,14 +310,14 @@ class Prompt:
         facts["reason"] = asked.flags.get("--reason", "")
         return answers.device_text(self._ask("device_event", device=uuid, **facts))
 
-    def _plane(self, asked: Order) -> str:
+    def _plane(self, asked: PromptCommand) -> str:
         asked.at_most(0)
         return answers.plane_text(self._ask("status"))
 
-    def _of_job(self, question: str, asked: Order) -> Any:
+    def _of_job(self, question: str, asked: PromptCommand) -> Any:
         return self._ask(question, job=self._named(asked))
 
-    def _named(self, asked: Order) -> str:
+    def _named(self, asked: PromptCommand) -> str:
         return (*asked.at_most(1), self.job)[0]
 
 
@@ -178,7 +333,7 @@ def device_named(name: str, known: list[str]) -> str:
     return found[0]
 
 
-def _facts(asked: Order) -> dict[str, Any]:
+def _facts(asked: PromptCommand) -> dict[str, Any]:
     """Return what a command is to know, as the plane takes it."""
     facts: dict[str, Any] = {"reason": asked.flags.get("--reason", "")}
     if "--at" in asked.flags:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchloom.cli.monitor import answers, curves
-from torchloom.cli.monitor.poll import Snapshot
-from torchloom.cli.monitor.sheet import Column, Row
+from torchloom.cli.monitor import answers
+from torchloom.cli.monitor.poll import ScreenSnapshot
+from torchloom.cli.monitor.widgets import Column, TableRow
 from torchloom.cli.output import one_line, printable
 
 Fact = Mapping[str, Any]
@@ -40,19 +40,20 @@ _TONES = {
 }
 _BAD_WORDS = ("lost", "gone", "fail", "kill", "nan", "error", "refused", "aborted")
 _BETWEEN = ("command_preparing", "command_committed")  # the outcome follows at once
-_NAMES = {curves.STEP_SECONDS: "step time", "loom/device_memory": "device memory"}
+_NAMES = {answers.STEP_SECONDS: "step time", "loom/device_memory": "device memory"}
 _SOUGHT = ("state", "phase", "node", "replica", "role", "reason")
 _FAR = 2  # steps behind that are worth a colour
 
 
-def job_rows(seen: Snapshot) -> list[Row]:
+def job_rows(seen: ScreenSnapshot) -> list[TableRow]:
     """Return jobs, newest first."""
     return [
-        Row(job["id"], _clean(_job(job, seen)), _TONES.get(job["state"], "")) for job in seen.jobs
+        TableRow(job["id"], _clean(_job(job, seen)), _TONES.get(job["state"], ""))
+        for job in seen.jobs
     ]
 
 
-def _job(job: Fact, seen: Snapshot) -> tuple[str, ...]:
+def _job(job: Fact, seen: ScreenSnapshot) -> tuple[str, ...]:
     up, total = seen.counts.get(job["id"], (0, 0))
     ranks = "-" if not total else str(total) if up == total else f"{up}/{total}"
     name = job["name"] if job["name"] and not job["id"].startswith(job["name"]) else ""
@@ -60,7 +61,7 @@ def _job(job: Fact, seen: Snapshot) -> tuple[str, ...]:
     return job["id"], job["state"], answers.step(job["step"]), ranks, answers.lasted(job), said
 
 
-def rank_rows(ranks: Sequence[Fact], worst_first: bool, is_wide: bool) -> list[Row]:
+def rank_rows(ranks: Sequence[Fact], worst_first: bool, is_wide: bool) -> list[TableRow]:
     """Return ranks by number, or those that need a look before the others."""
     behind = answers.lags(ranks)
     rows = []
@@ -75,16 +76,16 @@ def rank_rows(ranks: Sequence[Fact], worst_first: bool, is_wide: bool) -> list[R
         text = " ".join([cells[0], *map(str, map(rank.get, _SOUGHT)), *rank["device_uuids"]])
         order = (rank["state"] == "up", -(lag or 0)) if worst_first else ()
         rows.append(
-            (order, Row(f"{rank['role']}/{rank['rank']}", _clean(cells), tone, toned, text))
+            (order, TableRow(f"{rank['role']}/{rank['rank']}", _clean(cells), tone, toned, text))
         )
     return [row for _, row in sorted(rows, key=lambda one: one[0])]
 
 
-def event_rows(events: Sequence[Fact]) -> list[Row]:
+def event_rows(events: Sequence[Fact]) -> list[TableRow]:
     """Return what happened, oldest first."""
     told = [each for each in events if each["kind"] not in _BETWEEN]
     return [
-        Row(
+        TableRow(
             f"{each['from']}{each.get('seq', each.get('id'))}",
             _clean(cells),
             _weight(cells[_STATE]),
@@ -98,10 +99,10 @@ def _weight(kind: str) -> str:
     return "bad" if any(word in kind for word in _BAD_WORDS) else ""
 
 
-def device_rows(devices: Sequence[Fact]) -> list[Row]:
+def device_rows(devices: Sequence[Fact]) -> list[TableRow]:
     """Return every device."""
     return [
-        Row(
+        TableRow(
             each["uuid"],
             _clean((uuid, node, state, reason, ranks)),
             _TONES.get(state, ""),
@@ -112,7 +113,7 @@ def device_rows(devices: Sequence[Fact]) -> list[Row]:
     ]
 
 
-def matching(rows: Sequence[Row], text: str) -> list[Row]:
+def matching(rows: Sequence[TableRow], text: str) -> list[TableRow]:
     """Return the rows that have every word of a text somewhere, a number only as a whole."""
     words = text.lower().split()
     return [row for row in rows if all(_has(row.text or " ".join(row.cells), w) for w in words)]
@@ -128,21 +129,21 @@ def curve_lines(
 ) -> list[tuple[str, str]]:
     """Return the lines of the curves that fit, each with its tone; `first` is the one on top."""
     known = {each["name"]: each for each in series if each["points"]}
-    names = curves.ordered(known)
+    names = answers.ordered(known)
     names = names[first % len(names) :] + names[: first % len(names)] if names else []
     tall = max(1, min(5, height // max(1, len(names)) - 1))
     lines: list[tuple[str, str]] = []
     for name in names:
         points = known[name]["points"]
-        values = [curves.as_float(point[2]) for point in points]
+        values = [answers.as_float(point[2]) for point in points]
         lines.append((_title(known[name], values, width), "bold"))
-        lines += [(line, "cyan") for line in curves.spark(values, width, tall)]
+        lines += [(line, "cyan") for line in answers.spark(values, width, tall)]
     return lines
 
 
 def _title(curve: Fact, values: Sequence[float], width: int) -> str:
     name = printable(_NAMES.get(curve["name"], curve["name"].removeprefix("loom/")))
-    last = curves.number(curve["name"], values[-1])
+    last = answers.number(curve["name"], values[-1])
     where = f"rank {curve['rank']} step {curve['points'][-1][0]}"
     text = f"{name} {last}"
     if len(text) + len(where) + 2 > width:
@@ -150,7 +151,7 @@ def _title(curve: Fact, values: Sequence[float], width: int) -> str:
     return f"{text}{where:>{max(0, width - len(text))}}"[:width]
 
 
-def top_line(seen: Snapshot, now: str, width: int) -> str:
+def top_line(seen: ScreenSnapshot, now: str, width: int) -> str:
     """Return the first line: how the plane is."""
     status = seen.status
     if not status:
@@ -164,7 +165,7 @@ def top_line(seen: Snapshot, now: str, width: int) -> str:
     return f"{left}{' ' * max(1, width - len(left) - len(right) - 1)}{right} "
 
 
-def trouble_line(seen: Snapshot) -> str:
+def trouble_line(seen: ScreenSnapshot) -> str:
     """Return what keeps the screen from being up to date."""
     if not seen.trouble:
         return ""
@@ -172,7 +173,7 @@ def trouble_line(seen: Snapshot) -> str:
     return f"{since}{one_line(seen.trouble, 300)}; trying again"
 
 
-def ranks_title(seen: Snapshot, shown: int) -> str:
+def ranks_title(seen: ScreenSnapshot, shown: int) -> str:
     """Return what stands over the ranks."""
     if not seen.job:
         return "ranks"

@@ -35,7 +35,7 @@ class EngineRefused(Failure):
         super().__init__(f"{program}: {shorten(said, _LAST) or f'exit code {code}'}")
 
 
-class Commands:
+class EngineCommands:
     """The commands of one engine as they are found on PATH."""
 
     def __init__(self, engine: str, sleep: Sleep = time.sleep) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from torchloom import settings
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.records.parcel import END, Parcel, write_private
-from torchloom.schedulers.batch.index import Entry
-from torchloom.schedulers.batch.planning import place_of
-from torchloom.schedulers.batch.request import SCRIPT, BatchRequest
+from torchloom.schedulers.batch.index import IndexEntry
+from torchloom.schedulers.batch.plan import place_of
+from torchloom.schedulers.batch.script import SCRIPT, BatchRequest
 from torchloom.specs.api import AppDef, app_from_dict
 
 
@@ -53,10 +53,10 @@ def _sources(request: BatchRequest) -> Iterator[Path]:
     yield Path(request.parcel.cwd)
 
 
-def entry_of(parcel: Parcel, folder: Path, job: str) -> Entry:
+def entry_of(parcel: Parcel, folder: Path, job: str) -> IndexEntry:
     """Return what is noted of a job that an engine has just taken."""
     app = app_from_dict(parcel.app)
-    return Entry(
+    return IndexEntry(
         job=job,
         engine=parcel.engine,
         run_id=parcel.run_id,
@@ -75,7 +75,7 @@ def noted_now() -> dict[str, Any]:
     return {"created_at": made, "submitted_at": now.timestamp()}
 
 
-def end_of(entry: Entry | None) -> dict[str, str]:
+def end_of(entry: IndexEntry | None) -> dict[str, str]:
     """Return how the job says it ended; nothing while it has not."""
     with contextlib.suppress(OSError, ValueError):
         if entry is not None:
@@ -84,7 +84,7 @@ def end_of(entry: Entry | None) -> dict[str, str]:
     return {}
 
 
-def app_of(entry: Entry | None) -> AppDef | None:
+def app_of(entry: IndexEntry | None) -> AppDef | None:
     """Return the app that was submitted; nothing when its folder is gone."""
     with contextlib.suppress(LoomError):
         if entry is not None:

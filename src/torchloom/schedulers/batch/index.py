@@ -17,7 +17,7 @@ _FOLDER = "engines"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One job: what the engine calls it, what it is here, and where its folder is."""
 
     job: str
@@ -41,17 +41,17 @@ class Index:
     def path(self) -> Path:
         return settings.loom_home() / _FOLDER / self._engine
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexEntry) -> None:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self._file(entry.job), json.dumps(asdict(entry)))
 
-    def get(self, job: str) -> Entry | None:
+    def get(self, job: str) -> IndexEntry | None:
         """Return a job by its number; what is no number names none."""
         if not job or "/" in job or job.startswith("."):
             return None
         return _read(self._file(job))
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[IndexEntry]:
         """Return every job, newest first."""
         with contextlib.suppress(FileNotFoundError):
             names = [name for name in os.listdir(self.path) if name.endswith(".json")]
@@ -73,7 +73,7 @@ def engines() -> list[str]:
     return []
 
 
-def find(reference: str) -> Iterator[Entry]:
+def find(reference: str) -> Iterator[IndexEntry]:
     """Yield the jobs of all engines that a person may mean: by run, number, name or beginning."""
     entries = [entry for engine in engines() for entry in Index(engine).all()]
     exact = [entry for entry in entries if reference in (entry.run_id, entry.job)]
@@ -96,8 +96,8 @@ def handles() -> dict[str, dict[str, str]]:
     }
 
 
-def _read(path: Path) -> Entry | None:
+def _read(path: Path) -> IndexEntry | None:
     with contextlib.suppress(OSError, ValueError, TypeError):
         data: dict[str, Any] = json.loads(path.read_bytes())
-        return Entry(**{name: data[name] for name in Entry.__slots__ if name in data})
+        return IndexEntry(**{name: data[name] for name in IndexEntry.__slots__ if name in data})
     return None

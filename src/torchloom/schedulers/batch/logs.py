@@ -12,8 +12,8 @@ from torchloom.launch.logs.reader import Span, Tail, Wait
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import all_folders
 from torchloom.launch.records.record import RunRecord
-from torchloom.schedulers.batch.index import Entry
-from torchloom.schedulers.batch.request import OUTPUT
+from torchloom.schedulers.batch.index import IndexEntry
+from torchloom.schedulers.batch.script import OUTPUT
 
 _LOOK = 0.25  # seconds between looks for a run that has not begun
 _TASKS = 1.0  # seconds between looks for tasks of an array that have begun meanwhile
@@ -22,7 +22,7 @@ IsOver = Callable[[], bool]
 
 
 def lines(
-    entry: Entry,
+    entry: IndexEntry,
     places: Sequence[tuple[str, int]],
     is_over: IsOver,
     follow: bool = False,
@@ -106,7 +106,7 @@ def records(run_id: str, but: Collection[str] = ()) -> dict[str, RunRecord]:
     return dict(sorted(known.items(), key=lambda pair: int(pair[0])))
 
 
-def _check(entry: Entry, role: str, index: int) -> None:
+def _check(entry: IndexEntry, role: str, index: int) -> None:
     if role not in entry.replicas:
         known = ", ".join(entry.replicas)
         raise NotFound("role", role, entry.replicas, f"{entry.run_id} has: {known}")
@@ -134,7 +134,7 @@ def waiting(is_over: IsOver) -> Wait:
     return wait
 
 
-def _output(entry: Entry, regex: str | None, since: datetime | None) -> Iterator[str]:
+def _output(entry: IndexEntry, regex: str | None, since: datetime | None) -> Iterator[str]:
     """Yield what the script itself printed: why nothing came of it. It has no times but its own."""
     wanted = re.compile(regex or "")
     for path in sorted(Path(entry.folder).glob(f"{OUTPUT}*")):

@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import os
 import shutil
+import sys
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +17,7 @@ from torchloom import settings
 from torchloom.errors import LoomError, NotFound, UserError, shorten
 from torchloom.launch.records import catalog, parcel
 from torchloom.launch.records.folder import RunFolder
-from torchloom.launch.records.parcel import END, STOP, Parcel, write_private
+from torchloom.launch.records.parcel import END, STOP, Parcel, travelling, write_private
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.request import DEFAULT_GRACE
 from torchloom.launch.records.resumption import (
@@ -23,27 +26,114 @@ from torchloom.launch.records.resumption import (
     NotResumable,
     newest_checkpoint,
 )
-from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchloom.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchloom.schedulers.batch import logs, status
-from torchloom.schedulers.batch.commands import Commands, EngineMissing, EngineRefused
-from torchloom.schedulers.batch.engine import BatchEngine
+from torchloom.schedulers.batch.commands import EngineCommands, EngineMissing, EngineRefused
 from torchloom.schedulers.batch.folder import app_of, end_of, entry_of, noted_now, write
-from torchloom.schedulers.batch.index import Entry, Index
-from torchloom.schedulers.batch.query import Answer, Query
-from torchloom.schedulers.batch.request import SCRIPT, BatchRequest
-from torchloom.schedulers.batch.script import in_folder
-from torchloom.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
+from torchloom.schedulers.batch.index import Index, IndexEntry
+from torchloom.schedulers.batch.plan import INSIDE, notes, run_id_of, shipped, text
+from torchloom.schedulers.batch.script import SCRIPT, BatchRequest, in_folder
+from torchloom.schedulers.batch.status import Answer, Query
+from torchloom.specs.api import (
+    AppDef,
+    AppDryRunInfo,
+    AppState,
+    CfgVal,
+    app_to_dict,
+    is_terminal,
+    make_app_handle,
+)
 
+_JOBS = "jobs"  # in LOOM_HOME
 _LOOK = 0.25  # seconds between looks at a file that tells of the end
 _PATIENCE = 30.0  # seconds beyond the ranks' grace for a launch to clear up on all hosts
+
+
+class BatchEngine(Scheduler[BatchRequest]):
+    """The words of one engine."""
+
+    reads_script = False  # the submitting command has the script on stdin, not among its words
+
+    @abstractmethod
+    def _script(self, app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, run_id: str) -> str:
+        """Return the script; pure."""
+
+    @abstractmethod
+    def _submit_words(self, folder: Path) -> tuple[str, ...]:
+        """Return the words that submit the folder's script."""
+
+    @abstractmethod
+    def _job_of(self, printed: str) -> str:
+        """Return the number that the engine gave a job it has just taken."""
+
+    @abstractmethod
+    def _ask_all(self) -> Answer:
+        """Ask the engine for every job of this user, in one question."""
+
+    @abstractmethod
+    def _cancel_words(self, job: str) -> tuple[str, ...]:
+        """Return the words that end a job."""
+
+    def _polite_words(self, job: str) -> tuple[str, ...]:
+        """Return the words that send SIGTERM to a job's script alone; nothing: it cannot be."""
+        return ()
+
+    @abstractmethod
+    def _inside_words(self, job: str, host: str) -> tuple[str, ...]:
+        """Return the words behind which a command runs on a host of a running job."""
+
+    @abstractmethod
+    def _parcel(self, parcel: Parcel) -> Parcel:
+        """Return it with what the job needs to know of its engine."""
+
+    # Planning.
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchRequest]:
+        run_id = run_id_of(app, cfg)
+        chosen = text(cfg, "job_dir")
+        folder = Path(chosen).expanduser() if chosen else settings.loom_home() / _JOBS / run_id
+        folder = folder.absolute()
+        cwd = os.path.abspath(text(cfg, "cwd") or os.getcwd())
+        parcel = Parcel(
+            run_id=run_id,
+            session=self.session_name,
+            engine=self.backend,
+            app=app_to_dict(shipped(app, folder)),
+            cfg={name: cfg[name] for name in INSIDE if cfg.get(name) is not None},
+            env={**travelling(settings.environment()), "LOOM_HOME": str(settings.loom_home())},
+            cwd=cwd,
+            job_variable="",
+        )
+        request = BatchRequest(
+            folder=folder,
+            script=self._script(app, cfg, folder, run_id),
+            argv=self._submit_words(folder),
+            reads_script=self.reads_script,
+            parcel=self._parcel(parcel),
+            workspaces={r.name: r.workspace.projects for r in app.roles if r.workspace},
+            notes=notes(app, self.backend, (folder, Path(self._python(cfg)), Path(cwd))),
+        )
+        return AppDryRunInfo(request, str)
+
+    def _python(self, cfg: Mapping[str, CfgVal]) -> str:
+        return text(cfg, "python") or sys.executable
+
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
+        """A role need not say what it needs: the engine has defaults. What is copied must exist."""
+        from torchloom.workspace import dir_workspace
+
+        for workspace in filter(None, (role.workspace for role in app.roles)):
+            dir_workspace.check(workspace.projects)
 
 
 class BatchScheduler(BatchEngine):
     """One job of the engine an app. What is known of it lies in files; nothing is kept here."""
 
-    def __init__(self, backend: str, session_name: str, commands: Commands | None = None) -> None:
+    def __init__(
+        self, backend: str, session_name: str, commands: EngineCommands | None = None
+    ) -> None:
         super().__init__(backend, session_name)
-        self._commands = commands or Commands(backend)
+        self._commands = commands or EngineCommands(backend)
         self._index = Index(backend)
         self._query = Query(self._ask_all)
 
@@ -79,7 +169,7 @@ class BatchScheduler(BatchEngine):
         script = (folder / SCRIPT).read_text("utf-8") if self.reads_script else None
         return self._job_of(self._commands.run(words, script))
 
-    def _noted(self, entry: Entry, job: str) -> str:
+    def _noted(self, entry: IndexEntry, job: str) -> str:
         self._index.add(replace(entry, job=job, **noted_now()))
         self._query.forget()
         return job
@@ -120,7 +210,7 @@ class BatchScheduler(BatchEngine):
             listed.append(self._line(entry.job, entry.name, self._state(entry, jobs)))
         return sorted(listed, key=lambda line: _number(line.app_id), reverse=True)
 
-    def _state(self, entry: Entry, jobs: Answer) -> AppState:
+    def _state(self, entry: IndexEntry, jobs: Answer) -> AppState:
         """Return a job's state as `describe` has it; its record is read where it may say more."""
         state, _ = status.state_of(jobs.get(entry.job), None, end_of(entry))
         if state is AppState.FAILED:
@@ -134,7 +224,7 @@ class BatchScheduler(BatchEngine):
         handle = make_app_handle(self.backend, self.session_name, job)
         return ListAppResponse(app_id=job, state=state, app_handle=handle, name=name)
 
-    def entry(self, app_id: str) -> Entry | None:
+    def entry(self, app_id: str) -> IndexEntry | None:
         """Return what is known here of a job that was submitted from here."""
         return self._index.get(app_id)
 
@@ -230,7 +320,7 @@ class BatchScheduler(BatchEngine):
             self._commands.run(self._cancel_words(app_id))
         self._query.forget()
 
-    def _ask_to_end(self, entry: Entry, words: Sequence[str]) -> None:
+    def _ask_to_end(self, entry: IndexEntry, words: Sequence[str]) -> None:
         """Ask the launch in a job to end it, by a signal and by word in its folder: either will do.
 
         What ends a job for its engine would end other hosts' agents while their ranks save.
@@ -283,7 +373,7 @@ def _number(job: str) -> tuple[int, str]:
     return int(digits or 0), job
 
 
-def _check_resume(entry: Entry, asked: Continuation) -> None:
+def _check_resume(entry: IndexEntry, asked: Continuation) -> None:
     """Refuse what the engine has no option for, and what cannot have been meant."""
     if asked.ranks is not None or asked.step is not None:
         raise NotResumable(

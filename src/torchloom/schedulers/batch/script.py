@@ -5,13 +5,16 @@ Whatever comes from outside is quoted; the job's own words and variables are not
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from torchloom import settings
 from torchloom.errors import UserError, shorten
-from torchloom.launch.records.parcel import VARIABLES
+from torchloom.launch.records.parcel import FILE, VARIABLES, Parcel
+from torchloom.specs.dataclass import dataclass
 
+SCRIPT = "job.sh"
+OUTPUT = "out.log"  # what the script, and the launch in it, print
 ENTRY = "torchloom.cli.batch"
 # A login makes this folder and removes it: a job, and what is sent into it, must agree on another.
 OWN_SESSION = "unset XDG_RUNTIME_DIR"
@@ -19,6 +22,46 @@ OWN_SESSION = "unset XDG_RUNTIME_DIR"
 IDLE = 'export LOOM_PLANE_IDLE="${LOOM_PLANE_IDLE:-30}"'
 LONGEST = 4000  # letters of a directive: engines read them into a fixed room
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NO_FOLDER = "does not see $folder: choose a job_dir on a file system that all hosts share"
+_NO_CWD = "does not see the folder it is to run in: submit from one that all hosts share"
+_NO_PYTHON = (
+    "has no usable $python: submit with one on a file system that all hosts share, name another "
+    "by -cfg python=.., load one by -cfg setup=.., or bring it there by loom env push"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """A script, the words that submit it, and what lies beside it where only its user can read."""
+
+    folder: Path
+    script: str
+    argv: tuple[str, ...]
+    parcel: Parcel
+    workspaces: Mapping[str, Mapping[str, str]]  # what is copied for each role, and to where
+    notes: tuple[str, ...] = ()
+    reads_script: bool = False  # the words read it from stdin
+
+    @property
+    def command_line(self) -> str:
+        """What a person would type."""
+        typed = shlex.join(self.argv)
+        read = shlex.quote(str(self.folder / SCRIPT))
+        return f"{typed} < {read}" if self.reads_script else typed
+
+    def __str__(self) -> str:
+        lines = [f"note: {note}" for note in self.notes]
+        lines += [f"submit: {self.command_line}", f"folder: {self.folder}"]
+        lines += [
+            f"private: {VARIABLES} ({len(self.parcel.env)} variables), {FILE} (the app)",
+            *(
+                f"copy: {path} for {role}"
+                for role, made in self.workspaces.items()
+                for path in made
+            ),
+            f"script: {self.folder / SCRIPT}",
+        ]
+        return "\n".join([*lines, self.script.rstrip("\n")])
 
 
 class BadDirective(UserError):
@@ -71,14 +114,6 @@ def in_folder(folder: Path, words: Sequence[str]) -> list[str]:
     """Return what runs words with the variables that a job's folder holds, inside that job."""
     found = f'{OWN_SESSION}; . "$0"/{VARIABLES}; export {settings.INSIDE_VARIABLE}=1; exec "$@"'
     return ["/bin/sh", "-c", found, str(folder), *words]
-
-
-_NO_FOLDER = "does not see $folder: choose a job_dir on a file system that all hosts share"
-_NO_CWD = "does not see the folder it is to run in: submit from one that all hosts share"
-_NO_PYTHON = (
-    "has no usable $python: submit with one on a file system that all hosts share, name another "
-    "by -cfg python=.., load one by -cfg setup=.., or bring it there by loom env push"
-)
 
 
 def _say(sentence: str) -> str:

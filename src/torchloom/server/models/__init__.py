@@ -3,13 +3,15 @@
 An answer may have more members than are named here; those that are named are always there.
 """
 
-from torchloom.server.models.checkpoints import (
-    Check,
-    Checkpoint,
-    Checkpoints,
-)
 from torchloom.server.models.cluster import (
+    Alerts,
+    AlertsTaken,
     Amount,
+    Device,
+    DevicePreview,
+    DevicePreviewRequest,
+    DeviceRequest,
+    Devices,
     Health,
     PlaneStatus,
     Queue,
@@ -25,6 +27,9 @@ from torchloom.server.models.cluster import (
 )
 from torchloom.server.models.commands import (
     Change,
+    Check,
+    Checkpoint,
+    Checkpoints,
     Command,
     CommandRank,
     CommandRequest,
@@ -44,29 +49,14 @@ from torchloom.server.models.common import (
     Text,
     Uuid,
 )
-from torchloom.server.models.devices import (
-    Alerts,
-    AlertsTaken,
-    Device,
-    DevicePreview,
-    DevicePreviewRequest,
-    DeviceRequest,
-    Devices,
-)
-from torchloom.server.models.experiments import (
-    CompareRequest,
-    Comparison,
-    ListedRun,
-    Run,
-    RunDetail,
-    Runs,
-)
 from torchloom.server.models.jobs import (
     MOST_ITEMS,
     CancelledBatch,
     CancelledItem,
     CancelRequest,
     CheckedSpec,
+    CompareRequest,
+    Comparison,
     Event,
     Events,
     Job,
@@ -75,8 +65,12 @@ from torchloom.server.models.jobs import (
     Jobs,
     Knob,
     Knobs,
+    ListedRun,
     Rank,
     Ranks,
+    Run,
+    RunDetail,
+    Runs,
     Stacks,
     Submitted,
     SubmittedBatch,

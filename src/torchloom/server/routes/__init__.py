@@ -1,6 +1,5 @@
 """One module a group of routes; each has a `router` with whole paths."""
 
-from torchloom.server import stream
 from torchloom.server.routes import (
     checkpoints,
     cluster,
@@ -17,6 +16,7 @@ from torchloom.server.routes import (
     preview,
     prometheus,
     specs,
+    streams,
 )
 from torchloom.server.routes.dashboard import not_found
 
@@ -38,5 +38,5 @@ ROUTERS = (
     metrics.router,
     prometheus.router,
     dashboard.router,
-    stream.router,
+    streams.router,
 )

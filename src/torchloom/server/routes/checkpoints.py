@@ -6,12 +6,12 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import HTTPConnection
 
 from torchloom.server import models
-from torchloom.server.auth import Who
 from torchloom.server.desk import DeskDep
-from torchloom.server.letters import whole
-from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
+from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
 from torchloom.server.problems import declared
-from torchloom.server.verifying import Checks
+from torchloom.server.security.auth import Who
+from torchloom.server.text import whole
+from torchloom.server.verification import Checks
 from torchloom.weaver import views
 
 _WAIT, _MORE = 30.0, 10.0  # seconds until one has gone, and beyond those

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 
 from torchloom.server import models
-from torchloom.server.auth import Who
 from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.problems import declared
+from torchloom.server.security.auth import Who
 from torchloom.weaver import views
 from torchloom.weaver.store.rows import AgentRow
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from torchloom.server import audit, models
-from torchloom.server.auth import Who
+from torchloom.server import job_records, models
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.paging import Cursor, Limit, cursor_of, place_of
+from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
 from torchloom.server.problems import ApiProblem, declared
+from torchloom.server.security.auth import Who
 
 _MORE = 10.0  # seconds beyond those that the weaver is asked to wait
 _ONLY = {
@@ -63,7 +63,7 @@ async def commands(
     """Every command of a job in order, with what each rank did."""
     (after,) = place_of(cursor, int) if cursor else (-1,)
     name = await desk.job(job)
-    found = await desk.read(audit.commands, desk.store, name, after, limit + 1)
+    found = await desk.read(job_records.commands, desk.store, name, after, limit + 1)
     page = found[:limit]
     following = cursor_of(page[-1]["number"]) if len(found) > limit else None
     return {"items": page, "next": following}
@@ -77,7 +77,7 @@ async def commands(
 async def one(job: models.Name, command: models.CommandId, desk: DeskDep) -> Any:
     """One command, as it stands."""
     name = await desk.job(job)
-    found = await desk.read(audit.command, desk.store, name, command)
+    found = await desk.read(job_records.command, desk.store, name, command)
     if found is None:
         remedy = f"GET /api/jobs/{name}/commands lists them"
         raise ApiProblem(404, "not_found", f"job {name} has no such command", remedy=remedy)
@@ -106,10 +106,10 @@ async def _known(
     desk: Desk, job: str, name: str, asked: models.CommandRequest
 ) -> dict[str, Any] | None:
     """Return the command that this key was used for before, if there is nothing left to do."""
-    known = await desk.read(audit.command, desk.store, job, name)
+    known = await desk.read(job_records.command, desk.store, job, name)
     if known is None:
         return None
-    if not audit.is_same(asked.model_dump(exclude_none=True), known):
+    if not job_records.is_same(asked.model_dump(exclude_none=True), known):
         remedy = "take a new key for another request"
         raise ApiProblem(
             409, "key_reused", "this key was used for another command", "Idempotency-Key", remedy

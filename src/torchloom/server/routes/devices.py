@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path
 
 from torchloom.errors import shorten
-from torchloom.server import foresight, models
-from torchloom.server.auth import Who
+from torchloom.server import impact, models
 from torchloom.server.desk import DeskDep
-from torchloom.server.letters import whole
 from torchloom.server.problems import BODY, ApiProblem, declared
+from torchloom.server.security.auth import Who
+from torchloom.server.text import whole
 from torchloom.weaver.health.devices import NoAlerts, read_alerts
 
 _LONGEST = 300  # letters of a uuid
@@ -56,8 +56,8 @@ async def preview(said: models.DevicePreviewRequest, desk: DeskDep, key: models.
     """What would become of ranks if devices were so. Changes nothing."""
     names = list(dict.fromkeys(said.devices))
     found = await desk.link.ask("device_outlook", devices=names, state=said.state)
-    outlook = foresight.outlook(said.state, found["devices"], found["jobs"])
-    command = foresight.command_line(said.state, found["devices"], said.reason)
+    outlook = impact.device_outlook(said.state, found["devices"], found["jobs"])
+    command = impact.device_command_line(said.state, found["devices"], said.reason)
     return whole({**outlook, "command": command})
 
 

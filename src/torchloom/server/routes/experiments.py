@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from torchloom.server import models
 from torchloom.server.desk import DeskDep
-from torchloom.server.paging import LONGEST, Limit, seconds_of
+from torchloom.server.models.common import LONGEST_PAGE, Limit, seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.routes.jobs import Text
 from torchloom.specs.states import JobState
@@ -20,7 +20,7 @@ router = APIRouter(tags=["experiments"])
 async def listed(
     desk: DeskDep,
     limit: Limit = 100,
-    cursor: Annotated[str, Query(max_length=LONGEST)] = "",
+    cursor: Annotated[str, Query(max_length=LONGEST_PAGE)] = "",
     text: Text = None,
     state: Annotated[list[JobState] | None, Query(max_length=7)] = None,
     owner: Text = None,

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from torchloom.sealed import hide_in_spec
-from torchloom.server import audit, intake, models
-from torchloom.server.auth import Identity, Who
+from torchloom.server import intake, job_records, models
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.letters import whole
-from torchloom.server.living import living, shape
-from torchloom.server.paging import Cursor, Limit, cursor_of, place_of, seconds_of
-from torchloom.server.policy import OPERATOR
+from torchloom.server.job_records import job_shape, living_jobs
+from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of, seconds_of
 from torchloom.server.problems import ApiProblem, declared, problem_of
+from torchloom.server.security.auth import CallerIdentity, Who
+from torchloom.server.security.policy import OPERATOR
+from torchloom.server.text import whole
 from torchloom.server.weaver_link import WeaverAway, WeaverRefused
 from torchloom.specs.states import JobState
 from torchloom.weaver.store.reader import JobFilter
@@ -119,7 +119,7 @@ async def jobs(
     rows = await desk.read(desk.store.state.page, wanted, before, limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].created_at, page[-1].id) if len(rows) > limit else None
-    return {"items": await living(desk.link, page), "next": following}
+    return {"items": await living_jobs(desk.link, page), "next": following}
 
 
 @router.get(
@@ -133,7 +133,7 @@ async def job(job: models.Name, desk: DeskDep, who: Who) -> Any:
         row = await desk.stored(job)
         if row is None:
             raise
-        found = {**shape(row), "facts": whole(row.facts), "ranks": None}
+        found = {**job_shape(row), "facts": whole(row.facts), "ranks": None}
     summary = found["facts"].get(_SUMMARY) if JobState(found["state"]).is_final else None
     error = found["facts"].get(_FIRST_ERROR) or None
     more = {"summary": summary, "first_error": error}
@@ -215,7 +215,7 @@ async def events(job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cu
     """What happened, by time: the newest, or what follows a cursor. `next` is always there."""
     after = place_of(cursor, int, int) if cursor else None
     name = await desk.job(job)
-    items, upto = await desk.read(audit.events, desk.store, name, after, limit)
+    items, upto = await desk.read(job_records.events, desk.store, name, after, limit)
     return {"items": items, "next": cursor_of(*upto)}
 
 
@@ -228,7 +228,7 @@ async def audited(
     """Whatever people did to a job, in order, each with its author."""
     (after,) = place_of(cursor, int) if cursor else (0,)
     name = await desk.job(job)
-    found = await desk.read(audit.authored, desk.store, name, after, limit + 1)
+    found = await desk.read(job_records.authored, desk.store, name, after, limit + 1)
     page = found[:limit]
     following = cursor_of(page[-1]["seq"]) if len(found) > limit else None
     return {"items": page, "next": following}
@@ -275,7 +275,7 @@ def _key_of(key: str | None, number: int) -> str:
     return hashlib.sha256(f"{key}\0{number}".encode()).hexdigest()
 
 
-async def _spec(desk: Desk, job: str, who: Identity) -> dict[str, Any] | None:
+async def _spec(desk: Desk, job: str, who: CallerIdentity) -> dict[str, Any] | None:
     row = await desk.read(desk.store.state.one, SubmissionRow, job=job)
     if row is None:
         return None

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from torchloom.server import models, patterns
-from torchloom.server.cursors import Position, parse
+from torchloom.server import models
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.joblogs import Line, Output, outputs_of, record_of
-from torchloom.server.logsearch import MOST_SCANNED, PatternSearch, Search, Wish, size_of
-from torchloom.server.paging import seconds_of
+from torchloom.server.logs import patterns
+from torchloom.server.logs.lines import Output, OutputLine, outputs_of, record_of
+from torchloom.server.logs.search import MOST_SCANNED, LogQuery, LogSearch, PatternSearch, size_of
+from torchloom.server.models.common import seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
+from torchloom.server.stream.cursors import Position, parse
 
 router = APIRouter(tags=["logs"])
 
@@ -62,13 +63,13 @@ async def logs(
 ) -> Any:
     """Return lines by time; the WebSocket follows them with `next` as its `after`."""
     times = seconds_of("since", since), seconds_of("until", until)
-    wish = Wish(level or "", *times, tail)
+    wish = LogQuery(level or "", *times, tail)
     at = dict(parse(cursor).logs or {}) if cursor else {}
     name = await desk.job(job)
     outputs, is_over = await desk.read(_outputs, desk, name, rank)
-    search: Search | PatternSearch
+    search: LogSearch | PatternSearch
     if regex is None:
-        search = await desk.read(Search, outputs, at, wish, is_over)
+        search = await desk.read(LogSearch, outputs, at, wish, is_over)
         lines = await desk.read(search.take, limit)
     else:
         pool: patterns.Patterns = request.app.state.live.patterns
@@ -96,9 +97,9 @@ def _size(outputs: Sequence[Output]) -> int:
 
 async def _matching(
     desk: Desk, search: PatternSearch, pool: patterns.Patterns, pattern: str, limit: int
-) -> list[Line]:
+) -> list[OutputLine]:
     """Return the lines that match, as many as are wanted or as the time of a page allows."""
-    found: list[Line] = []
+    found: list[OutputLine] = []
     budget = patterns.Budget()
     try:
         while len(found) < limit and budget.left > 0 and search.scanned < MOST_SCANNED:

@@ -10,12 +10,12 @@ from pydantic import Field, StringConstraints
 
 from torchloom.errors import UserError
 from torchloom.server import models
-from torchloom.server.charts import columns
-from torchloom.server.cursors import BadCursor
 from torchloom.server.desk import DeskDep
-from torchloom.server.paging import seconds_of
+from torchloom.server.models.common import seconds_of
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
+from torchloom.server.stream.cursors import BadStreamCursor
+from torchloom.server.stream.payloads import columns
 from torchloom.weaver.store.rows import PointRow
 from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.records import RecordStore
@@ -135,7 +135,7 @@ def _points(
     try:
         return curves.points(records, *wanted, *steps, limit, cursor)
     except ValueError as error:
-        raise BadCursor from error
+        raise BadStreamCursor from error
 
 
 def _steps(records: RecordStore, wanted: Wanted, steps: Range, times: Times) -> Range:

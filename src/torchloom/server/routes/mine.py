@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from fastapi import Request as HttpRequest
 
-from torchloom.server.auth import Identities, Who
 from torchloom.server.desk import DeskDep
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.routes.people import Token, TokenPage
+from torchloom.server.security.auth import Identities, Who
 
 router = APIRouter(tags=["people"])
 

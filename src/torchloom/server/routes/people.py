@@ -10,14 +10,19 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from torchloom.errors import LoomError
-from torchloom.server.attempts import Attempts, claim_of
-from torchloom.server.auth import Identities, Who
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.login_page import login_page
 from torchloom.server.models import Answer, Key, Request
-from torchloom.server.paging import Page
+from torchloom.server.models.common import Page
 from torchloom.server.problems import ApiProblem, declared
-from torchloom.server.sessions import cookie_name, cookies_of, proof_of
+from torchloom.server.security.auth import Identities, Who
+from torchloom.server.security.login import (
+    Attempts,
+    claim_of,
+    cookie_name,
+    cookies_of,
+    login_page,
+    proof_of,
+)
 from torchloom.weaver.users import COOKIE_LIFE, LONGEST_LIFE
 
 _PROBLEMS = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 500, 503)

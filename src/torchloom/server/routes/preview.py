@@ -6,14 +6,14 @@ from typing import Any
 from fastapi import APIRouter
 
 from torchloom.errors import LoomError
-from torchloom.server import models, preview
-from torchloom.server.auth import Identity, Who
+from torchloom.server import impact, models
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.letters import whole
-from torchloom.server.policy import OPERATOR
-from torchloom.server.preview import Outlook, Scene
+from torchloom.server.impact import Outlook, Scene
 from torchloom.server.problems import ApiProblem, declared, explained, problem_response
 from torchloom.server.routes.commands import check
+from torchloom.server.security.auth import CallerIdentity, Who
+from torchloom.server.security.policy import OPERATOR
+from torchloom.server.text import whole
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.weaver.commands.rows import entry_of
 from torchloom.weaver.store.rows import (
@@ -42,7 +42,7 @@ async def previewed(
     scene, words = await _scene(desk, name), asked.model_dump(exclude_none=True)
     refused, found = None, Outlook()
     try:
-        found = preview.outlook(scene, words)
+        found = impact.outlook(scene, words)
     except LoomError as error:
         refused = json.loads(bytes(explained(error).body))
     refused = _forbidden(who) or refused
@@ -51,13 +51,13 @@ async def previewed(
             "job": name,
             "verb": asked.verb,
             "ok": refused is None,
-            "summary": refused["detail"] if refused else preview.summary(scene, asked.verb, found),
+            "summary": refused["detail"] if refused else impact.summary(scene, asked.verb, found),
             "ranks": [rank.rank for rank in scene.ranks],
             "effective_step": found.effective_step,
             "changes": list(found.changes),
             "warnings": list(found.warnings),
             "refused": refused,
-            "command": preview.command_line(name, words),
+            "command": impact.command_line(name, words),
         }
     )
 
@@ -90,7 +90,7 @@ def _read(
     return Scene(job, ranks, knobs, entries, names, step, took, newest)
 
 
-def _forbidden(who: Identity) -> dict[str, Any] | None:
+def _forbidden(who: CallerIdentity) -> dict[str, Any] | None:
     if who.may(OPERATOR):
         return None
     words = f"{who.user} is {who.role}, and this takes {OPERATOR}"

@@ -2,22 +2,21 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from torchloom.rules.checkpoints import CheckpointPhase
-from torchloom.server import exposition
-from torchloom.server.counts import Counts
+from torchloom.server.access_log import Counts
 from torchloom.server.desk import Desk, DeskDep
-from torchloom.server.exposition import Sample, family, gauge
-from torchloom.server.live import Hub
 from torchloom.server.problems import declared
+from torchloom.server.stream.hub import Hub
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.states import JobState
 
-router = APIRouter(tags=["health"])
-
+MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _PATIENCE = 5.0  # seconds for the weaver; who scrapes waits no longer
 _JOBS, _RANKS = 50, 64  # active jobs, and ranks of each, that are shown one by one
 _GAUGES = {
@@ -28,11 +27,79 @@ _GAUGES = {
 }
 
 
+Labels = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number with its labels; `suffix` is of a histogram's parts."""
+
+    value: float
+    labels: Labels
+    suffix: str = ""
+
+
+def family(name: str, kind: str, words: str, samples: Iterable[Sample]) -> str:
+    """Return all samples of one metric."""
+    lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+    lines += [
+        f"{name}{each.suffix}{_labels(each.labels)} {_number(each.value)}" for each in samples
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gauge(name: str, words: str, value: float) -> str:
+    """Return a metric of one number."""
+    return family(name, "gauge", words, [Sample(value, {})])
+
+
+def requests(counts: Counts) -> str:
+    """Return what the server counted."""
+    totals = (
+        Sample(count, {"method": method, "path": path, "status": status})
+        for (method, path, status), count in sorted(counts.requests.items())
+    )
+    parts = (
+        sample
+        for (method, path), durations in sorted(counts.durations.items())
+        for sample in _histogram(
+            {"method": method, "path": path}, durations.cumulative(), durations.total
+        )
+    )
+    return family(
+        "torchloom_http_requests_total", "counter", "Requests that were answered.", totals
+    ) + family("torchloom_http_request_seconds", "histogram", "How long answers took.", parts)
+
+
+def _histogram(
+    labels: Labels, buckets: Iterable[tuple[str, int]], total: float
+) -> Iterable[Sample]:
+    count = 0
+    for bound, count in buckets:
+        yield Sample(count, {**labels, "le": bound}, "_bucket")
+    yield Sample(total, labels, "_sum")
+    yield Sample(count, labels, "_count")
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    shown = (f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
+    return "{" + ",".join(shown) + "}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+router = APIRouter(tags=["health"])
+
+
 @router.get(
     "/metrics",
     response_class=Response,
     responses={
-        200: {"content": {exposition.MEDIA: {}}, "description": "Prometheus text."},
+        200: {"content": {MEDIA: {}}, "description": "Prometheus text."},
         **declared(503),
     },
 )
@@ -42,8 +109,8 @@ async def prometheus(request: Request, desk: DeskDep) -> Response:
     hub: Hub = request.app.state.live
     parts = await _plane(desk)
     parts.append(gauge("torchloom_stream_listeners", "Streams that are open.", hub.listeners))
-    parts.append(exposition.requests(counts))
-    return Response("".join(parts), media_type=exposition.MEDIA)
+    parts.append(requests(counts))
+    return Response("".join(parts), media_type=MEDIA)
 
 
 async def _plane(desk: Desk) -> list[str]:

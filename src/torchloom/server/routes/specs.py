@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 
 from torchloom.server import intake, models
 from torchloom.server.desk import DeskDep
-from torchloom.server.letters import whole
 from torchloom.server.problems import ApiProblem, declared, problem_response
 from torchloom.server.routes.jobs import SPEC
+from torchloom.server.text import whole
 
 _DEEPEST = 32  # levels of what is told back; no spec has so many
 router = APIRouter(tags=["jobs"])

@@ -1,0 +1,104 @@
+"""Strike: what each kind of fault needs, aims at, does, and how it is undone; one table of each.
+
+Whatever lasts is written down before it happens, so that somebody else can undo it.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from torchloom.chaos.faults import host, processes, storage
+from torchloom.chaos.faults.kinds import kind_of
+from torchloom.chaos.plan import Fault
+from torchloom.chaos.record import Strike
+from torchloom.chaos.targets import Aim, Undo, Victim
+from torchloom.errors import LoomError, UserError
+
+_SHOWN = 5  # problems of a plan in one message
+
+
+class FaultAction(NamedTuple):
+    """How faults of one kind are struck."""
+
+    problem: Callable[[Fault, Victim], str]  # why that cannot be done here, with the remedy
+    aim: Callable[[Fault, Victim], Aim | None]  # nothing: what is meant is gone
+    strike: Callable[[Aim], bool]  # false: it was gone when it was struck
+
+
+_PART = FaultAction(processes.no_part, processes.aim_part, processes.sending(signal.SIGKILL))
+WAYS: Mapping[str, FaultAction] = {
+    "kill": FaultAction(processes.no_rank, processes.aim_rank, processes.sending(signal.SIGKILL)),
+    "stop": FaultAction(processes.no_rank, processes.aim_rank, processes.sending(signal.SIGSTOP)),
+    "raise": FaultAction(processes.no_listener, processes.aim_rank, processes.provoke),
+    "kill-agent": _PART,
+    "kill-weaver": _PART,
+    "kill-nats": _PART,
+    "kill-postgres": FaultAction(
+        processes.no_server, processes.aim_server, processes.sending(signal.SIGKILL)
+    ),
+    "cut-link": FaultAction(host.no_link, host.aim_link, host.cut_link),
+    "slow-link": FaultAction(host.no_link, host.aim_link, host.slow_link),
+    "corrupt-shard": FaultAction(storage.no_shard, storage.aim_shard, storage.damage_shard),
+    "disk-full": FaultAction(storage.no_disk, storage.aim_disk, storage.fill_disk),
+    "clock-step": FaultAction(host.no_clock, host.aim_clock, host.step_clock),
+}
+UNDOING: Mapping[str, Callable[[Undo], None]] = {
+    processes.CONTINUE: processes.continue_process,
+    processes.START: processes.start_server,
+    host.UP: host.mend_link,
+    host.FAST: host.quicken_link,
+    storage.PUT_BACK: storage.put_back,
+    storage.FREE: storage.free_disk,
+    host.BACK: host.set_clock_back,
+}
+
+
+class NotPossible(UserError):
+    """A plan asks for what cannot be done here; nothing of it was begun."""
+
+    code = "chaos_not_possible"
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        shown = "; ".join(self.problems[:_SHOWN])
+        more = len(self.problems) - _SHOWN
+        super().__init__(f"{shown}; and {more} more" if more > 0 else shown)
+
+
+def check(plan: Iterable[Fault], victim: Victim) -> None:
+    """Refuse a plan of which a part cannot be done, before anything of it is."""
+    asked: dict[Fault, str] = {}
+    for fault in plan:
+        alike = replace(fault, at=0.0, lasts=None)
+        if alike not in asked:
+            asked[alike] = WAYS[fault.kind].problem(alike, victim)
+    if problems := [why for why in asked.values() if why]:
+        raise NotPossible(problems)
+
+
+def aim(fault: Fault, victim: Victim) -> Aim | None:
+    """Return what a fault would hit now."""
+    return WAYS[fault.kind].aim(fault, victim)
+
+
+def strike(planned: Strike, found: Aim | None) -> Strike:
+    """Hit what was aimed at; return what came of it."""
+    if found is None:
+        why = f"nothing to hit: {kind_of(planned.kind).hits} is not there"
+        return replace(planned, outcome="missed", why=why)
+    planned = replace(planned, target=found.target)
+    at = time.time()
+    try:
+        hit = WAYS[planned.kind].strike(found)
+    except (LoomError, OSError) as error:  # the world said no: nothing was done
+        return replace(planned, outcome="refused", why=str(error))
+    if not hit:
+        return replace(planned, outcome="missed", why="it was gone when it was to be struck")
+    return replace(planned, outcome="struck", struck_at=at)
+
+
+def undo(note: Undo) -> None:
+    """Take a fault away again; doing it twice does no harm."""
+    UNDOING[note["do"]](note)

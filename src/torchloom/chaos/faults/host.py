@@ -1,0 +1,224 @@
+"""Hit the network between hosts: an interface goes down for a while, or sends very slowly.
+
+A link is named `IFACE` in our own network namespace, or `NETNS/IFACE` in one that `ip netns` lists
+or that a process with this pid is in: so the hosts of a machine that has several can be parted.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchloom.chaos.plan import Fault
+from torchloom.chaos.record import Target
+from torchloom.chaos.targets import Aim, Undo, Victim, target_of
+from torchloom.errors import Failure
+from torchloom.launch.host.identity import ProcessIdentity, host_name
+
+BACK = "clock-back"
+VARIABLE = "FAKETIME_TIMESTAMP_FILE"
+STEADY = "FAKETIME_DONT_FAKE_MONOTONIC=1"
+JUMP = 3600.0  # seconds
+_LIBRARY = "libfaketime"
+UP, FAST = "link-up", "link-fast"
+RATE = ("rate", "1mbit", "burst", "32kb", "latency", "400ms")
+_NAMED = Path("/run/netns")
+_OWN = ("noqueue", "pfifo_fast", "fq_codel", "fq", "mq")  # that the kernel gives by itself
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATIENCE = 30.0
+
+
+def no_clock(fault: Fault, victim: Victim) -> str:
+    """Return why no rank's clock can be moved, or nothing."""
+    ranks = victim.ranks()
+    wanted = [fault.rank] if fault.rank is not None else sorted(ranks)
+    if any(rank in ranks and file_of(ranks[rank]) for rank in wanted):
+        return ""
+    which = f"rank {fault.rank}" if fault.rank is not None else f"no rank of {victim.job}"
+    verb = "does not run" if fault.rank is not None else "runs"
+    return (
+        f"{which} {verb} under libfaketime with {VARIABLE} and {STEADY}; start the job with"
+        f" -e LD_PRELOAD=.../libfaketime.so.1 -e {VARIABLE}=FILE -e FAKETIME_NO_CACHE=1"
+        f" -e {STEADY}"
+    )
+
+
+def aim_clock(fault: Fault, victim: Victim) -> Aim | None:
+    """Return the rank that is meant, or the lowest whose clock can be moved."""
+    for rank, process in sorted(victim.ranks().items()):
+        path = file_of(process) if fault.rank in (None, rank) else None
+        if path is not None:
+            undo = {"do": BACK, "path": str(path), "text": _read(path)}
+            target = target_of("clock", process, rank, str(path))
+            return Aim(target, undo, process, {"by": JUMP if fault.by is None else fault.by})
+    return None
+
+
+def step_clock(aim: Aim) -> bool:
+    """Have the clock jump, if whose it is still runs."""
+    if aim.process is None or not aim.process.is_alive():
+        return False
+    _replace(Path(aim.target.name), f"{aim.facts['by']:+f}\n")
+    return True
+
+
+def set_clock_back(undo: Undo) -> None:
+    """Put the clock right."""
+    path = Path(undo["path"])
+    if undo["text"] is not None:
+        _replace(path, undo["text"])
+    elif path.exists():
+        _replace(path, "+0\n")  # without a file, time would stand where it last was
+
+
+def file_of(process: ProcessIdentity) -> Path | None:
+    """Return the file that says a process' time of day; nothing if that is the machine's."""
+    folder = Path(f"/proc/{process.pid}")
+    try:
+        words = (folder / "environ").read_bytes().split(b"\0")
+        is_faked = _LIBRARY in (folder / "maps").read_text()
+    except OSError:
+        return None
+    named = next((word for word in words if word.startswith(f"{VARIABLE}=".encode())), b"")
+    path = Path(os.fsdecode(named.partition(b"=")[2]))
+    is_clock = is_faked and STEADY.encode() in words
+    return path if is_clock and path.is_absolute() and os.access(path.parent, os.W_OK) else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write it in one step: whoever reads half of it would live in another century."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+class LinkNotTouched(Failure):
+    """The kernel did not take what was asked of an interface."""
+
+    code = "link_not_touched"
+
+    def __init__(self, words: Sequence[str], said: str) -> None:
+        super().__init__(f"`{' '.join(words)}` failed: {said.strip() or 'without a word'}")
+
+
+def no_link(fault: Fault, victim: Victim) -> str:
+    """Return why a link cannot be hit, or nothing."""
+    if os.geteuid() != 0:
+        return f"{fault.kind} needs root; run it with sudo, or leave the kind out"
+    if lacking := [one for one in ("ip", "tc", "nsenter") if not shutil.which(one, path=_PATH)]:
+        return f"{fault.kind} needs {lacking[0]}; install iproute2 and util-linux"
+    if not fault.link:
+        return f"{fault.kind} needs to know which link; say --link IFACE or --link NETNS/IFACE"
+    found = _look(fault.link)
+    if found is None:
+        return f"no interface {fault.link}; `ip link` and `ip netns` list them"
+    return _not_ours(fault, found)
+
+
+def _not_ours(fault: Fault, found: dict[str, Any]) -> str:
+    """Return why an interface that is there must not be touched, or nothing."""
+    link = fault.link
+    if "LOOPBACK" in found["flags"]:
+        return f"{link} is a loopback, no link between hosts; name another"
+    if "/" not in link and _is_way_out(link):
+        return f"{link} is this machine's own way out; name one of a namespace: NETNS/IFACE"
+    if fault.kind == "slow-link" and found.get("qdisc") not in _OWN:
+        return f"somebody shapes {link} already ({found.get('qdisc')}); take that away first"
+    return ""
+
+
+def aim_link(fault: Fault, victim: Victim) -> Aim | None:
+    """Return the interface, if it is up and nobody else slows it down."""
+    found = _look(fault.link)
+    is_cut = fault.kind == "cut-link"
+    if found is None or "UP" not in found["flags"]:
+        return None
+    if not is_cut and found.get("qdisc") not in _OWN:
+        return None
+    target = Target("link", node=host_name(), name=fault.link)
+    return Aim(target, {"do": UP if is_cut else FAST, "link": fault.link})
+
+
+def cut_link(aim: Aim) -> bool:
+    """Pull the cable: silence on both sides, nothing is reset."""
+    _act(aim.target.name, "ip", "link", "set", "dev", _interface(aim.target.name), "down")
+    return True
+
+
+def slow_link(aim: Aim) -> bool:
+    """Let it send no faster than a modem did."""
+    link = aim.target.name
+    _act(link, "tc", "qdisc", "add", "dev", _interface(link), "root", "tbf", *RATE)
+    return True
+
+
+def mend_link(undo: Undo) -> None:
+    """Plug the cable in again; an interface that is gone needs none."""
+    if _look(undo["link"]) is not None:
+        _act(undo["link"], "ip", "link", "set", "dev", _interface(undo["link"]), "up")
+
+
+def quicken_link(undo: Undo) -> None:
+    """Let it send as it did."""
+    found = _look(undo["link"])
+    if found is not None and found.get("qdisc") == "tbf":
+        _act(undo["link"], "tc", "qdisc", "del", "dev", _interface(undo["link"]), "root")
+
+
+def _look(link: str) -> dict[str, Any] | None:
+    """Return what the kernel says of an interface, or nothing when there is none."""
+    done = _run(link, "ip", "-j", "link", "show", "dev", _interface(link))
+    found = json.loads(done.stdout) if done is not None and done.returncode == 0 else []
+    return found[0] if found else None
+
+
+def _is_way_out(link: str) -> bool:
+    done = _run(link, "ip", "-j", "route", "show", "default")
+    routes = json.loads(done.stdout or "[]") if done is not None and done.returncode == 0 else []
+    return any(route.get("dev") == _interface(link) for route in routes)
+
+
+def _act(link: str, *words: str) -> None:
+    done = _run(link, *words)
+    if done is None or done.returncode:
+        raise LinkNotTouched(words, done.stderr if done else f"no namespace of {link}")
+
+
+def _run(link: str, *words: str) -> "subprocess.CompletedProcess[str] | None":
+    """Run a command where the interface is; nothing when that place is gone."""
+    space = _namespace(link)
+    if space is None:
+        return None
+    enter = ["nsenter", f"--net={space}", "--"] if space else []
+    return subprocess.run(
+        [*enter, *words],
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+        env={"PATH": _PATH},
+    )
+
+
+def _namespace(link: str) -> str | None:
+    """Return the file of a link's namespace; "" is our own, None one that is not there."""
+    name, slash, _ = link.rpartition("/")
+    if not slash:
+        return ""
+    place = Path(f"/proc/{name}/ns/net") if name.isdecimal() else _NAMED / name
+    is_plain = name not in ("", ".", "..") and "/" not in name
+    return str(place) if is_plain and place.exists() else None
+
+
+def _interface(link: str) -> str:
+    return link.rpartition("/")[2]

@@ -1,0 +1,163 @@
+"""The kinds of faults: what each hits, what it needs, and what the job may rightly call it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchloom.errors import UserError, nearest, shorten
+
+RANK = "rank"  # what most of them hit
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One way to hurt a job."""
+
+    name: str
+    hits: str  # a rank, a part of the plane, a link, a file
+    says: str  # what it does, in one line
+    root: bool = False
+    seconds: float | None = None  # how long it lasts where nobody says; None: it does not last
+    reasons: tuple[str, ...] = ()  # what the job may call it; nothing: it has nothing to say
+    ends_rank: bool = False  # the process that is hit is gone afterwards, and another comes
+    fields: tuple[str, ...] = ()  # what a plan may say of it, beside `at` and `kind`
+    needs: str = ""  # the condition, in words
+
+    @property
+    def lasts(self) -> bool:
+        """Tell whether there is something to undo."""
+        return self.seconds is not None
+
+
+_GIVEN_UP = ("hang_rank_{rank}", "heartbeat_timeout_worker_{rank}", "exit_signal_9_rank_{rank}")
+
+KINDS: dict[str, FaultKind] = {
+    kind.name: kind
+    for kind in (
+        FaultKind(
+            "kill",
+            RANK,
+            "SIGKILL to a rank",
+            reasons=("exit_signal_9_rank_{rank}",),
+            ends_rank=True,
+            fields=("rank",),
+        ),
+        FaultKind(
+            "stop",
+            RANK,
+            "SIGSTOP to a rank, later SIGCONT",
+            seconds=2.0,
+            reasons=_GIVEN_UP,
+            fields=("rank", "lasts"),
+        ),
+        FaultKind(
+            "raise",
+            RANK,
+            "an exception in a training step of a rank",
+            reasons=("exit_code_1_rank_{rank}",),
+            ends_rank=True,
+            fields=("rank",),
+            needs="a program with `run.steps()`",
+        ),
+        FaultKind("kill-agent", "agent", "SIGKILL to this node's agent"),
+        FaultKind("kill-weaver", "weaver", "SIGKILL to the weaver"),
+        FaultKind("kill-nats", "nats", "SIGKILL to NATS", needs="the plane's own NATS"),
+        FaultKind(
+            "kill-postgres",
+            "postgres",
+            "SIGKILL to Postgres; started again later",
+            seconds=1.0,
+            fields=("lasts",),
+            needs="LOOM_DATABASE on this machine, run by the same user, or root",
+        ),
+        FaultKind(
+            "cut-link",
+            "link",
+            "a network interface goes down",
+            root=True,
+            seconds=2.0,
+            reasons=("node_lost_.*", "exit_code_[0-9]+_rank_[0-9]+"),
+            fields=("link", "lasts"),
+            needs="an interface that is not this machine's own way out",
+        ),
+        FaultKind(
+            "slow-link",
+            "link",
+            "a network interface sends at 1 Mbit/s",
+            root=True,
+            seconds=3.0,
+            fields=("link", "lasts"),
+            needs="an interface that nobody shapes yet",
+        ),
+        FaultKind(
+            "corrupt-shard",
+            "shard",
+            "one byte of the newest checkpoint is another",
+            seconds=5.0,
+            fields=("rank", "lasts"),
+            needs="checkpoints on a local disk, two of them committed",
+        ),
+        FaultKind(
+            "disk-full",
+            "disk",
+            "the checkpoints' file system is full",
+            seconds=3.0,
+            fields=("mb", "lasts"),
+            needs="checkpoints on a tmpfs of their own, at most 1024 MB large",
+        ),
+        FaultKind(
+            "clock-step",
+            "clock",
+            "a rank's clock jumps",
+            seconds=3.0,
+            fields=("rank", "by", "lasts"),
+            needs="ranks under libfaketime with FAKETIME_TIMESTAMP_FILE",
+        ),
+    )
+}
+
+
+class UnknownKind(UserError):
+    """No fault is called so."""
+
+    code = "unknown_fault"
+
+    def __init__(self, name: str) -> None:
+        hint = nearest(name, KINDS)
+        known = f"known: {', '.join(KINDS)}"
+        words = [f"no kind of fault {shorten(name)!r}", hint, known]
+        super().__init__("; ".join(word for word in words if word))
+
+
+def kind_of(name: str) -> FaultKind:
+    """Return the kind of this name."""
+    if name not in KINDS:
+        raise UnknownKind(name)
+    return KINDS[name]
+
+
+def kinds_of(words: str) -> tuple[FaultKind, ...]:
+    """Return the kinds of `kill,stop`, each once, in the order they are named in."""
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if not names:
+        raise UserError(f"--kinds names none; known: {', '.join(KINDS)}")
+    return tuple(kind_of(name) for name in dict.fromkeys(names))
+
+
+def reasons_of(kind: FaultKind, rank: int | None) -> tuple[str, ...]:
+    """Return the patterns of what the job may call a fault of this kind, at this rank."""
+    at = "[0-9]+" if rank is None else str(rank)
+    return tuple(reason.replace("{rank}", at) for reason in kind.reasons)
+
+
+def table_rows(kinds: Iterable[FaultKind] = KINDS.values()) -> list[tuple[str, ...]]:
+    """Return the rows that `loom chaos --kinds help` and the page about it show."""
+    return [
+        (
+            kind.name,
+            kind.says,
+            "root" if kind.root else "-",
+            "-" if kind.seconds is None else f"{kind.seconds:g} s",
+            kind.needs or "-",
+        )
+        for kind in kinds
+    ]

@@ -1,0 +1,410 @@
+"""`loom checkpoint ls`: what a job has saved, newest first, read from the store itself."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchloom import settings
+from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.output import age, echo, echo_json, table
+from torchloom.errors import Failure, LoomError, NotFound, UserError, shorten
+
+if TYPE_CHECKING:
+    from torchloom.checkpoint import Storage
+    from torchloom.launch.records.record import RunRecord
+
+_UNKNOWN = ("not_found", "not_committed")  # the plane keeps no account of it
+_ASIDE = re.compile(r"(ckpt_step_[0-9]{5,19})\.bad(-[0-9]+)?")
+_UNFINISHED = ("writing", "committing", "failed", "removing", "removed")
+_FIELDS = (
+    *("job", "step", "state", "reason", "created_at", "bytes", "world_size", "trigger"),
+    *("metrics", "generation", "attempt", "place"),
+)
+
+
+@dataclass(frozen=True)
+class StoredCheckpoints:
+    """A job of this host and the store of its checkpoints."""
+
+    record: "RunRecord"
+    storage: "Storage"
+
+    @property
+    def job(self) -> str:
+        return self.record.id
+
+    def step(self, wanted: int | None) -> int:
+        """Return the step that is meant: the one named, else the newest; it has a checkpoint."""
+        steps = self.storage.committed()
+        if wanted is None and steps:
+            return steps[0]
+        if wanted is None:
+            raise UserError(f"{self.job} has no checkpoint yet; `loom checkpoint {self.job}` asks")
+        if wanted not in steps:
+            known = ", ".join(map(str, steps[:10])) or "none"
+            raise NotFound("checkpoint of step", str(wanted), (), f"{self.job} has: {known}")
+        return wanted
+
+
+def kept(job: str, verb: str) -> StoredCheckpoints:
+    """Return the store of a job; only where it is can it be read."""
+    from torchloom.client import chosen
+
+    if chosen.is_elsewhere():
+        raise chosen.NotElsewhere(f"`checkpoint {verb}`, which reads the store itself,")
+    from torchloom.cli.account_runs import find_job_with_rights
+    from torchloom.runner.job_lookup import find_job
+
+    find = find_job if verb == "rm" else find_job_with_rights  # rm asks the plane
+    return of_record(find(job or None))
+
+
+def of_record(record: "RunRecord") -> StoredCheckpoints:
+    """Return the store of a run; a run of an older torchloom has none but in its own folder."""
+    from torchloom.checkpoint import open_storage, root_of
+
+    root = record.checkpoints or root_of("", record.id, settings.runs_dir())
+    return StoredCheckpoints(record, open_storage(root, settings.environment()))
+
+
+def job_and_steps(words: Sequence[str], most: int | None = None) -> tuple[str, list[int]]:
+    """Read `[JOB] [STEP ...]`: a first word that is no number names the job."""
+    job, steps = "", list(words)
+    if steps and not steps[0].isdecimal():
+        job = steps.pop(0)
+    numbers = [step_named(word) for word in steps]
+    if most is not None and len(numbers) > most:
+        raise UserError(f"{steps[most]!r} is one step too many")
+    return job, numbers
+
+
+def step_named(word: str) -> int:
+    """Return the step that a word is."""
+    if not word.isdecimal() or len(word) > 19:
+        raise UserError(f"{shorten(word)!r} is no step; write a number, as `checkpoint ls` has it")
+    return int(word)
+
+
+def size(count: int) -> str:
+    """Return bytes as people read them: 812 B, 4.1 MB, 2.3 GB."""
+    amount, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 999.5 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{count} B" if unit == "B" else f"{amount:.3g} {unit}"
+
+
+@click.command("rm", cls=LoomCommand)
+@click.argument("words", nargs=-1, metavar="JOB STEP...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="The newest one too: the job then goes on from older.")
+@click.option("--reason", default="", metavar="WHY", help="Kept with the event.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list: each step and its state.")
+def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: bool) -> None:
+    """Remove the checkpoints of these STEPs of JOB.
+
+    The newest committed one stays, since the job goes on from it, unless --force says otherwise.
+    """
+    from torchloom.client import chosen
+
+    job, steps = job_and_steps(words)
+    if not steps:
+        raise UserError("name the job and the steps to remove; `loom checkpoint ls` lists them")
+    steps = list(dict.fromkeys(steps))
+    found = None if chosen.is_elsewhere() else kept(job, "rm")
+    if found is not None:
+        _check(found, steps, force)
+    _agree(steps, force, yes)
+    done: list[dict[str, Any]] = []
+    for step in steps:
+        done.append({"step": step, "state": _remove(found, job, step, force, reason)})
+        if not as_json:
+            echo(_removal_in_words(**done[-1]))
+    if as_json:
+        echo_json(done)
+
+
+def _removal_in_words(step: int, state: str) -> str:
+    if state == "removed":
+        return f"checkpoint of step {step} removed"
+    return f"checkpoint of step {step} will go as soon as somebody sees the store"
+
+
+def _check(found: StoredCheckpoints, steps: list[int], force: bool) -> None:
+    """Refuse before any is removed: a command that fails has changed nothing."""
+    there = found.storage.committed()
+    for step in steps:
+        if step not in there:
+            known = ", ".join(map(str, there[:10])) or "none"
+            raise NotFound("checkpoint of step", str(step), (), f"{found.job} has: {known}")
+    newest = found.storage.latest()
+    if newest in steps and not force:
+        raise UserError(
+            f"step {newest} is the newest checkpoint of {found.job}, which a restart or a resume "
+            "goes on from; --force removes it all the same"
+        )
+
+
+def _agree(steps: list[int], force: bool, yes: bool) -> None:
+    if yes:
+        return
+    what = f"the checkpoint of step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
+    if not sys.stdin.isatty():
+        raise UserError(f"this removes {what}; give --yes where no terminal can ask")
+    more = ", perhaps the newest, from which the job would go on" if force else ""
+    click.confirm(f"remove {what}{more}?", abort=True)
+
+
+def _remove(found: StoredCheckpoints | None, job: str, step: int, force: bool, reason: str) -> str:
+    """Remove one: whoever keeps account of it is asked; with nobody there, the store is."""
+    from torchloom.client import chosen
+    from torchloom.client.errors import NoPlane
+
+    if found is None:
+        with chosen.client() as other:
+            name = chosen.meant(other, job)
+            return str(other.remove_checkpoint(name, step, force, reason)["state"])
+    asked = {"job": found.job, "step": step, "force": force, "reason": reason}
+    try:
+        return str(chosen.ask("checkpoint_remove", None, **asked)["state"])
+    except LoomError as error:
+        if not isinstance(error, NoPlane) and error.code not in _UNKNOWN:
+            raise
+        found.storage.remove(step)
+        return "removed"
+
+
+class SomeDamaged(Failure):
+    """Not every checkpoint that was looked at is what was committed."""
+
+    code = "damaged_checkpoint"
+
+
+@click.command("verify", cls=LoomCommand)
+@click.argument("words", nargs=-1, metavar="[JOB] [STEP]")
+@click.option("--all", "everything", is_flag=True, help="Every checkpoint, not the newest alone.")
+@click.option("--replay", is_flag=True, help="Train on from it, twice, and compare all bits.")
+@click.option("--steps", type=Number(1), metavar="K", help="To replay; default: to the next one.")
+@click.option("--keep", is_flag=True, help="Leave the runs of a replay, with their logs.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object, with --all a list.")
+def verify(
+    words: tuple[str, ...],
+    everything: bool,
+    replay: bool,
+    steps: int | None,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Read and hash the checkpoint of STEP, or the newest; exit code 1 if it is damaged.
+
+    --replay runs the job's program again from there, twice, and compares every tensor before
+    every step, and with what the job itself saved later: `bit-exact`, or what differs first.
+    """
+    job, numbers = job_and_steps(words, 1)
+    step = numbers[0] if numbers else None
+    if everything and (step is not None or replay):
+        raise UserError("--all checks every checkpoint by its hashes; leave STEP and --replay out")
+    if not replay and (steps is not None or keep):
+        raise UserError("--steps and --keep are for --replay")
+    found = kept(job, "verify")
+    if replay:
+        from torchloom.cli.checkpoints.replay import replay as compare
+
+        return compare(found, step, steps, keep, as_json)
+    return _all(found, as_json) if everything else _one(found, found.step(step), as_json)
+
+
+def _one(found: StoredCheckpoints, step: int, as_json: bool) -> int:
+    told = _checked(found, step)
+    if as_json:
+        echo_json(told)
+        return 0 if told["state"] == "whole" else 1
+    if told["state"] != "whole":
+        raise SomeDamaged(_in_words(told))
+    echo(_in_words(told))
+    return 0
+
+
+def _all(found: StoredCheckpoints, as_json: bool) -> int:
+    """Check each, and say of each how it is before the next is read: they may be large."""
+    rows = []
+    for step in found.storage.committed():
+        rows.append(_checked(found, step))
+        if not as_json:
+            echo(_in_words(rows[-1]))
+    bad = [row for row in rows if row["state"] != "whole"]
+    if as_json:
+        echo_json(rows)
+        return 1 if bad else 0
+    if bad:
+        raise SomeDamaged(f"{len(bad)} of {len(rows)} checkpoints of {found.job} are damaged")
+    if not rows:
+        echo("no checkpoints")
+    return 0
+
+
+def _checked(found: StoredCheckpoints, step: int) -> dict[str, Any]:
+    from torchloom.checkpoint import MANIFEST, BadManifest, Damaged
+
+    row: dict[str, Any] = {"job": found.job, "step": step, "state": "whole", "shard": None}
+    row |= {"reason": "", "place": found.storage.place_of(step), "bytes": None, "shards": None}
+    began = time.monotonic()
+    try:
+        found.storage.verify(step)
+        manifest = found.storage.manifest(step)
+        row |= {"bytes": manifest.size, "shards": len(manifest.shards)}
+    except Damaged as error:
+        row |= {"state": "damaged", "shard": error.name, "reason": error.why}
+    except BadManifest as error:
+        row |= {"state": "damaged", "shard": MANIFEST, "reason": error.why}
+    return {**row, "seconds": round(time.monotonic() - began, 3)}
+
+
+def _in_words(row: dict[str, Any]) -> str:
+    what = f"the checkpoint of step {row['step']}"
+    if row["state"] != "whole":
+        return f"{what} is damaged: {row['shard']}: {row['reason']}"
+    shards = "1 shard" if row["shards"] == 1 else f"{row['shards']} shards"
+    took = f"{row['seconds'] * 1000:.0f} ms" if row["seconds"] < 1 else f"{row['seconds']:.1f} s"
+    return f"{what} is whole: {shards}, {size(row['bytes'])} hashed in {took}"
+
+
+@click.command("ls", cls=LoomCommand)
+@click.argument("job", required=False, default="")
+@click.option("--all", "everything", is_flag=True, help="Also drafts that are being written.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+def ls(job: str, everything: bool, as_json: bool) -> None:
+    """List the checkpoints of JOB, newest first; without JOB, of the only active one."""
+    from torchloom.client import chosen
+
+    if chosen.is_elsewhere():
+        with chosen.client() as other:
+            rows = other.checkpoints(chosen.meant(other, job))
+            found = _of_a_plane(rows, everything)
+    else:
+        found = listed(kept(job, "ls"), everything)
+    if as_json:
+        echo_json(found)
+    elif found:
+        echo(
+            table(("STEP", "AGE", "SIZE", "RANKS", "TRIGGER", "STATE", "METRICS"), map(_row, found))
+        )
+    else:
+        echo("no checkpoints")
+
+
+def listed(kept: "StoredCheckpoints", everything: bool = False) -> list[dict[str, Any]]:
+    """Return every checkpoint in a store; damage is seen by sizes here, not by hashes."""
+    from torchloom.checkpoint import draft_of, step_of
+
+    storage, rows = kept.storage, []
+    names = _names(storage)
+    named = {step for step in map(step_of, names) if step is not None}
+    newest = None if _is_folder(storage) else storage.latest()
+    for step in {*storage.committed(), *named}:
+        rows.append(_committed(storage, kept.job, step, newest))
+    for name in names:
+        draft, aside = draft_of(name), _ASIDE.fullmatch(name)
+        if aside and (of := step_of(aside[1])) is not None:
+            rows.append(_bare(storage, kept.job, of, "set aside", "it was damaged", name))
+        elif draft and everything:
+            row = _bare(storage, kept.job, draft.step, "writing", "", name)
+            rows.append({**row, "generation": draft.generation, "attempt": draft.attempt})
+    return sorted(rows, key=lambda row: (-row["step"], row["state"] != "committed", row["place"]))
+
+
+def _names(storage: "Storage") -> list[str]:
+    """Return what a folder holds beside committed checkpoints; a bucket shows only these."""
+    try:
+        return sorted(os.listdir(storage.root)) if _is_folder(storage) else []
+    except OSError:
+        return []
+
+
+def _is_folder(storage: "Storage") -> bool:
+    return storage.root.startswith("/")
+
+
+def _committed(storage: "Storage", job: str, step: int, newest: int | None) -> dict[str, Any]:
+    try:
+        manifest = storage.manifest(step)
+    except LoomError as error:
+        why = getattr(error, "why", "") or "is missing"
+        return _bare(storage, job, step, "damaged", f"manifest.json: {why}")
+    if _is_folder(storage):
+        damage = _damage(storage.place_of(step), manifest.shards)
+    else:  # of a bucket, only those that a restart would pass over
+        damage = "" if newest is not None and step <= newest else "a shard is missing or too short"
+    return {
+        **_bare(storage, job, step, "damaged" if damage else "committed", damage),
+        "created_at": manifest.created_at,
+        "bytes": manifest.size,
+        "world_size": manifest.world_size,
+        "trigger": manifest.trigger,
+        "metrics": dict(manifest.metrics),
+        "generation": manifest.generation,
+        "attempt": manifest.attempt,
+    }
+
+
+def _damage(place: str, shards: Iterable[Any]) -> str:
+    """Return the first shard that is not as long as it was, and why; nothing where all are."""
+    for shard in shards:
+        try:
+            there = os.stat(os.path.join(place, shard.name)).st_size
+        except OSError:
+            return f"{shard.name}: is missing"
+        if there != shard.size:
+            return f"{shard.name}: has {there} bytes, not {shard.size}"
+    return ""
+
+
+def _bare(
+    storage: "Storage", job: str, step: int, state: str, reason: str, name: str = ""
+) -> dict[str, Any]:
+    place = f"{storage.root}/{name}" if name else storage.place_of(step)
+    known = {"job": job, "step": step, "state": state, "reason": reason, "place": place}
+    return {
+        **dict.fromkeys(_FIELDS),
+        "trigger": "",
+        "metrics": {},
+        "created_at": _when(place),
+    } | known
+
+
+def _when(place: str) -> str | None:
+    """Return when a folder was last written to."""
+    try:
+        at = os.stat(place).st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def _of_a_plane(rows: Iterable[Mapping[str, Any]], everything: bool) -> list[dict[str, Any]]:
+    """Return what a plane elsewhere knows of, in the same shape."""
+    shown = (row for row in rows if everything or row["state"] not in _UNFINISHED)
+    return [{name: row.get(name) for name in _FIELDS} for row in shown]
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+
+    why = f": {one['reason']}" if one["reason"] else ""
+    metrics = " ".join(f"{name}={value:g}" for name, value in (one["metrics"] or {}).items())
+    return (
+        str(one["step"]),
+        age(one["created_at"]),
+        "-" if one["bytes"] is None else size(one["bytes"]),
+        str(one["world_size"] or "-"),
+        one["trigger"] or "-",
+        f"{one['state']}{why}",
+        metrics,
+    )

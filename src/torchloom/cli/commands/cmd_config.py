@@ -1,0 +1,78 @@
+"""`loom config`: which config files count, what they say, and a new one to start from."""
+
+import io
+from pathlib import Path
+
+import click
+
+from torchloom.cli.command import LoomCommand
+from torchloom.cli.output import echo_json
+from torchloom.errors import Failure, NotFound, UserError
+from torchloom.runner import config
+from torchloom.runner.api import get_runner
+from torchloom.schedulers import engines
+
+NAME = ".loomconfig"
+
+
+class _ConfigGroup(click.Group):
+    """A group whose command `show` is meant when none is named."""
+
+    command_class = LoomCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["show", *args]
+        elif not args[0].startswith("-") and args[0] not in self.commands:
+            raise NotFound("config command", args[0], self.commands, "`loom config --help` lists")
+        return super().parse_args(ctx, args)
+
+
+@click.group("config", cls=_ConfigGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Show what the config files say, or write one."""
+
+
+@command.command("show")
+@click.option("--origin", is_flag=True, help="Say which file each value is from.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list.")
+def show(origin: bool, as_json: bool) -> None:
+    """Print every value that counts."""
+    rows = config.origins()
+    if as_json:
+        keys = ("section", "key", "value", "file")
+        echo_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    if not rows:
+        click.echo(f"no config file here or in your home; `loom config init` writes {NAME}")
+    for section, key, value, file in rows:
+        click.echo(f"[{section}] {key} = {value}" + (f"  ({file})" if origin else ""))
+
+
+@command.command("init")
+@click.option("-s", "--schedulers", metavar="A,B", help="Only these engines.")
+@click.option("--print", "only_print", is_flag=True, help="Print it, write nothing.")
+@click.option("-a", "--all", "every", is_flag=True, help="Optional options too.")
+def init(schedulers: str | None, only_print: bool, every: bool) -> None:
+    """Write a config file with the engines' options, ready to be edited."""
+    runner = get_runner()
+    names = schedulers.split(",") if schedulers else engines(runner.scheduler_backends())
+    for name in names:
+        runner.scheduler(name)
+    text = io.StringIO()
+    config.dump(text, names, required_only=not every)
+    if only_print:
+        click.echo(text.getvalue(), nl=False)
+        return
+    _write(Path(NAME), text.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{path} exists; remove it first, or use --print") from error
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"wrote {path}")

@@ -1,0 +1,59 @@
+"""`loom launch`: start the ranks of a command, in the foreground, as torchrun does."""
+
+import click
+
+from torchloom.cli.command import LoomCommand
+from torchloom.launch.grammar.command import AS_TORCHRUN, LaunchCommand
+from torchloom.launch.grammar.parser import OURS, TORCHRUN, HelpAsked, Option
+from torchloom.settings import environment
+
+
+class LaunchVerb(LoomCommand):
+    """The verb whose words the launch's own grammar reads; click shows its help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn the words into one value, or show help."""
+        try:
+            ctx.params["asked"] = LaunchCommand.parse(args, environment())
+        except HelpAsked:
+            is_torchrun = args[:1] == [AS_TORCHRUN]
+            click.echo(TORCHRUN.usage() if is_torchrun else ctx.get_help())
+            ctx.exit()
+        return []
+
+
+def _shown(option: Option) -> click.Option:
+    return click.Option(
+        [*option.names, option.field or option.names[-1].strip("-").replace("-", "_")],
+        help=option.help,
+        metavar=option.metavar or None,
+        is_flag=not option.metavar,
+        hidden=option.hidden,
+    )
+
+
+def _params() -> list[click.Parameter]:
+    """Return the table as click knows options: for help, nothing is read by them."""
+    named = [option for option in OURS.options if option.names and option.field != "help"]
+    return [
+        *map(_shown, named),
+        click.Argument(["words"], nargs=-1, metavar="COMMAND [ARGS]..."),
+    ]
+
+
+@click.command("launch", cls=LaunchVerb, params=_params())
+def command(asked: LaunchCommand) -> int:
+    """Start the ranks of COMMAND and stay until they end.
+
+    \b
+    loom launch -n 4 train.py --lr 0.1
+    loom launch --nproc_per_node 4 --max_restarts 2 -m pkg.train
+    loom launch -n 8 --launcher mpiexec -x NCCL_DEBUG -- python train.py
+
+    torchrun's options and PET_ variables are understood, and ezpz's options. What is none of
+    ours before a `--` goes to the native launcher. Ctrl-C, or the end of this command however
+    it comes, ends the ranks.
+    """
+    from torchloom.cli.launch import launch
+
+    return launch(asked)

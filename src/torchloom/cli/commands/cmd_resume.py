@@ -1,0 +1,136 @@
+"""`loom resume`: lift a job's pause, or continue one that has ended."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchloom.cli.command import LoomCommand, Number
+from torchloom.cli.jobs.control import settle, tell
+
+if TYPE_CHECKING:
+    from torchloom.cli.submit.submission import Resumption
+    from torchloom.errors import LoomError
+    from torchloom.launch.records.record import RunRecord
+
+
+@click.command("resume", cls=LoomCommand)
+@click.argument("job", required=False, default="")
+@click.option("-n", "workers", type=Number(1), metavar="N", help="With so many from now on.")
+@click.option("--from", "step", type=Number(0), metavar="STEP", help="From its checkpoint of then.")
+@click.option("--until", type=Number(1), metavar="STEP", help="Train up to this step.")
+@click.option("--from-scratch", is_flag=True, help="Start over, where it has no checkpoint.")
+@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
+@click.option("--reason", default="", metavar="WHY", help="Kept with the command.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object; implies -d.")
+def command(
+    job: str,
+    workers: int | None,
+    step: int | None,
+    until: int | None,
+    from_scratch: bool,
+    detach: bool,
+    reason: str,
+    as_json: bool,
+) -> int:
+    """Go on with JOB: a paused one at its next step, one that has ended from its last checkpoint.
+
+    One that has ended, for whatever reason, goes on as a new attempt of the same run; it is
+    followed as `run` does. --from leaves newer checkpoints aside. One without a checkpoint starts
+    over only if you say so: with --from-scratch, or when you are asked. One that is COMPLETED needs
+    --until, which extends it (programs that loop over `run.steps`), or --from. Without JOB the only
+    active one is meant.
+    """
+    from torchloom.errors import LoomError
+
+    words = {"workers": workers, "from_step": step, "until": until, "reason": reason}
+    asked = {"job": job, **{name: value for name, value in words.items() if value is not None}}
+    try:
+        return _resume({**asked, "from_scratch": from_scratch}, detach, as_json)
+    except LoomError as error:
+        if not _may_start_over(error):
+            raise
+    return _resume({**asked, "from_scratch": True}, detach, as_json)
+
+
+def _may_start_over(refusal: "LoomError") -> bool:
+    """Ask on a terminal whether a job without a checkpoint is to start over."""
+    from torchloom.launch.records.resumption import NoCheckpoint
+
+    if refusal.code != NoCheckpoint.code or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    why = str(refusal).partition(";")[0]
+    return click.confirm(f"{why}. Start over?", abort=True, err=True)
+
+
+def _resume(asked: dict[str, Any], detach: bool, as_json: bool) -> int:
+    from torchloom.client import chosen
+
+    record = None if chosen.is_elsewhere() else _run_of(asked["job"])
+    if record is None or not record.is_over():
+        tell(settle("resume", **asked, unpause=_is_active(asked["job"], record)), as_json)
+        return 0
+    going = _resumption(record, {**asked, "job": record.id})
+    if not (detach or as_json):
+        return going.follow()
+    going.submit_json() if as_json else going.submit()
+    return 0
+
+
+def _run_of(job: str) -> "RunRecord | None":
+    """Return the run that is meant, if there is one; the plane knows about all others."""
+    from torchloom.errors import Ambiguous, UserError
+    from torchloom.runner.job_lookup import find_job
+
+    try:
+        return find_job(job) if job else None
+    except Ambiguous:
+        raise
+    except UserError:  # it waits in the queue, or has never had a run
+        return None
+
+
+def _is_active(job: str, record: "RunRecord | None") -> bool:
+    """Tell whether a job has not ended: then all that is wanted is that its pause is lifted."""
+    from torchloom.client import chosen
+    from torchloom.client.http import OVER
+
+    if record is not None or not job:
+        return True
+    return chosen.is_elsewhere() and chosen.ask("job", job=job)["state"] not in OVER
+
+
+def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
+    from torchloom.cli.jobs import job_shapes
+    from torchloom.cli.submit import submission
+    from torchloom.launch.records.resumption import Continuation, newest_checkpoint
+    from torchloom.runner.api import get_runner
+    from torchloom.schedulers.local_scheduler import create_scheduler
+    from torchloom.specs.api import AppState
+
+    known = _known_to_the_plane(record.id)
+    submission.committed_steps(record.id)
+    ranks, step, until = map(asked.get, ("workers", "from_step", "until"))
+    wanted = Continuation(ranks, step, until, asked["from_scratch"])
+    is_ahead = known is not None and job_shapes.is_ahead(record, known)
+    is_complete = record.state is AppState.SUCCEEDED and not is_ahead
+    if record.started_at is not None:
+        wanted.check(record.id, is_complete, newest_checkpoint(record))
+    runner = get_runner()
+    scheduler = create_scheduler(runner.name())
+    info = scheduler.resume_dryrun(record.id, wanted)
+    if not job_shapes.is_of_the_queue(known or {}):
+        return submission.Resumption(runner, scheduler, info)
+    return submission.Resumption(runner, scheduler, info, lambda: settle("resume", **asked))
+
+
+def _known_to_the_plane(job: str) -> dict[str, Any] | None:
+    """Return a job as this user's plane sees it, which is started for that."""
+    from torchloom.cli.jobs import job_shapes
+    from torchloom.client import plane
+    from torchloom.settings import wants_plane
+
+    if not wants_plane():
+        return None
+    plane.find_or_start()
+    return job_shapes.live_job(job)

@@ -1,0 +1,246 @@
+"""What a job and a rank look like, as JSON at every door and in words."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from torchloom.cli.output import age, duration, paint
+from torchloom.errors import LoomError
+from torchloom.launch.records.record import RankRecord, RunRecord
+from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
+from torchloom.specs.states import JobState, app_word, job_word
+
+if TYPE_CHECKING:
+    pass
+
+_PATIENCE = 2.0  # seconds; whoever only looks does not wait for a plane that is busy
+STATES = (*JobState, *(s.name for s in AppState if s.name not in JobState.__members__))
+_SAME = {"SUCCEEDED": "COMPLETED"}  # a word of TorchX that says no more than one of ours
+_COLOURS = {
+    "RUNNING": "cyan",
+    "COMPLETED": "green",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELLED": "yellow",
+    "PAUSED": "magenta",
+    "RECOVERING": "yellow",
+}
+
+
+Live = dict[str, Any]
+
+
+def live_jobs(ids: list[str]) -> dict[str, Live]:
+    """Return what the plane knows of these jobs, by id; nothing where there is no plane."""
+    return {job["id"]: job for job in _ask("jobs", ids=ids) or ()}
+
+
+def plane_only_jobs(limit: int) -> list[Live]:
+    """Return the jobs that only the plane knows: they wait, run as an account, or came alone."""
+    return [with_both_states(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
+
+
+def plane_only_job(name: str | None) -> Live | None:
+    """Return such a job with its ranks, by whatever name it is meant."""
+    found = _ask("job", job=name or "")
+    is_one = found and (not found["scheduler"] or not _has_run(found))
+    return with_both_states(found) if is_one else None
+
+
+def is_of_the_queue(job: Live) -> bool:
+    """Tell whether a job that has no run was submitted to the plane."""
+    return bool(job.get("facts", {}).get("submitted"))
+
+
+def _has_run(job: Live) -> bool:
+    is_accounts = bool(job["facts"].get("account"))  # its folder is not in this state folder
+    return not is_of_the_queue(job) or ("log_dir" in job["facts"] and not is_accounts)
+
+
+def live_job(app_id: str) -> Live | None:
+    """Return one job with its ranks as the plane sees them."""
+    found: Live | None = _ask("job", job=app_id)
+    return found
+
+
+def live_rank(live: Live | None, role: str, rank: int) -> Live:
+    """Return what the plane knows of a rank; nothing when it has not heard of it."""
+    ranks = live["ranks"] if live else []
+    return next((r for r in ranks if (r["role"], r["rank"]) == (role, rank)), {})
+
+
+def labels(live: Live | None) -> list[tuple[str, str]]:
+    """Return what a program has said of its run for people, as lines."""
+    from torchloom.cli.output import printable
+
+    found = live or {}
+    tags, notes = ", ".join(found.get("tags", ())), found.get("notes", "")
+    lines = (("tags", tags), ("notes", " ".join(notes.split())))
+    return [(name, printable(text)) for name, text in lines if text]
+
+
+def _ask(name: str, **facts: Any) -> Any:
+    from torchloom.client import places, plane
+
+    if not places.door().exists():
+        return None
+    try:
+        return plane.ask(name, _PATIENCE, **facts)
+    except (LoomError, OSError):  # it does not know the job, or is on its way out
+        return None
+
+
+def paint_state(state: str) -> str:
+    return paint(state, _COLOURS.get(state))
+
+
+def took(record: RunRecord) -> str:
+    """Return how long a run ran, or has been running."""
+    return lasted(record.started_at, record.ended_at)
+
+
+def lasted(started_at: str | None, ended_at: str | None) -> str:
+    """Return the time from a beginning to an end, or until now."""
+    if started_at is None or ended_at is None:
+        return age(started_at)
+    times = [datetime.fromisoformat(at) for at in (started_at, ended_at)]
+    return duration((times[1] - times[0]).total_seconds())
+
+
+def handle_of(record: RunRecord, scheduler: str = "local") -> str:
+    return make_app_handle(scheduler, record.session, record.id)
+
+
+def state_of(record: RunRecord, live: "Live | None") -> str:
+    """Return a job's state: the plane's word while it runs, else the one of its record."""
+    return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
+
+
+def reason_of(record: RunRecord, live: "Live | None") -> str:
+    """Return why a job is in its state."""
+    return str(live["reason"]) if live and _is_newer(record, live) else record.why()
+
+
+def step_of(record: RunRecord, live: "Live | None") -> int | None:
+    """Return the step of a job; what its ranks wrote down at their end is the last word."""
+    is_settled = record.step is not None and not (live and _is_newer(record, live))
+    return record.step if is_settled or live is None else live["step"]
+
+
+def _is_newer(record: RunRecord, live: "Live") -> bool:
+    """Tell whether the plane knows more of a job than its record does."""
+    return is_ahead(record, live) if record.is_over() else not JobState(live["state"]).is_final
+
+
+def is_ahead(record: RunRecord, live: "Live") -> bool:
+    """Tell whether a job is further than its last run, which is over: it was released, then perhaps
+    given up, or it is to go on."""
+    later = live["attempt"] - record.restarts - 1
+    is_given_up = live["state"] == "CANCELLED" and record.state is AppState.SUCCEEDED
+    return is_released(live) or later > 0 or (later == 0 and is_given_up)
+
+
+def is_released(live: "Live | None") -> bool:
+    """Tell whether a job is paused and has given back what it had: its run is over for now."""
+    return live is not None and (live["state"], live["reason"]) == ("PAUSED", "released")
+
+
+def job_shape(
+    record: RunRecord, scheduler: str = "local", live: "Live | None" = None
+) -> dict[str, Any]:
+    """Return a job as every door shows it; `live` is what the plane knows of it."""
+    state = state_of(record, live)
+    return {
+        "id": record.id,
+        "job_id": record.id,
+        "run_id": record.id,
+        "name": record.name,
+        **_states(state, record.state.name),
+        "status": state,
+        "reason": reason_of(record, live),
+        "warning": live.get("warning", "") if live else "",
+        "step": step_of(record, live),
+        "world_size": len(record.ranks) or (live["world_size"] if live else None),
+        "attempt": record.restarts + 1,
+        "generation": record.generation,
+        "handle": handle_of(record, scheduler),
+        "scheduler": scheduler,
+        "owner": record.owner,
+        "created_at": record.created_at,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+    }
+
+
+def _states(job: str, app: str) -> dict[str, str]:
+    return {"state": job, "job_state": job, "app_state": app}
+
+
+def with_both_states(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job that only a plane knows with TorchX's word for its state, too."""
+    return {**job, **_states(job["state"], app_word(job["state"]))}
+
+
+def as_torchx(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as TorchX's own verbs show it: its state is what a scheduler says of an app."""
+    more = {"status": job["app_state"]} if "status" in job else {}
+    return {**job, "state": job["app_state"], **more}
+
+
+def is_in(job: Mapping[str, str], state: str) -> bool:
+    """Tell whether a job is in a state, be that a word of ours or of TorchX."""
+    word = _SAME.get(state, state)
+    return word == (job["job_state"] if word in JobState.__members__ else job["app_state"])
+
+
+def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
+    """Return a job of another engine: as much of a job as every engine tells."""
+    scheduler, _, app_id = parse_app_handle(handle)
+    return {
+        "id": app_id,
+        "name": name,
+        **_states(job_word(state), state.name),
+        "handle": handle,
+        "scheduler": scheduler,
+    }
+
+
+def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[str, Any]:
+    """Return a rank as every door shows it; `live` is what the plane knows of it."""
+    known = live or {}
+    return {
+        "rank": rank.rank,
+        "local_rank": rank.local_rank,
+        "role": rank.role,
+        "replica": rank.replica,
+        "node": rank.process.host if rank.process else host,
+        "pid": rank.process.pid if rank.process else None,
+        "state": rank.state.name,
+        "step": rank_step(rank, known),
+        "device_uuids": known.get("device_uuids", []),
+        "generation": rank.generation,
+        "start": start_of(rank)[0] or None,
+        "cold_because": start_of(rank)[1],
+        "exit_code": rank.exit_code,
+    }
+
+
+def start_of(rank: RankRecord) -> tuple[str, str]:
+    """Return whether a rank's start was warm or cold, nothing where it has had none; and why."""
+    kind, _, why = rank.warmth.partition(": ")
+    return kind, why
+
+
+def cold_starts(record: RunRecord) -> str:
+    """Return which ranks were started cold and why, in a line; nothing where all were warm."""
+    cold = [rank for rank in record.ranks if start_of(rank)[0] == "cold"]
+    if not cold:
+        return ""
+    reasons = "; ".join(dict.fromkeys(start_of(rank)[1] for rank in cold))
+    some = f" of {len(cold)} of {len(record.ranks)} ranks" if len(cold) < len(record.ranks) else ""
+    return f"cold start{some}: {reasons}"
+
+
+def rank_step(rank: RankRecord, known: "Live") -> int | None:
+    """Return the step of a rank: what it wrote at its end, else what the plane knows."""
+    return known.get("step") if rank.step is None else rank.step

@@ -1,0 +1,272 @@
+"""Verbs about jobs of a plane elsewhere, which has their folders: all is asked over HTTP."""
+
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchloom.cli.command import LoomCommand, Number, WaitNotice, key_option, repeat_in_words
+from torchloom.cli.jobs import control, job_shapes
+from torchloom.cli.jobs.job_shapes import paint_state
+from torchloom.cli.output import age, agree, echo, echo_json, is_attended, printable, say, table
+from torchloom.client import chosen
+from torchloom.client.errors import Unreachable
+from torchloom.client.http import Client, PlaneFailed
+from torchloom.errors import UserError
+
+_SCREENFUL = 30
+_AGAIN = 1.0  # seconds before a submit that was lost is sent again
+_SPECS = (".yaml", ".yml", ".json")
+_DONE = "COMPLETED"
+_OURS = {"SUCCEEDED": _DONE, "PENDING": "QUEUED"}  # TorchX's words, and a plane's
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_torchx = click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`, `loom status`
+
+
+@click.command("ls", cls=LoomCommand)
+@click.option("--state", metavar="STATE", help="Only jobs in this state, such as running.")
+@click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
+@click.option("--all", "every", is_flag=True, help="All of them.")
+@_json
+@_torchx
+def ls(state: str | None, limit: int | None, every: bool, as_json: bool, as_torchx: bool) -> None:
+    """List jobs of the plane that was chosen, newest first."""
+    most = limit or (None if every or as_json else _SCREENFUL)
+    with chosen.client() as client:
+        jobs = client.jobs(state=_OURS.get(state.upper(), state.upper()) if state else None)
+        in_words = job_shapes.as_torchx if as_torchx else dict
+        found = [in_words(job_shapes.with_both_states(job)) for job in _first(jobs, most)]
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        (one["id"], one["owner"], one["state"], _step(one), age(one["created_at"]), one["reason"])
+        for one in found
+    ]
+    heads = ("ID", "OWNER", "STATE", "STEP", "AGE", "REASON")
+    echo(table(heads, rows, {"STATE": paint_state}))
+
+
+@click.command("show", cls=LoomCommand)
+@click.argument("job", default="")
+@click.option("--wait", is_flag=True, help=f"Wait for its end first; exit 1 unless {_DONE}.")
+@click.option("--spec", is_flag=True, help="Print what was submitted.")
+@click.option("--events", is_flag=True, help="Print what happened, in order.")
+@_json
+@_torchx
+def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torchx: bool) -> int:
+    """Show one job of the plane that was chosen."""
+    with chosen.client() as client:
+        name = chosen.meant(client, job)
+        if wait:
+            for _ in client.follow(name):
+                pass
+        found = job_shapes.with_both_states(client.job(name))
+        found = job_shapes.as_torchx(found) if as_torchx else found
+        if events:
+            _show_events(client.events(found["id"]), as_json)
+        elif as_json:
+            echo_json(found["spec"] if spec else found)
+        elif spec:
+            echo_json(found["spec"])
+        else:
+            _show(found, client.knobs(found["id"]) if found["ranks"] else [])
+    return 1 if wait and found["job_state"] != _DONE else 0
+
+
+@click.command("logs", cls=LoomCommand)
+@click.argument("job", default="")
+@click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Go on as the job does.")
+@click.option("--ranks", metavar="0,2", help="Only these ranks.")
+@click.option("--regex", metavar="REGEX", help="Only lines in which this is found.")
+@click.option("--since", metavar="TIME", help="From then on, as 2026-01-31T12:00Z.")
+@click.option("--until", metavar="TIME", help="Up to then.")
+@click.option("--level", metavar="LEVEL", help="As grave as this, or graver.")
+@click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
+@_json
+def logs(
+    job: str, follow: bool, ranks: str | None, last: int | None, as_json: bool, **filters: Any
+) -> None:
+    """Print the logs of a job of the plane that was chosen."""
+    with chosen.client() as client:
+        name = chosen.meant(client, job)
+        wanted = {**filters, "rank": _numbers(ranks), "tail": last}
+        lines = client.follow(name, **wanted) if follow else client.logs(name, **wanted)
+        _print(lines, as_json)
+
+
+@click.command("stop", cls=LoomCommand)
+@click.argument("job", default="")
+@click.option("--now", is_flag=True, help="Understood; a plane elsewhere ends jobs at once.")
+@click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
+@click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
+@click.option("--all", "every", is_flag=True, help="All of your jobs, or those in a --state.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="With --all: such as queued."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@_json
+def stop(
+    job: str,
+    now: bool,
+    at: int | None,
+    reason: str,
+    every: bool,
+    states: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> int | None:
+    """End a job of the plane that was chosen; without JOB it is named and you are asked."""
+    if every or states:
+        wanted = control.states_of_all(every, [job] if job else [], at, states)
+        return _stop_all(wanted, reason, yes, as_json)
+    if not job and not yes and is_attended():
+        with chosen.client() as client:
+            job = chosen.meant(client, job)
+        agree(f"stop {job}?", f"{job} was not stopped")
+    if at is not None:
+        control.tell(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
+        return None
+    with chosen.client() as client:
+        done = client.cancel(chosen.meant(client, job), reason)
+    if as_json:
+        echo_json([job_shapes.with_both_states(done)])
+    else:
+        echo(f"{done['id']} {done['state']}")
+    return None
+
+
+def _stop_all(states: list[str], reason: str, yes: bool, as_json: bool) -> int:
+    """End the caller's own jobs in some states, in one request."""
+    with chosen.client() as client:
+        owner = client.me()["user"]
+        found = [job["id"] for job in client.jobs(state=states, owner=owner)]
+        control.agree_to_stop(found, yes)
+        done = client.cancel_many(state=states, owner=owner, reason=reason) if found else []
+    said = [{"job": one["id"], "ok": one["job"], **_error(one["problem"])} for one in done]
+    if as_json:
+        echo_json([job_shapes.with_both_states(one["ok"]) for one in said if one["ok"]])
+    return control.show_stopped(said, as_json)
+
+
+def _error(problem: dict[str, Any] | None) -> dict[str, Any]:
+    return {"error": problem["detail"], "code": problem["code"]} if problem else {}
+
+
+@click.command("run", cls=LoomCommand)
+@click.argument("target")
+@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
+@click.option("--name", metavar="NAME", help="Instead of the one in the file.")
+@key_option
+@_json
+def run(target: str, detach: bool, name: str | None, key: str | None, as_json: bool) -> int:
+    """Submit a spec file to the plane that was chosen, and follow the job."""
+    spec = _spec(target, name)
+    with chosen.client() as client:
+        job = _submitted(client, spec, key or uuid.uuid4().hex)
+        if as_json:
+            echo_json(job_shapes.with_both_states(job))
+            return 0
+        say(f"{job['id']} is {job['state']}: {client.url}/jobs/{job['id']}")
+        if detach:
+            echo(job["id"])
+            return 0
+        try:
+            _print(client.follow(job["id"]), False)
+        except KeyboardInterrupt:
+            say(f"it goes on; `loom logs -f {job['id']}` follows it, `loom stop` ends it")
+            raise
+        ended = client.job(job["id"])
+    say(f"{ended['id']} {ended['state']} {ended['reason']}".rstrip())
+    return 0 if ended["state"] == _DONE else 1
+
+
+def _submitted(client: Client, spec: dict[str, Any], key: str) -> dict[str, Any]:
+    """Submit a job; what was lost on its way is asked again until it is known."""
+    waiting = WaitNotice(
+        "it is asked again until it is known; Ctrl-C prints how to repeat it by hand"
+    )
+    try:
+        while True:
+            try:
+                return client.submit(spec, key)
+            except Unreachable as error:
+                if not waiting.is_told and error.is_unsent:
+                    raise
+                waiting(str(error).partition(";")[0])
+            time.sleep(_AGAIN)
+    except (KeyboardInterrupt, PlaneFailed, Unreachable):
+        say(repeat_in_words(key))
+        raise
+
+
+COMMANDS = {command.name: command for command in (ls, show, logs, stop, run)}
+
+
+def _spec(target: str, name: str | None) -> dict[str, Any]:
+    """Return what a file says of a job; programs of this host are not on the other one."""
+    from torchloom.specs.serialize import parse
+
+    path = Path(target)
+    if path.suffix not in _SPECS:
+        raise UserError(
+            f"{target!r} is no spec file; a plane elsewhere is given one (job.yaml) that names "
+            "programs of its own host; `loom login --forget` runs things here"
+        )
+    try:
+        spec = parse(path.read_text(), "json" if path.suffix == ".json" else "yaml")
+    except OSError as error:
+        raise UserError(f"cannot read {target!r}: {error.strerror}") from error
+    if not isinstance(spec, dict):
+        raise UserError(f"{target!r} holds no job; it is a mapping with a name")
+    return {**spec, "name": name} if name else spec
+
+
+def _first(jobs: Iterable[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    from itertools import islice
+
+    return list(islice(jobs, most))
+
+
+def _show(job: dict[str, Any], knobs: list[dict[str, Any]]) -> None:
+    from torchloom.cli.monitor.answers import job_text, ranks_text
+
+    echo(job_text({**job, "ranks": job["ranks"] or []}, knobs))
+    if job["ranks"]:
+        echo("\n" + ranks_text(job["ranks"]))
+
+
+def _show_events(events: Iterable[dict[str, Any]], as_json: bool) -> None:
+    found = list(events)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        (str(one["time"]), one["kind"], str(one.get("author") or ""), str(one.get("reason") or ""))
+        for one in found
+    ]
+    echo(table(("TIME", "KIND", "AUTHOR", "REASON"), rows))
+
+
+def _print(lines: Iterable[dict[str, Any]], as_json: bool) -> None:
+    import json
+
+    for line in lines:
+        text = json.dumps(line) if as_json else f"[{line['rank']}] {printable(line['message'])}"
+        echo(text)
+
+
+def _numbers(ranks: str | None) -> list[int] | None:
+    if ranks is None:
+        return None
+    try:
+        return [int(word) for word in ranks.split(",")]
+    except ValueError:
+        raise UserError(f"{ranks!r} are no ranks; write 0,2,3") from None
+
+
+def _step(job: dict[str, Any]) -> str:
+    return "-" if job["step"] is None else str(job["step"])

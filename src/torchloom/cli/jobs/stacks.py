@@ -1,0 +1,110 @@
+"""Print the stacks of a job's ranks: each one once, with the ranks that have it."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torchloom.cli.output import clip, printable
+from torchloom.rules.verdict import numbers
+
+
+def narrowed(found: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return of an answer only what is of one rank; the verdict is of all of them."""
+    roles = []
+    for role in found["roles"]:
+        stacks = [{**one, "ranks": [rank]} for one in role["stacks"] if rank in one["ranks"]]
+        ranks = [one for one in role["ranks"] if one["rank"] == rank]
+        roles.append({**role, "stacks": stacks, "ranks": ranks})
+    return {**found, "roles": roles}
+
+
+def stack_lines(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
+    """Yield the lines that tell people what an answer says."""
+    if found["taken"] == "kept":
+        yield (
+            f"the job has ended; this was kept at {found['time']}"
+            if found["roles"]
+            else ("the job has ended, and no stacks of it were kept")
+        )
+    elif not found["roles"]:
+        yield "no rank of the job is known yet: stacks can be taken once its ranks have started"
+    for role in found["roles"]:
+        yield printable(f"{role['role']}: {role['verdict']['words']}")
+        if all_threads:
+            yield from _by_rank(role["ranks"])
+        else:
+            yield from _by_stack(role)
+
+
+def fitted(line: str) -> str:
+    """Return a line as the terminal shows it best: sentences in several, calls cut at its end."""
+    if line.startswith(" ") or not sys.stdout.isatty():
+        return clip(line)
+    import shutil
+    import textwrap
+
+    room = shutil.get_terminal_size((80, 24)).columns
+    parts = textwrap.wrap(line, room, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(parts)
+
+
+def _by_stack(role: dict[str, Any]) -> Iterator[str]:
+    ranks = {one["rank"]: one for one in role["ranks"]}
+    for stack in role["stacks"]:
+        yield ""
+        yield from _heads(stack["ranks"], ranks)
+        text = _text(ranks.get(stack["ranks"][0]))
+        for at, frame in enumerate(stack["frames"]):
+            yield printable(f"    {frame}{f'  {text}' if text and at == 0 else ''}")
+        if not stack["frames"]:
+            yield f"    {_why(ranks.get(stack['ranks'][0]))}"
+
+
+def _heads(numbered: list[int], ranks: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for those of one stack that are about the same; steps may differ."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(numbered):
+        groups.setdefault(_state(ranks[rank]) if rank in ranks else "", []).append(rank)
+    for state, group in groups.items():
+        steps = {ranks[rank]["step"] for rank in group if rank in ranks}
+        yield f"{numbers(group)}  {_steps(steps)}, {state}" if state else numbers(group)
+
+
+def _by_rank(ranks: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for rank in ranks:
+        yield ""
+        yield f"rank {rank['rank']}  {_about(rank)}"
+        for thread in rank["threads"]:
+            name = thread["name"] or "a thread without a name"
+            yield printable(f"  {name}{' (main)' if thread['main'] else ''}")
+            for frame in thread["frames"]:
+                place = f"{frame['function']} ({frame['file']}:{frame['line']})"
+                yield printable(f"    {place}  {frame['text']}".rstrip())
+        if not rank["threads"]:
+            yield f"    {_why(rank)}"
+
+
+def _about(rank: dict[str, Any]) -> str:
+    return f"{_steps({rank['step']})}, {_state(rank)}"
+
+
+def _steps(steps: set[int | None]) -> str:
+    known = sorted(step for step in steps if step is not None)
+    if not known:
+        return "no step yet"
+    return f"step {known[0]}" if known[0] == known[-1] else f"steps {known[0]}-{known[-1]}"
+
+
+def _state(rank: dict[str, Any]) -> str:
+    moved = "moves" if rank["moved"] else "has not moved"
+    return f"{rank['kind']}, {moved}" + (f", by {rank['source']}" if rank["source"] else "")
+
+
+def _text(rank: dict[str, Any] | None) -> str:
+    threads = rank["threads"] if rank else []
+    main = next((one for one in threads if one["main"]), None)
+    return str(main["frames"][0]["text"]) if main and main["frames"] else ""
+
+
+def _why(rank: dict[str, Any] | None) -> str:
+    return printable(f"no stack: {rank['note'] or 'its process is not Python'}") if rank else ""

@@ -1,0 +1,477 @@
+"""One job on this machine as `run` sees it: start it, show it, pass signals on, return its code.
+
+A signal never breaks off what is shown: its handler tells the job and the last words still come.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torchloom.cli.jobs.job_shapes import cold_starts, job_shape, took, with_both_states
+from torchloom.cli.jobs.logs import relay_logs
+from torchloom.cli.output import echo, echo_json, say
+from torchloom.cli.submit.target import (
+    TargetKind,
+    TargetRequest,
+    count,
+    kind_of,
+    processes_in_words,
+)
+from torchloom.errors import Failure
+from torchloom.launch.agent import terminal
+from torchloom.launch.records import catalog
+from torchloom.launch.records.record import RunRecord
+from torchloom.launch.records.request import Input, LaunchRequest
+from torchloom.runner.api import Runner
+from torchloom.schedulers.local_scheduler import LocalScheduler
+from torchloom.settings import wants_plane
+from torchloom.specs.api import NONE, AppDryRunInfo, AppState, make_app_handle
+from torchloom.specs.states import job_word
+
+if TYPE_CHECKING:
+    from torchloom.launch.hosts.joint_launch import JointHead
+    from torchloom.launch.logs.display import Display
+
+SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
+DETACHED = 130
+IDLE = 124  # as `timeout` has it
+_SLOW = 1.0  # seconds after which a start that is cold says why
+_LOOK = 0.5  # seconds between looks for ranks that have not started by then
+_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_RESUME_LOOK = 0.1  # seconds between two looks at a job that waits for its turn
+_OVER = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+class JobLeft(BaseException):
+    """The user left the job to itself; not an Exception, so nothing in between swallows it."""
+
+
+class SubmissionInterrupted(BaseException):
+    """A signal came where it must break off what is going on: no job yet, or a second Ctrl-C."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(signum)
+
+
+class LocalSubmission:
+    """A dry run on its way to becoming a job on this machine."""
+
+    ending: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)  # signals that stop it
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        request: TargetRequest,
+        info: AppDryRunInfo[Any],
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._info = info
+        self._is_program = kind_of(request).is_program
+        self._app_id: str = info.request.launch.app_id
+        self._handle = make_app_handle(scheduler.backend, runner.name(), self._app_id)
+        self._ranks = sum(role.total for role in info.request.launch.roles)
+        self._many = self._in_words(request, info.request.launch)
+        self._started = self._detached = self._stopping = self._leaving = False
+        self._starting = False
+        self._early: int | None = None  # a signal that came while the job came to be
+        self._stopped_by = 0
+
+    def _in_words(self, request: TargetRequest, launch: LaunchRequest) -> str:
+        """Say how many processes there will be, and why or where."""
+        if launch.carrier:
+            hosts = sum(len(role.replicas) for role in launch.roles)
+            return f"{count(self._ranks)} on {hosts} hosts"
+        return processes_in_words(request) if self._is_program else count(self._ranks)
+
+    def submit(self) -> None:
+        """Start the job and say its handle and what can be done with it."""
+        self._schedule()
+        echo(self._handle)
+        say(f"{self._app_id} is on its way\n{self._next_commands()}")
+        self._tell_its_page()
+
+    def submit_json(self) -> None:
+        """Start the job and print it."""
+        self._schedule()
+        echo_json(job_shape(self._record(), self._scheduler.backend))
+
+    def wait(self) -> int:
+        """Wait for the end of a submitted job without a word; return its exit code."""
+        return self._until_over(lambda: None)
+
+    def show_logs(self) -> int:
+        """Show what a submitted job prints; return its exit code."""
+        return self._until_over(self._relay)
+
+    def follow(self) -> int:
+        """Start the job, show what it prints, and return its exit code."""
+        return self._until_over(self._start_and_show)
+
+    def _schedule(self) -> None:
+        self._scheduler.schedule(self._info)
+        self._started = self._detached = True
+
+    def _start_and_show(self) -> None:
+        self._announce()
+        give = self._give()
+        window = terminal.window_size(1) if give == "terminal" else b""
+        self._starting = True
+        with self._start(give, window) as channel:
+            self._started = True
+            if self._early is not None:
+                self._on_signal(self._early, None)
+            with self._cold_start_told("\r" if give == "terminal" else ""):
+                if give == "terminal":
+                    terminal.show(channel, 0, 1)
+                else:
+                    self._relay()
+
+    @contextlib.contextmanager
+    def _cold_start_told(self, ending: str = "") -> Iterator[None]:
+        """Say why a start is cold, where it takes long and one that is warm would not."""
+        over = threading.Event()
+        work = threading.Thread(target=self._tell_cold_start, args=(over, ending), daemon=True)
+        work.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _tell_cold_start(self, over: threading.Event, ending: str) -> None:
+        is_over = over.wait(_SLOW) or not self._gains_by_warmth()
+        while not is_over:
+            record = catalog.record(self._app_id)
+            if record is None or all(rank.warmth for rank in record.ranks):
+                if record is not None and (why := cold_starts(record)):
+                    say(why, f"{ending}\n")
+                return
+            is_over = over.wait(_LOOK)
+
+    def _gains_by_warmth(self) -> bool:
+        from torchloom.launch.keeper.client import is_worth_it
+        from torchloom.launch.keeper.python_command import PythonCommand
+
+        launch: LaunchRequest = self._info.request.launch
+        for role in launch.roles:
+            command = PythonCommand.parse(role.replicas[0].argv if role.replicas else ())
+            if command and is_worth_it(command, role.cwd or launch.cwd, role.distributed):
+                return True
+        return False
+
+    def _announce(self) -> None:
+        if not self._is_program:
+            echo(self._handle)
+        say(f"{self._app_id}: {self._many}")
+        self._tell_its_page()
+
+    def _tell_its_page(self) -> None:
+        """Say where the job is shown; the plane's server may still be on its way."""
+        if not wants_plane():
+            return
+        from torchloom.client.plane import page_of
+
+        url, open_it = page_of(self._app_id), f"`loom open {self._app_id}`"
+        say(f"{url} ({open_it} signs you in)" if url else f"{open_it} shows it in a browser")
+
+    def _start(self, give: Input, window: bytes) -> socket.socket:
+        return self._scheduler.start(self._info, give, window)
+
+    def _give(self) -> Input:
+        """Return what standard input the job gets: one program has ours, a group has none."""
+        if not self._is_alone() or (os.isatty(0) and not _in_foreground()):
+            return "nothing"
+        return "terminal" if all(map(os.isatty, (0, 1, 2))) else "stdin"
+
+    def _is_alone(self) -> bool:
+        """Tell whether the job stands where `python train.py` would."""
+        return self._is_program and self._ranks == 1
+
+    def _relay(self) -> None:
+        relay_logs(self._record(), self._is_program, partial(self._scheduler.wait, self._app_id))
+
+    def _until_over(self, show: Callable[[], None]) -> int:
+        """Do `show`, then wait for the end, while signals act on the job."""
+        try:
+            with self._signals():
+                show()
+                self._runner.wait(self._handle)
+        except JobLeft:
+            return DETACHED
+        except SubmissionInterrupted as interrupt:
+            self._scheduler.stop(self._app_id)  # it may just have come to be
+            return 128 + interrupt.signum
+        except BrokenPipeError:
+            self._end_unread()
+            raise
+        return self._report()
+
+    def _end_unread(self) -> None:
+        """End a job whose output nobody reads, as a broken pipe would; a detached one goes on."""
+        if not self._detached:
+            say(f"{self._app_id} is stopped: nobody reads its output")
+            self._scheduler.stop(self._app_id, "output_closed")
+            self._runner.wait(self._handle)
+
+    # Signals.
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        signums = (*self.ending, *_HANDED_ON)
+        before = {signum: signal.signal(signum, self._on_signal) for signum in signums}
+        try:
+            yield
+        finally:
+            for signum, action in before.items():
+                signal.signal(signum, action)
+
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        """Some signals stop the job, others are for its ranks; Ctrl-C may leave it."""
+        if self._starting and not self._started and self._early is None:
+            self._early = signum  # in a moment there is somebody to tell
+        elif not self._started:
+            raise SubmissionInterrupted(signum)
+        elif signum in _HANDED_ON or self._stopping:
+            self._hand_on(signum)
+        elif self._leaving:
+            raise SubmissionInterrupted(signum)
+        elif signum == signal.SIGINT and self._may_leave():
+            self._leave()
+        else:
+            self._stop(signum)
+
+    def _may_leave(self) -> bool:
+        return os.isatty(0) and (self._detached or not self._is_alone())
+
+    def _leave(self) -> None:
+        """Say how to come back and leave, unless the user wants the job stopped after all."""
+        try:
+            self._leaving = True
+            echo(err=True)  # behind the ^C
+            say(f"{self._app_id} goes on; Ctrl-C again stops it\n{self._next_commands()}")
+            time.sleep(SECOND_CHANCE)
+        except SubmissionInterrupted as interrupt:
+            self._leaving = False
+            self._stop(interrupt.signum)
+        else:
+            raise JobLeft
+
+    def _stop(self, signum: int) -> None:
+        self._stopping = True
+        self._stopped_by = signum
+        self._scheduler.stop(self._app_id, signum=signum)
+
+    def _hand_on(self, signum: int) -> None:
+        """Have the launch process tell all ranks, wherever they are."""
+        if launcher := self._record().launcher:
+            launcher.send(signum)
+
+    # The end.
+
+    def _report(self) -> int:
+        record = self._record()
+        if record.state is not AppState.SUCCEEDED or not self._is_alone():
+            why = f" ({record.reason})" if record.reason else ""
+            say(f"{self._app_id} {job_word(record.state)}{why} after {took(record)}")
+        if record.reason.startswith("node_lost_") and record.error != NONE:
+            say(record.error)
+        if record.state is AppState.FAILED:
+            say(f"more: loom show {self._app_id}")
+        if self._stopped_by and all(rank.exit_code is None for rank in record.ranks):
+            return 128 + self._stopped_by  # before any of it had started
+        return exit_code(record)
+
+    def _record(self) -> RunRecord:
+        record = catalog.record(self._app_id)
+        if record is None:
+            raise Failure(f"{self._app_id} was removed while it was followed")
+        return record
+
+    def _next_commands(self) -> str:
+        verbs = ("loom logs -f", "loom show", "loom stop")
+        return "\n".join(f"  {verb} {self._app_id}" for verb in verbs)
+
+
+class Launch(LocalSubmission):
+    """A job that lives no longer than the command that follows it, as torchrun's ranks do."""
+
+    ending: tuple[signal.Signals, ...] = (
+        *LocalSubmission.ending,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+    )
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        request: TargetRequest,
+        info: AppDryRunInfo[Any],
+        show: "Display",
+        head: "JointHead | None" = None,
+        as_torchrun: bool = False,
+    ) -> None:
+        super().__init__(runner, scheduler, request, info)
+        self._show = show
+        self._head = head
+        self._as_torchrun = as_torchrun
+
+    def _tell_its_page(self) -> None:
+        """Say nothing: it is called as torchrun is, often by a script, and starts at once."""
+
+    def _is_alone(self) -> bool:
+        """torchrun says nothing when all went well."""
+        return self._as_torchrun or super()._is_alone()
+
+    def _announce(self) -> None:
+        if not self._as_torchrun:
+            super()._announce()
+
+    def _gains_by_warmth(self) -> bool:
+        return not self._as_torchrun and super()._gains_by_warmth()
+
+    def _report(self) -> int:
+        code = super()._report()
+        is_failure = self._record().state is AppState.FAILED
+        return 1 if self._as_torchrun and is_failure else code
+
+    def _start(self, give: Input, window: bytes) -> socket.socket:
+        return self._scheduler.start(self._info, give, window, self._head)
+
+    def _relay(self) -> None:
+        record = self._record()
+        if self._head is not None:  # the others show their own
+            record = replace(record, ranks=tuple(r for r in record.ranks if r.replica == 0))
+        relay_logs(record, True, partial(self._scheduler.wait, self._app_id), self._show)
+
+    def _give(self) -> Input:
+        return "leash"
+
+    def _may_leave(self) -> bool:
+        return False
+
+
+def _in_foreground() -> bool:
+    """Tell whether the terminal is ours to read: not when the shell has put us behind an `&`."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def exit_code(record: RunRecord) -> int:
+    """Return what a shell would see had the job been one command: its first bad rank's code."""
+    if record.state is AppState.SUCCEEDED:
+        return 0
+    if record.reason.startswith("idle_output"):
+        return IDLE
+    bad = [rank for rank in record.ranks if rank.exit_code]
+    if record.state is AppState.FAILED:  # those we ended on behalf of the first are CANCELLED
+        bad = [rank for rank in bad if rank.state is AppState.FAILED]
+    if bad:
+        first = min(bad, key=lambda rank: (rank.state is not AppState.FAILED, rank.ended_at or ""))
+        code = first.exit_code or 1
+        return code if code > 0 else 128 - code
+    return 0 if len(record.ranks) == 1 and record.ranks[0].exit_code == 0 else 1
+
+
+class Resumption(LocalSubmission):
+    """A run on its way into its next life; what it printed in earlier ones is not shown again."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: LocalScheduler,
+        info: AppDryRunInfo[Any],
+        begin: Callable[[], object] | None = None,
+    ) -> None:
+        """`begin` has somebody else start it, when it is its turn; else it is started here."""
+        self._begin = begin
+        super().__init__(runner, scheduler, TargetRequest((), kind=TargetKind.SCRIPT), info)
+        self._since = datetime.now(UTC)
+        self._attempt: int = info.request.launch.attempt
+
+    def _in_words(self, request: TargetRequest, launch: LaunchRequest) -> str:
+        ranks = "" if self._is_queued else f" with {count(self._ranks)}"
+        return f"goes on as attempt {launch.attempt + 1}{ranks}"
+
+    @property
+    def _is_queued(self) -> bool:
+        return self._begin is not None
+
+    def submit_json(self) -> None:
+        self._schedule()
+        if self._is_queued:
+            from torchloom.client import plane
+
+            echo_json(with_both_states(plane.ask("job", job=self._app_id)))
+        else:
+            echo_json(job_shape(self._record(), self._scheduler.backend))
+
+    def _schedule(self) -> None:
+        self._start_it()
+        self._started = self._detached = True
+
+    def _start_and_show(self) -> None:
+        self._announce()
+        self._starting = True
+        self._start_it()
+        self._started = self._detached = True
+        if self._early is not None:
+            self._on_signal(self._early, None)
+        self._await_life()
+        self._relay()
+
+    def _start_it(self) -> None:
+        if self._begin is not None:
+            self._begin()
+        else:
+            self._scheduler.schedule(self._info)
+
+    def _await_life(self) -> None:
+        """Come back when the run is in its next life; say what it waits for meanwhile."""
+        said = ""
+        while self._is_queued and self._record().restarts < self._attempt:
+            from torchloom.client import plane
+
+            job = plane.ask("job", job=self._app_id)
+            if job["state"] in _OVER and self._record().restarts < self._attempt:
+                raise Failure(f"{self._app_id} {job['state']} ({job['reason']})")
+            if job["state"] == "QUEUED" and job["reason"] != said:
+                said = job["reason"]
+                say(f"{self._app_id} {said}")
+            time.sleep(_RESUME_LOOK)
+
+    def _relay(self) -> None:
+        wait = partial(self._scheduler.wait, self._app_id)
+        relay_logs(self._record(), True, wait, since=self._since)
+
+    def _is_alone(self) -> bool:
+        return False
+
+
+def committed_steps(app_id: str, patience: float = 5.0) -> None:
+    """Let what its ranks wrote last become a checkpoint, where a plane is at it."""
+    from torchloom.client import places, plane
+    from torchloom.errors import LoomError
+
+    deadline = time.monotonic() + patience
+    while places.door().exists() and time.monotonic() < deadline:
+        try:
+            found = plane.ask("checkpoints", job=app_id, limit=3)
+        except (LoomError, OSError):
+            return
+        if not any(one["state"] in ("writing", "committing") for one in found):
+            return
+        time.sleep(_RESUME_LOOK)

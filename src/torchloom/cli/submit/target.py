@@ -1,0 +1,241 @@
+"""What `run` and `plan` are pointed at: from words to an app, and from an app to a dry run."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from torchloom.components.catalog import BUILTINS
+from torchloom.errors import NotFound, UserError, shorten
+from torchloom.launch.host import devices
+from torchloom.runner.api import Runner
+from torchloom.schedulers import DEFAULT, LOCAL
+from torchloom.settings import environment
+from torchloom.specs.api import NULL_RESOURCE, AppDef, AppDryRunInfo, CfgVal, app_to_dict
+from torchloom.specs.dataclass import dataclass
+
+SPEC_ENDINGS = (".json", ".yaml", ".yml")
+
+
+class TargetKind(Enum):
+    """What a person may point `run` at."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    COMMAND = "command"
+    COMPONENT = "component"
+    SPEC = "spec"
+
+    @property
+    def is_program(self) -> bool:
+        """Tell whether it stands where `python train.py` would."""
+        return self in (TargetKind.SCRIPT, TargetKind.MODULE, TargetKind.COMMAND)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRequest:
+    """One command line of `run` or `plan`, read."""
+
+    words: tuple[str, ...]
+    module: str | None = None
+    processes: int | None = None
+    per_node: int | None = None
+    scheduler: str = DEFAULT
+    scheduler_args: tuple[str, ...] = ()
+    workspace: str = ""
+    name: str | None = None
+    env: tuple[str, ...] = ()
+    max_retries: int | None = None
+    parent_run_id: str | None = None
+    cfg: dict[str, CfgVal] = field(default_factory=dict)
+    defaults: dict[str, CfgVal] = field(default_factory=dict)  # of the engine, from a spec file
+    component_args: dict[str, Any] | None = None
+    dry: bool = False
+    role: str | None = None
+    kind: TargetKind | None = None  # known already, not to be guessed from the words
+
+
+def dryrun(request: TargetRequest, runner: Runner) -> AppDryRunInfo[Any]:
+    """Return what would be submitted."""
+    app = build_app(request, runner)
+    said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
+    cfg = {**request.defaults, **said, **request.cfg}
+    return runner.dryrun(
+        app, request.scheduler, cfg, request.workspace or None, request.parent_run_id
+    )
+
+
+def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
+    """Return a dry run as JSON shows it."""
+    request = getattr(info.request, "launch", info.request)
+    return {
+        "scheduler": scheduler,
+        "app": app_to_dict(info.app) if info.app else None,
+        "cfg": dict(info.cfg),
+        "request": repr(info),
+        "notes": list(getattr(request, "notes", ())),
+    }
+
+
+def settled(request: TargetRequest) -> TargetRequest:
+    """Return a request with what its spec file says of engine and options, unless it said more."""
+    if kind_of(request) is not TargetKind.SPEC or request.scheduler != DEFAULT:
+        return request
+    from torchloom.specs.jobspec import JobSpec
+    from torchloom.specs.serialize import read_spec
+
+    spec = read_spec(request.words[0])
+    if not isinstance(spec, JobSpec) or spec.scheduler in LOCAL:
+        return request
+    policy = {"policy": str(spec.recovery.policy)} if spec.recovery.policy else {}
+    return replace(request, scheduler=spec.scheduler, defaults={**policy, **spec.options})
+
+
+def kind_of(request: TargetRequest) -> TargetKind:
+    """Return what the words mean; what is nothing else must be a component."""
+    if request.kind:
+        return request.kind
+    if request.module:
+        return TargetKind.MODULE
+    if not request.words:
+        raise UserError("nothing to run: name a script, a component or a spec file")
+    target = request.words[0]
+    place, _, function = target.rpartition(".")
+    if request.component_args is not None or function in BUILTINS.get(place, ()):
+        return TargetKind.COMPONENT
+    if target.endswith(SPEC_ENDINGS):
+        return TargetKind.SPEC
+    if target.endswith(".py"):
+        return TargetKind.SCRIPT
+    return TargetKind.COMMAND if _is_on_path(target) else TargetKind.COMPONENT
+
+
+def _is_on_path(command: str) -> bool:
+    import shutil
+
+    return shutil.which(command) is not None
+
+
+def build_app(request: TargetRequest, runner: Runner) -> AppDef:
+    """Return the app that the words mean."""
+    kind = kind_of(request)
+    if kind.is_program:
+        return _with_options(_program(request, kind), request)
+    if request.processes or request.per_node:
+        raise UserError("-n is for a script, a module or a command; a component has its own -j")
+    target, *rest = request.words
+    if kind is TargetKind.COMPONENT:
+        _refuse_nearly_script(target)
+        given = request.component_args
+        return _with_options(runner.build(target, rest if given is None else given), request)
+    from torchloom.components.job import app_of
+    from torchloom.specs.serialize import read_spec
+
+    if rest:
+        raise UserError(f"{target} is a spec file and takes no arguments: {shorten(rest[0])!r}")
+    spec = read_spec(target)
+    app = spec if isinstance(spec, AppDef) else app_of(spec, python_of_caller())
+    return _with_options(app, request)
+
+
+def _program(request: TargetRequest, kind: TargetKind) -> AppDef:
+    """Return a program under our own agent; its words arrive as they were written."""
+    from torchloom.components.dist import loom
+
+    words = request.words
+    if kind is TargetKind.SCRIPT and not os.path.isfile(words[0]):
+        raise NotFound("file", words[0], _scripts_near(words[0]))
+    app = loom(
+        *(words[1:] if kind is TargetKind.SCRIPT else words),
+        script=words[0] if kind is TargetKind.SCRIPT else None,
+        m=request.module,
+        j=_topology(request),
+        python=python_of_caller(),
+    )
+    if request.scheduler not in LOCAL:  # nobody said what it needs: the engine's defaults hold
+        app.roles[0].resource = NULL_RESOURCE
+    return app
+
+
+def _topology(request: TargetRequest) -> str:
+    """Return what `-n` and `--ppn` say, as `-j` says it."""
+    total, each = request.processes, request.per_node
+    if each is None:
+        return str(total or "auto")
+    if total is None or total <= each:
+        return str(total or each)
+    nodes, rest = divmod(total, each)
+    if rest:
+        raise UserError(f"-n {total} is not a multiple of --ppn {each}; change one of them")
+    if request.scheduler in LOCAL:
+        raise UserError(
+            f"-n {total} with --ppn {each} is {nodes} hosts; name an engine that has them, "
+            "such as -s slurm, or use `loom launch --hostfile`"
+        )
+    return f"{nodes}x{each}"
+
+
+def _refuse_nearly_script(target: str) -> None:
+    script = f"{target}.py"
+    if target and os.path.isfile(script):
+        raise NotFound("command or component", target, [script])
+
+
+def _with_options(app: AppDef, request: TargetRequest) -> AppDef:
+    if request.name is not None:
+        app.name = request.name
+    variables = variables_of(request.env)
+    for role in app.roles:
+        role.name = request.role or role.name
+        role.env.update(variables)
+        if request.max_retries is not None:
+            role.max_retries = request.max_retries
+    return app
+
+
+def variables_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return what `-e` says; values arrive as written, so macros find no dollar in them."""
+    inherited = environment()
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or (not equals and key not in inherited):
+            problem = "write K=V, or the name of a variable that is set"
+            raise UserError(f"--env {shorten(pair)!r}: {problem}")
+        found[key] = (value if equals else inherited[key]).replace("$", "$$")
+    return found
+
+
+def python_of_caller() -> str:
+    """Return the interpreter that `python` means to whoever typed `loom`.
+
+    Called from the search path, that is the search path's python; called by a path of its own,
+    as in `.venv/bin/loom`, it is the one that loom itself runs on.
+    """
+    folders = environment().get("PATH", "").split(os.pathsep)
+    if os.path.dirname(os.path.abspath(sys.argv[0])) in map(os.path.abspath, folders):
+        return "python" if _is_on_path("python") else sys.executable
+    return sys.executable
+
+
+def count(processes: int) -> str:
+    """Return a number of processes in words."""
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def processes_in_words(request: TargetRequest) -> str:
+    """Say how many processes `run` starts, and why so many."""
+    if request.processes:
+        return count(request.processes)
+    found = len(devices.visible(environment()))
+    if found > 1:
+        return f"{found} processes, one for each accelerator"
+    return "1 process, on the only accelerator" if found else "1 process, no accelerator found"
+
+
+def _scripts_near(target: str) -> list[str]:
+    folder = os.path.dirname(target)
+    return [str(path) for path in Path(folder).glob("*.py")] if os.path.isdir(folder or ".") else []

@@ -1,0 +1,171 @@
+"""Live messages over WebSocket: of one job, of several, or of what a page says it follows."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, WebSocket
+from starlette.websockets import WebSocketState
+
+from torchloom.errors import LoomError, UserError
+from torchloom.server import models
+from torchloom.server.desk import DeskDep
+from torchloom.server.problems import explained
+from torchloom.server.security.auth import ENDED, Identities, identity_of
+from torchloom.server.stream import cursors
+from torchloom.server.stream.cursors import Position
+from torchloom.server.stream.hub import Hub, Listener, StreamFilter
+from torchloom.server.stream.outlets import Outlet, outlet_of
+from torchloom.server.stream.payloads import TYPES
+from torchloom.server.stream.topics.conversation import converse
+
+router = APIRouter()
+
+NOT_TAKEN: Final = 1003  # a client sends nothing here
+_GONE = "websocket.disconnect"
+_MOST_JOBS = 50
+
+Work = Coroutine[Any, Any, None]
+Types = Annotated[str | None, Query(description=f"of {', '.join(TYPES)}; else all")]
+Ranks = Annotated[str | None, Query(description="messages of these ranks, and of none")]
+
+
+class BadWish(UserError):
+    """Something in the address that no stream has."""
+
+    code = "bad_value"
+
+    def __init__(self, field: str, why: str, remedy: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.remedy = remedy
+
+
+@router.websocket("/api/jobs/{id}/stream")
+async def job_stream(
+    websocket: WebSocket,
+    desk: DeskDep,
+    job: models.Name,
+    types: Types = None,
+    ranks: Ranks = None,
+    after: str | None = None,
+) -> None:
+    """Send what happens to one job, from now on or from a cursor on."""
+    try:
+        wish = wish_of(types, ranks)
+        position = cursors.parse(after) if after else None
+        name = await desk.job(job)
+    except LoomError as error:
+        await websocket.send_denial_response(explained(error))
+        return
+    await serve(websocket, wish, {name: position})
+
+
+@router.websocket("/api/stream")
+async def many_streams(
+    websocket: WebSocket,
+    desk: DeskDep,
+    jobs: Annotated[str | None, Query(description="their ids, with commas between")] = None,
+    types: Types = None,
+    ranks: Ranks = None,
+    after: Annotated[list[str] | None, Query(description="JOB:CURSOR, one for each")] = None,
+) -> None:
+    """Send what happens to several jobs; a cursor is of the job that its message names.
+
+    Without jobs it is a page's socket, which says what it follows.
+    """
+    if jobs is None:
+        await converse(websocket, desk)
+        return
+    try:
+        wish = wish_of(types, ranks)
+        names = [await desk.job(name) for name in _several(jobs)]
+        positions = _positions(after or ())
+    except LoomError as error:
+        await websocket.send_denial_response(explained(error))
+        return
+    await serve(websocket, wish, {name: positions.get(name) for name in names})
+
+
+async def serve(
+    websocket: WebSocket, wish: StreamFilter, positions: Mapping[str, Position | None]
+) -> None:
+    """Serve one client until it goes, is too slow, or may not look any more."""
+    hub: Hub = websocket.app.state.live
+    listeners = [Listener(job, wish) for job in positions]
+    try:
+        begins = [await hub.attach(each, positions[each.job]) for each in listeners]
+        await websocket.accept()  # whatever is stored after this will be heard
+        outlet = outlet_of(websocket)
+        work = [_hear(websocket, outlet), _revoked(websocket, outlet)]
+        for listener, goal in zip(listeners, begins, strict=True):
+            listener.outlet = outlet
+            work.append(hub.tell(listener, positions[listener.job], goal))
+        await _until_first(*work)
+    except LoomError as error:
+        if websocket.application_state is WebSocketState.CONNECTING:
+            await websocket.send_denial_response(explained(error))
+        else:
+            raise
+    finally:
+        for listener in listeners:
+            hub.leave(listener)
+
+
+def wish_of(types: str | None, ranks: str | None) -> StreamFilter:
+    """Return which messages an address asks for."""
+    wanted = frozenset(_words(types)) or frozenset(TYPES)
+    if unknown := sorted(wanted - set(TYPES)):
+        raise BadWish("types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}")
+    numbers = _words(ranks)
+    if not all(word.isdecimal() and len(word) < 10 for word in numbers):
+        raise BadWish("ranks", "a rank is a number", "write ranks=0,1,2")
+    return StreamFilter(wanted, frozenset(map(int, numbers)) or None)
+
+
+async def _until_first(hear: Work, *others: Work) -> None:
+    """Come back when the client has gone, or when something of ours fails."""
+    tasks = [asyncio.ensure_future(work) for work in (hear, *others)]
+    waiting = set(tasks)
+    try:
+        while not tasks[0].done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _hear(websocket: WebSocket, outlet: Outlet) -> None:
+    """Come back when the client goes; it has nothing to say but pings."""
+    while (await websocket.receive())["type"] != _GONE:
+        outlet.drop(NOT_TAKEN, "nothing is taken here; the address says what is wanted")
+
+
+async def _revoked(websocket: WebSocket, outlet: Outlet) -> None:
+    """Let the client go when its token does not count any more."""
+    identities: Identities | None = getattr(websocket.app.state, "identities", None)
+    if identities is not None and "identity" in websocket.scope.get("state", {}):
+        await identities.watch(identity_of(websocket))
+        outlet.drop(ENDED, "the token was revoked; get another and connect again")
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _several(jobs: str) -> Sequence[str]:
+    names = list(dict.fromkeys(_words(jobs)))
+    if not 0 < len(names) <= _MOST_JOBS:
+        raise BadWish("jobs", f"{len(names)} are named", f"name 1 to {_MOST_JOBS}, as jobs=A,B")
+    return names
+
+
+def _positions(after: Sequence[str]) -> dict[str, Position]:
+    found = {}
+    for text in after:
+        job, _, cursor = text.rpartition(":")
+        found[job] = cursors.parse(cursor)
+    return found

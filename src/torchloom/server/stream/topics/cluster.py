@@ -1,0 +1,122 @@
+"""The cluster as its page shows it: nodes, devices, the ranks on them, and who waits."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from torchloom.server.stream.topics.boards import Boards
+from torchloom.server.text import whole
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import AgentRow, JobRow, RankProcessRow
+
+INTERVAL = 0.5  # seconds between two looks
+_FRESH = 5.0  # seconds for which a beat counts as one of now
+_PARTS = ("nodes", "devices", "ranks", "jobs")  # lists whose items have an id
+_OF_OFFER = ("cpus", "memory_mb", "gpus", "free", "jobs")
+_UP, _LOST = "up", "lost"
+
+Item = dict[str, Any]
+Items = list[Item]
+
+
+class Cluster:
+    """Reads the cluster for all who look at it."""
+
+    def __init__(self, boards: Boards) -> None:
+        self._boards = boards
+        self._desk = boards.desk
+
+    async def look(self) -> dict[str, Items]:
+        """Return everything there is to show."""
+        devices = [_device(one) for one in (await self._boards.ask("devices"))["devices"]]
+        offers = await self._boards.ask("cluster")
+        queue = await self._boards.ask("queue")
+        names = sorted({name for one in devices for name in one["processes"]})
+        ranks, jobs, agents = await self._desk.read(_stored, self._desk.store, names)
+        found = {
+            "nodes": nodes_of(agents, offers, devices, datetime.now(UTC)),
+            "devices": devices,
+            "ranks": ranks,
+            "jobs": jobs,
+            "queue": queue,
+        }
+        plain: dict[str, Items] = whole(found)
+        return plain
+
+
+def changes(known: Mapping[str, Items] | None, found: Mapping[str, Items]) -> dict[str, Any]:
+    """Return all parts, or of each what is another: `items` and `gone`; the queue as a whole."""
+    if known is None:
+        return dict(found)
+    parts = {name: _changed(known[name], found[name]) for name in _PARTS}
+    told: dict[str, Any] = {name: part for name, part in parts.items() if part}
+    return told if known["queue"] == found["queue"] else {**told, "queue": found["queue"]}
+
+
+def nodes_of(
+    agents: Iterable[AgentRow], offers: Mapping[str, Any], devices: Items, now: datetime
+) -> Items:
+    """Return every host that has something or somebody, and how its agent is."""
+    offered = {node["host"]: node for node in offers["nodes"]}
+    by_id = {agent.id: agent for agent in agents}
+    last = {agent.host: agent for agent in sorted(by_id.values(), key=lambda one: one.greeted_at)}
+    workers: dict[str, set[str]] = {host: set() for host in offered}
+    for one in devices:
+        workers.setdefault(one["node"], set()).update(one["processes"])
+    found = []
+    for host in sorted(workers):
+        node = offered.get(host, {})
+        agent = by_id.get(node.get("id", "")) or last.get(host)
+        heard = offers["heard"].get(agent.id) if agent else None
+        found.append(_node(host, node, agent, len(workers[host])) | {"heard_at": heard})
+    return [{**one, "heard_at": _steady(one["state"], one["heard_at"], now)} for one in found]
+
+
+def _node(host: str, offer: Mapping[str, Any], agent: AgentRow | None, workers: int) -> Item:
+    state = offer.get("state") or (agent.state if agent else _LOST)
+    return {
+        "id": host,
+        "state": state,
+        "reason": agent.reason if agent else "",
+        **{name: offer.get(name) for name in _OF_OFFER},
+        "workers": workers,
+    }
+
+
+def _steady(state: str, heard: str | None, now: datetime) -> str | None:
+    """Return when a node was heard last; nothing for now, so that this is no change each time."""
+    if heard is None:
+        return None
+    is_fresh = abs((now - datetime.fromisoformat(heard)).total_seconds()) < _FRESH
+    return None if state == _UP and is_fresh else heard
+
+
+def _device(one: Item) -> Item:
+    return {"id": one["uuid"], **one}
+
+
+def _stored(store: PlaneReader, names: Sequence[str]) -> tuple[Items, Items, list[AgentRow]]:
+    """Return the ranks of these names, their jobs, and all agents."""
+    ids = sorted({name.split("/")[0] for name in names})
+    wanted = frozenset(names)
+    ranks = [
+        rank for rank in store.state.find(RankProcessRow, job=ids) if rank.process_id in wanted
+    ]
+    jobs = store.state.find(JobRow, id=ids)
+    return [_rank(rank) for rank in ranks], [_job(job) for job in jobs], store.state.find(AgentRow)
+
+
+def _rank(rank: RankProcessRow) -> Item:
+    facts = {name: getattr(rank, name) for name in ("job", "role", "rank", "node", "state")}
+    return {"id": rank.process_id, **facts, "replica": rank.replica, "reason": rank.reason}
+
+
+def _job(job: JobRow) -> Item:
+    return {"id": job.id, "name": job.name, "state": job.state, "owner": job.owner}
+
+
+def _changed(known: Items, found: Items) -> dict[str, Any]:
+    before = {item["id"]: item for item in known}
+    gone = before.keys() - {item["id"] for item in found}
+    items = [item for item in found if before.get(item["id"]) != item]
+    return {"items": items, "gone": sorted(gone)} if items or gone else {}

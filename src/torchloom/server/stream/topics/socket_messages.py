@@ -1,0 +1,114 @@
+"""What a page says on its socket, checked before anything is done about it."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from torchloom.errors import LoomError, UserError
+from torchloom.server.problems import explained
+from torchloom.server.stream.frames import text_frame
+from torchloom.server.stream.outlets import Outlet, OutletMessage, Packet
+from torchloom.server.stream.payloads import Payload
+
+OF_A_JOB = ("job", "series", "heat", "timeline", "commands", "logs", "checks")
+
+
+class Voice:
+    """One page's ear. Sending waits for nobody; whoever has much to say waits for `drained`."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+
+    @property
+    def is_open(self) -> bool:
+        return self.outlet.is_open
+
+    def say(self, body: Mapping[str, Any]) -> None:
+        """Send one message; what JSON has no number for (NaN, infinity) is null."""
+        draft = Payload("", "topic", -1, time.time(), body, {})
+        self.outlet.send(Packet([OutletMessage(draft, text_frame(msgspec.json.encode(body)))]))
+
+    def whole(self, name: str, cursor: str, data: Any) -> None:
+        """Say all there is."""
+        self.say({"id": name, "kind": "snapshot", "cursor": cursor, "data": data})
+
+    def more(self, name: str, cursor: str, data: Any) -> None:
+        """Say what is new."""
+        self.say({"id": name, "kind": "delta", "cursor": cursor, "data": data})
+
+    def refuse(self, name: str, error: LoomError) -> None:
+        """Say why something is not followed, or not any more."""
+        problem = json.loads(bytes(explained(error).body))
+        self.say({"id": name, "kind": "error", "problem": problem})
+
+
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+_Rank = Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
+_Step = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+
+
+class Sub(msgspec.Struct, frozen=True, tag_field="op", tag="sub", forbid_unknown_fields=True):
+    """Have me follow a topic; what it says comes with this id."""
+
+    id: _Id
+    topic: Literal[
+        "jobs", "job", "series", "heat", "timeline", "commands", "logs", "checks", "cluster"
+    ]
+    job: Annotated[str, msgspec.Meta(max_length=300)] = ""
+    names: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=64)] | None = None
+    ranks: Annotated[tuple[_Rank, ...], msgspec.Meta(max_length=1024)] | None = None
+    buckets: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 600
+    first: _Step | None = None
+    last: _Step | None = None
+    span: Annotated[int, msgspec.Meta(ge=60, le=7 * 86_400)] = 600
+    limit: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 500
+    level: Literal["", "debug", "info", "warning", "error", "critical"] = ""
+    regex: str = ""
+    after: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
+class Unsub(msgspec.Struct, frozen=True, tag_field="op", tag="unsub", forbid_unknown_fields=True):
+    """Have me follow it no longer."""
+
+    id: _Id
+
+
+Asked = Sub | Unsub
+_DECODER: msgspec.json.Decoder[Asked] = msgspec.json.Decoder(Asked)
+
+
+class BadSub(UserError):
+    """A topic that cannot be followed so."""
+
+    code = "bad_value"
+
+    def __init__(self, field: str, why: str, remedy: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.remedy = remedy
+
+
+class NotUnderstood(UserError):
+    """Something that no page of ours says."""
+
+    code = "bad_message"
+
+
+def read(text: str | bytes) -> Asked:
+    """Return what was said."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise NotUnderstood(f"this is not understood: {error}") from error
+
+
+def check(sub: Sub) -> None:
+    """Refuse what would silently be left out."""
+    if sub.topic in OF_A_JOB and not sub.job:
+        raise BadSub("job", f"{sub.topic} is of a job", "name one by its id")
+    if sub.first is not None and sub.last is not None and sub.first > sub.last:
+        raise BadSub("last", "the range of steps ends before it begins", "the smaller step first")

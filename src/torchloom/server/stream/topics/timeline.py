@@ -1,0 +1,267 @@
+"""The timeline of a job: what people did to it, what befell it and its nodes, as it comes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from torchloom.server.desk import Desk
+from torchloom.server.stream.cursors import Position
+from torchloom.server.stream.payloads import Payload, of_happening, of_told
+from torchloom.server.stream.topics.socket_messages import Sub, Voice
+from torchloom.server.text import whole
+from torchloom.specs.states import JobState
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import RankProcessRow
+from torchloom.weaver.views import EventPosition
+
+_LONGEST = 4096  # bytes of facts that an entry carries along
+_WELL = ("", "ended", "ranks_ended", "succeeded", "released", "cancelled", "stopped")  # of ranks
+_NO_NEWS = "job"  # a rank says what its job is called, or how many steps it has
+_OVER = ("applied", "refused", "aborted")  # of a command that is on its way nothing is entered
+_SORTS: Mapping[str, str] = {
+    "restart": "restart",
+    "resume": "restart",
+    "regrouping": "recovery",
+    "recovered": "recovery",
+    "live_ended": "recovery",
+    "not_live": "recovery",
+    "shrink": "recovery",
+    "drain": "recovery",
+    "generation": "recovery",
+    "restored": "recovery",
+    "rejoined": "recovery",
+    "rank_up": "rank",
+    "rank_gone": "rank",
+    "rank_suspect": "alert",
+    "rank_cleared": "rank",
+    "hang": "alert",
+    "verdict": "alert",
+    "notice": "alert",
+    "kill": "alert",
+    "fail": "alert",
+    "nan": "alert",
+    "loss_not_finite": "alert",
+    "device_failed": "alert",
+    "cancelled": "state",
+}
+FAILURES = (  # what is listed however much came after it; of states only those that failed
+    *("restart", "live_ended", "not_live", "rank_gone", "rank_suspect", "hang", "verdict", "kill"),
+    *("fail", "nan", "device_failed", "agent_lost", "checkpoint_failed", "checkpoint_damaged"),
+    "job_state",
+)
+_BEGINNINGS: Mapping[str, str] = {
+    "checkpoint": "checkpoint",
+    "guard_": "knob",
+    "agent_": "node",
+    "device_": "node",
+}
+NOBODYS = ""  # the job of what happens to nodes and devices
+_NODES = 500  # events of nodes that are looked through for those of a job
+_FAILED = 100  # failures that are shown, however long ago they were
+_MISSED = 1000  # events that are told one by one to somebody who comes back
+_NONE: frozenset[str] = frozenset()
+
+
+def entry_of(draft: Payload) -> dict[str, Any] | None:
+    """Return the line for a message; nothing for one that is none of a timeline."""
+    body = draft.body
+    if draft.kind == "state":
+        return _entry(body, "state", "job_state", str(body["status"]))
+    what, facts = str(body["kind"]), body["facts"]
+    if what == _NO_NEWS:
+        return None
+    if what.startswith("command_"):
+        return _command(body, what) if what.removeprefix("command_") in _OVER else None
+    beginnings = (sort for start, sort in _BEGINNINGS.items() if what.startswith(start))
+    sort = _SORTS.get(what) or next(beginnings, "event")
+    return _entry(body, sort, what, _words(what, body, facts))
+
+
+def newest_entries(entries: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Return the newest entries, oldest first; failures before them are there, too."""
+    cut = max(0, len(entries) - limit)
+    return [entry for entry in entries[:cut] if entry["is_failure"]] + list(entries[cut:])
+
+
+def is_of_nodes(draft: Payload) -> bool:
+    """Tell whether a message that is of no job is about a node or a device, and of no person."""
+    return str(draft.body.get("kind", "")).startswith(("agent_", "device_"))
+
+
+def concerns(entry: Mapping[str, Any], nodes: frozenset[str]) -> bool:
+    """Tell whether what happened to a node or a device happened to one of these."""
+    facts = entry["facts"]
+    return bool({facts.get("agent"), facts.get("device"), facts.get("uuid")} & nodes)
+
+
+def _command(body: Mapping[str, Any], what: str) -> dict[str, Any]:
+    facts = body["facts"]
+    sort = "knob" if facts["kind"] == "knob" else "command"
+    state = what.removeprefix("command_")
+    title = _changes(facts) if sort == "knob" else str(facts["kind"]).replace("_", " ")
+    entry = _entry(body, sort, what, title if state == "applied" else f"{title}: {state}")
+    more = {"before": facts["before"], "after": facts["after"], "command": facts["command"]}
+    return {**entry, **more}
+
+
+def _changes(facts: Mapping[str, Any]) -> str:
+    """Return knobs with what they were and are; of one alone a rank tells the bare value."""
+    payload, before, after = facts["payload"], facts["before"], facts["after"]
+    if len(payload) == 1:
+        before, after = (dict.fromkeys(payload, value) for value in (before, after))
+    parts = []
+    for name, wish in payload.items():
+        was, now = ((said or {}).get(name) for said in (before, after))
+        now = wish["value"] if now is None else now
+        parts.append(f"{name} {now}" if was is None else f"{name} {_shown(was)} -> {_shown(now)}")
+    return ", ".join(parts)
+
+
+def _words(what: str, body: Mapping[str, Any], facts: Any) -> str:
+    if what == "nan" and isinstance(facts, dict):
+        return f"{facts.get('name')} is {'NaN' if facts.get('value') == 'nan' else 'not finite'}"
+    words = what.replace("_", " ")
+    if body["rank"] is not None and body["rank"] >= 0 and "rank" in what:
+        words = words.replace("rank", f"rank {body['rank']}", 1)
+    where = facts.get("agent") or facts.get("device") if isinstance(facts, dict) else None
+    return f"{words} {where}" if where else words
+
+
+def _entry(body: Mapping[str, Any], sort: str, what: str, title: str) -> dict[str, Any]:
+    is_ours = body.get("from", "weaver") == "weaver"
+    facts = body.get("facts") or {}
+    is_short = isinstance(facts, dict) and len(msgspec.json.encode(facts)) <= _LONGEST
+    return {
+        "key": f"{'w' if is_ours else 'r'}{body['seq']}",
+        "seq": body["seq"],
+        "time": body["time"],
+        "step": body.get("step"),
+        "kind": sort,
+        "title": title,
+        "what": what,
+        "author": body.get("author", ""),
+        "reason": body.get("reason", ""),
+        "rank": body["rank"],
+        "before": None,
+        "after": None,
+        "command": None,
+        "facts": facts if is_short else {},
+        "is_failure": what in FAILURES and _has_failed(what, title, body),
+    }
+
+
+def _has_failed(what: str, title: str, body: Mapping[str, Any]) -> bool:
+    """Tell of what may be a failure whether it is: not every end of a job or a rank is one."""
+    if what == "job_state":
+        return title == str(JobState.FAILED)
+    reason = str(body.get("reason", ""))
+    is_own = reason.endswith(f"_rank_{body['rank']}") or "_rank_" not in reason
+    is_well = reason in _WELL or reason.startswith("exit_code_0")
+    return what != "rank_gone" or (is_own and not is_well)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class TimelineShaper:
+    """What one page has of a job's timeline."""
+
+    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
+        self._desk = desk
+        self._voice = voice
+        self._sub = sub
+        self._job = job
+        self._happened = 0
+        self._told = 0
+
+    async def begin(self, position: Position | None) -> Position | None:
+        """Go on from a cursor, unless so much was missed that the newest are enough."""
+        if position is None or position.happened is None or position.told is None:
+            return None
+        place = (position.happened, position.told)
+        if not await self._desk.read(_is_near, self._desk.store, self._job, place):
+            return None
+        self._happened, self._told = place
+        return Position(happened=position.happened, told=position.told)
+
+    async def whole(self) -> None:
+        """Say the newest entries, oldest first."""
+        drafts, place = await self._desk.read(_newest, self._desk.store, self._job)
+        self._happened, self._told = place
+        items = await self._entries(drafts)
+        shown = newest_entries(items, self._sub.limit)
+        self._voice.whole(self._sub.id, self._cursor(), {"items": shown})
+
+    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
+        """Say new entries."""
+        items = await self._entries([draft for draft in drafts if self._is_new(draft)])
+        self._happened = max(self._happened, upto.happened or 0)
+        self._told = max(self._told, upto.told or 0)
+        if items or is_first:
+            self._voice.more(self._sub.id, self._cursor(), {"items": items})
+
+    async def _entries(self, drafts: Sequence[Payload]) -> list[dict[str, Any]]:
+        of_nodes = [draft for draft in drafts if draft.job == NOBODYS]
+        nodes = await self._desk.read(_nodes, self._desk.store, self._job) if of_nodes else _NONE
+        return _kept(drafts, nodes)
+
+    def _is_new(self, draft: Payload) -> bool:
+        if "happened" in draft.move:
+            return bool(draft.move["happened"] > self._happened)
+        return bool(draft.move["told"] > self._told)
+
+    def _cursor(self) -> str:
+        return str(Position(happened=self._happened, told=self._told))
+
+
+def newest_of_job(store: PlaneReader, job: str, limit: int) -> list[dict[str, Any]]:
+    """Return the newest entries, oldest first, for whoever reads them once."""
+    drafts, _ = _newest(store, job)
+    return newest_entries(_kept(drafts, _nodes(store, job)), limit)
+
+
+def _kept(drafts: Sequence[Payload], nodes: frozenset[str]) -> list[dict[str, Any]]:
+    """Return the entries of a job: its own, and of nodes and devices those that it has."""
+    found: list[dict[str, Any]] = []
+    for draft in drafts:
+        if draft.job == NOBODYS and not is_of_nodes(draft):
+            continue
+        entry = entry_of(draft)
+        if entry is not None and (draft.job != NOBODYS or concerns(entry, nodes)):
+            found.append(entry)
+    items: list[dict[str, Any]] = whole(found)
+    return items
+
+
+def _newest(store: PlaneReader, job: str) -> tuple[list[Payload], EventPosition]:
+    """Return the newest of all sources by time, and where they end: what comes while they are read
+    is new to all of them."""
+    ends = store.state.last_happened(limit=1), store.records.last_events(limit=1)
+    upto = (ends[0][-1].seq if ends[0] else 0), (ends[1][-1].id if ends[1] else 0)
+    state, records = store.state, store.records
+    happened = state.last_happened(job, _MISSED) + state.last_happened(NOBODYS, _NODES)
+    happened += state.last_happened(job, _FAILED, FAILURES)  # behind however many checkpoints
+    reported = records.last_events(job, _MISSED) + records.last_events(job, _FAILED, FAILURES)
+    ours = {row.seq: row for row in happened if row.seq <= upto[0]}
+    theirs = {row.id: row for row in reported if row.id <= upto[1]}
+    drafts = [
+        *(of_happening(ours[seq]) for seq in sorted(ours)),
+        *(of_told(theirs[number]) for number in sorted(theirs)),
+    ]
+    return sorted(drafts, key=lambda draft: draft.time), upto
+
+
+def _is_near(store: PlaneReader, job: str, place: EventPosition) -> bool:
+    happened = store.state.happened(job, place[0], _MISSED)
+    told = store.records.events(job, place[1], _MISSED)
+    nodes = store.state.happened(NOBODYS, place[0], _NODES)
+    return len(happened) < _MISSED and len(told) < _MISSED and len(nodes) < _NODES
+
+
+def _nodes(store: PlaneReader, job: str) -> frozenset[str]:
+    """Return the agents and the devices that a job's ranks have."""
+    ranks = store.state.find(RankProcessRow, job=job)
+    devices = {str(device) for rank in ranks for device in rank.devices}
+    return frozenset({rank.agent for rank in ranks} | devices)

@@ -1,0 +1,214 @@
+"""Read and hash checkpoints beside requests, one at a time, for as long as it takes.
+
+What came of it is the weaver's to keep: one that is damaged is so for everybody from then on.
+"""
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+from torchloom import accounts, settings
+from torchloom.checkpoint import MANIFEST, BadManifest, Damaged, NotCommitted, open_storage
+from torchloom.errors import Failure, LoomError, NotFound
+from torchloom.server.desk import Desk
+from torchloom.weaver.store.reader import PlaneReader
+from torchloom.weaver.store.rows import CheckpointRow
+from torchloom.weaver.views import when
+
+_KEPT = 200  # of what was looked at last
+_WAITING = 50  # that are not over yet
+_UNSEEN = "the plane's machine does not see it; `loom checkpoint verify` reads it where it is"
+_NOT_OURS = "the plane reads no store of an account with keys of its own"
+_FAILED = "the server failed; its log says why"
+
+
+Ended = tuple[str, str | None, str]  # how it is, which file is wrong, and why
+
+
+class TooManyChecks(Failure):
+    """So many are to be read already that another would wait for long."""
+
+    code = "too_many_checks"
+    remedy = "ask again when some of them are over"
+
+    def __init__(self) -> None:
+        super().__init__(f"{_WAITING} checkpoints wait to be read")
+
+
+class _Ending(Exception):
+    """The server leaves; what is being read is left."""
+
+
+@dataclass(slots=True)
+class CheckpointCheck:
+    """One reading of a checkpoint: waiting, running, then whole, damaged or failed."""
+
+    row: CheckpointRow
+    author: str
+    asked_at: float
+    state: str = "waiting"
+    read: int = 0
+    shard: str | None = None
+    reason: str = ""
+    began: float = 0.0  # of the clock that never jumps
+    seconds: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("waiting", "running")
+
+    def begin(self) -> None:
+        self.state, self.began = "running", time.monotonic()
+
+    def end(self, state: str, shard: str | None = None, reason: str = "") -> None:
+        """Be over; whoever reads this sees the reason no later than the state."""
+        self.shard, self.reason = shard, reason
+        self.seconds = round(time.monotonic() - self.began, 3)
+        self.state = state
+
+    def shape(self) -> dict[str, Any]:
+        return {
+            "id": str(self.row.step),
+            "job": self.row.job,
+            "step": self.row.step,
+            "state": self.state,
+            "bytes": self.row.bytes,
+            "read": self.read,
+            "shard": self.shard,
+            "reason": self.reason,
+            "author": self.author,
+            "asked_at": when(self.asked_at),
+            "seconds": self.seconds,
+        }
+
+
+class Checks:
+    """Those of this server."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._checks: OrderedDict[tuple[str, int], CheckpointCheck] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, "verify")
+        self._is_ending = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def of(self, job: str) -> list[dict[str, Any]]:
+        """Return what is known of a job's, by step."""
+        found = [check.shape() for (whose, _), check in self._checks.items() if whose == job]
+        return sorted(found, key=lambda shape: int(shape["step"]))
+
+    def get(self, job: str, step: int) -> dict[str, Any]:
+        """Return the last one of a step."""
+        if (known := self._checks.get((job, step))) is None:
+            remedy = "POST to the same path has it read"
+            raise NotFound("check of step", str(step), (), remedy)
+        return known.shape()
+
+    async def ask(self, job: str, step: int, author: str) -> dict[str, Any]:
+        """Have a checkpoint read; one that is being read already is not read twice."""
+        row = await self._desk.read(_committed, self._desk.store, job, step)
+        known = self._checks.get((job, step))
+        if known is not None and not known.is_over:
+            return known.shape()
+        if len(self._tasks) >= _WAITING:
+            raise TooManyChecks
+        check = self._checks[job, step] = CheckpointCheck(row, author, time.time())
+        self._checks.move_to_end((job, step))
+        self._forget()
+        task = asyncio.create_task(self._run(check), name=f"verify {job} {step}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return check.shape()
+
+    async def close(self) -> None:
+        """Leave what is being read."""
+        self._is_ending.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    def _forget(self) -> None:
+        over = [key for key, check in self._checks.items() if check.is_over]
+        for key in over[: max(0, len(self._checks) - _KEPT)]:
+            del self._checks[key]
+
+    async def _run(self, check: CheckpointCheck) -> None:
+        """Have it read, then have the weaver know; it may have been removed meanwhile."""
+        ended: Ended = ("failed", None, _FAILED)
+        try:
+            work = functools.partial(self._read, check)
+            ended = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            if ended[0] in ("whole", "damaged") and not await self._noted(check, *ended[1:]):
+                ended = ("failed", None, "it was removed meanwhile")
+        finally:
+            check.end(*ended)
+
+    async def _noted(self, check: CheckpointCheck, shard: str | None, why: str) -> bool:
+        """Tell the weaver, and whether it is there still; without a weaver only we know."""
+        row = check.row
+        whose: dict[str, Any] = {
+            "generation": row.generation,
+            "attempt": row.attempt,
+            "author": check.author,
+        }
+        facts = {"job": row.job, "step": row.step, **whose, "name": shard or "", "why": why}
+        try:
+            await self._desk.link.ask("checkpoint_verified", **facts)
+        except LoomError as error:
+            return error.code != NotFound.code
+        return True
+
+    def _read(self, check: CheckpointCheck) -> Ended:
+        """Read and hash everything; return how it is, and what is wrong with which file."""
+        check.begin()
+        step = check.row.step
+        try:
+            account = self._desk.files(check.row.job).account
+            if account and not check.row.root.startswith("/"):
+                return "failed", None, _NOT_OURS
+            accounts.within(account, self._verify, check, step)
+        except Damaged as error:
+            return "damaged", error.name, error.why
+        except BadManifest as error:
+            return "damaged", MANIFEST, error.why
+        except NotCommitted:
+            return "failed", None, _UNSEEN
+        except LoomError as error:
+            return "failed", None, str(error)
+        return "whole", None, ""
+
+    def _verify(self, check: CheckpointCheck, step: int) -> None:
+        storage = open_storage(check.row.root, settings.environment())
+        storage.verify(step, lambda got: self._told(check, got))
+
+    def _told(self, check: CheckpointCheck, got: int) -> None:
+        check.read += got
+        if self._is_ending.is_set():
+            raise _Ending
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Have checks for as long as an app is served."""
+    app.state.checks = checks = Checks(app.state.desk)
+    try:
+        yield
+    finally:
+        await checks.close()
+
+
+def _committed(store: PlaneReader, job: str, step: int) -> CheckpointRow:
+    rows = store.state.find(CheckpointRow, job=job, step=step, state="committed")
+    if not rows:
+        remedy = f"GET /api/jobs/{job}/checkpoints lists what there is"
+        raise NotFound("committed checkpoint of step", str(step), (), remedy)
+    return max(rows, key=lambda row: row.key)

@@ -1,0 +1,89 @@
+"""What Prometheus reads, read by its own parser."""
+
+import asyncio
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from torchloom.server.access_log import Counts, Passing
+from torchloom.server.routes import prometheus
+from torchloom.server.routes.prometheus import Sample, family, gauge
+
+
+def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for found in text_string_to_metric_families(text)
+        for sample in found.samples
+    }
+
+
+class Route:
+    path = "/api/jobs/{id}"
+
+
+def asked(counts: Counts, scope: dict[str, Any], *said: dict[str, Any]) -> None:
+    """Have an app answer a request with these words."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in said:
+            await send(message)
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(Passing(app, counts.count)(scope, None, send))  # type: ignore[arg-type]
+
+
+def test_names_of_strangers_stay_labels() -> None:
+    hostile = 'a"b\\c\nd{}'
+
+    text = family("x", "gauge", "X.", [Sample(1.5, {"name": hostile})]) + gauge("y", "Y.", 2)
+
+    assert parsed(text) == {("x", (("name", hostile),)): 1.5, ("y", ()): 2.0}
+
+
+def test_requests_are_counted_by_template_method_and_status() -> None:
+    counts = Counts()
+    started = {"type": "http.response.start", "status": 200}
+
+    asked(counts, {"type": "http", "method": "GET", "route": Route()}, started)
+    asked(counts, {"type": "http", "method": "GET", "route": Route()}, started)
+    asked(counts, {"type": "http", "method": "BREW"}, {**started, "status": 404})
+    asked(counts, {"type": "websocket", "route": Route()}, {"type": "websocket.accept"})
+
+    found = parsed(prometheus.requests(counts))
+    total = "torchloom_http_requests_total"
+    path = ("path", "/api/jobs/{id}")
+    assert {key: value for key, value in found.items() if key[0] == total} == {
+        (total, (("method", "GET"), path, ("status", "200"))): 2.0,
+        (total, (("method", "other"), ("path", "other"), ("status", "404"))): 1.0,
+        (total, (("method", "WS"), path, ("status", "101"))): 1.0,
+    }
+    seconds = "torchloom_http_request_seconds"
+    assert found[f"{seconds}_count", (("method", "GET"), path)] == 2.0
+    assert found[f"{seconds}_bucket", (("le", "+Inf"), ("method", "GET"), path)] == 2.0
+    assert found[f"{seconds}_bucket", (("le", "10.0"), ("method", "GET"), path)] == 2.0
+
+
+def test_buckets_hold_all_that_were_quicker() -> None:
+    counts = Counts()
+
+    for seconds in (0.001, 0.02, 0.02, 7.0, 100.0):
+        counts.note("GET", "/", 200, seconds)
+
+    (durations,) = counts.durations.values()
+    assert dict(durations.cumulative()) == {
+        "0.005": 1,
+        "0.01": 1,
+        "0.025": 3,
+        "0.05": 3,
+        "0.1": 3,
+        "0.25": 3,
+        "0.5": 3,
+        "1.0": 3,
+        "2.5": 3,
+        "5.0": 3,
+        "10.0": 4,
+        "+Inf": 5,
+    }
