@@ -29,6 +29,15 @@ MODULES: Mapping[str, str] = {  # `python -m NAME`, and what names it
     "torchloom.worker.train": "stored jobs that name a model",
     "torchloom.worker.process.zygote": "launches on a host, with the interpreter of the job",
 }
+EARLIER: Mapping[str, str] = {  # by the names that earlier versions and their scripts have for them
+    "torchloom.launch.node": "torchloom.launch.agent.node",
+    "torchloom.launch.per_rank": "torchloom.launch.hosts.native_rank",
+    "torchloom.launch.process": "torchloom.launch.supervisor.process",
+    "torchloom.launch.relay": "torchloom.launch.node_agent",
+    "torchloom.weaver.plane": "torchloom.plane",
+    "torchloom.worker.store": "torchloom.worker.process.store",
+    "torchloom.worker.zygote": "torchloom.worker.process.zygote",
+}
 FILES: Mapping[str, str] = {  # run by their path in the package
     "envs/relocate.py": "packed environments, which hold a copy of it",
     "server/logs/matcher.py": "the server, for patterns in log searches",

@@ -19,7 +19,8 @@ from ...metrics import shown
 WRITER = """
 import sys, pathlib
 from torchloom.messages.plane import VERSION, Event, Head, Metrics
-from torchloom.weaver.store import NumberedBatch as Numbered, DatabasePlace as Place, RecordWriter, open_store
+from torchloom.weaver.store import DatabasePlace as Place, NumberedBatch as Numbered
+from torchloom.weaver.store import RecordWriter, open_store
 from torchloom.weaver.store.series.ingest import LogLimits as Limits
 from torchloom.weaver.store.rows import Fact, JobRow as Job
 folder, url = sys.argv[1:]
