@@ -299,8 +299,8 @@ def stopped(site: Site, job: str) -> None:
     site.loom("stop", job)
     until(lambda: not processes_of(job), PATIENCE)
     weights = [site.book(rank) for rank in (0, 1)]
-    expected = plain_weights(len(weights[0]))
-    assert weights == [expected, expected]
+    assert abs(len(weights[0]) - len(weights[1])) <= 1  # one may have noted the last step alone
+    assert weights == [plain_weights(len(book)) for book in weights]
 
 
 @pytest.mark.needs("torch")

@@ -27,7 +27,7 @@ from .test_main import WeaverProcess
 
 pytestmark = pytest.mark.process
 JOB = "saving-1"
-RANK = Path(__file__).parent.parent / "launch" / "relay" / "saving_rank.py"
+RANK = Path(__file__).parent.parent / "launch" / "node_agent" / "saving_rank.py"
 
 
 class Stage:

@@ -6,7 +6,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from torchloom.bus.nats.credentials import (
     CREDENTIALS_VARIABLE,
 )
 from torchloom.errors import UserError, shorten
+from torchloom.launch.host.identity import host_name
 from torchloom.plane import nats_server
 from torchloom.plane.credentials import WEAVER, Credentials
 from torchloom.plane.discovery import NatsAddress
 from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
 from torchloom.settings import LOOPBACK
-from torchloom.weaver.jobs.launch import job_environment
 
 NATS, AGENT, SERVER = "nats", "agent", "server"
 _ACCOUNT_LOG = "plane/logs/agent.log"  # in the state folder of an account
@@ -39,6 +39,30 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 _ALONE = (NATS, WEAVER, AGENT)  # what can be had without the rest
 _LATER = 10.0  # seconds in which a job that has just begun needs the machine for itself
 _MOST_ENDS = 3  # of a server that never answered: it will not
+_SSH = "SSH_AUTH_SOCK"
+_S3 = "s3://"
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_FOR_JOBS = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
+        *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOSTNAME"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "VIRTUAL_ENV", "NO_COLOR"),
+        *("BASH_ENV", "MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RES_OPTIONS"),
+        *("HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"),
+        *("LOOM_HOME", "LOOM_PLANE", "LOOM_PLANE_IDLE", "LOOM_WARM", "LOOM_WARM_IDLE"),
+        *("LOOM_ATTACH", "LOOM_CHECKPOINTS", "LOOM_HANG", "LOOM_HANG_LIMIT", "LOOM_DEVICES"),
+        *("LOOM_DIGESTS", "LOOM_LEDGER", "LOOM_MODULES", "LOOM_SSH", "LOOM_TORCHRUN"),
+        *("LOOM_DEADLINE", "LOOM_CHECKPOINT_MARGIN", "LOOMCONFIG", "TORCHXCONFIG"),
+    )
+)
+_FOR_JOBS_PREFIXES = (
+    *("LC_", "PYTHON", "CONDA_", "LMOD_", "TORCH", "PYTORCH_", "TRITON_", "XLA_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "IBV_", "HIP_", "ROCR_", "HSA_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "THP_"),
+    *("SLURM", "PBS_", "LSB_", "LSF_", "PALS_", "PMI", "OMPI_", "MPICH_", "HYDRA_"),
+)
+_SECRET = re.compile(r"(?i)token|secret|passw(or)?d|credential|jwt|cookie|(api|access|auth)_?key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +218,27 @@ class HttpServer:
             return ""
         words = child.part.last_words() or child.how
         return f"the HTTP server does not come up: {words}; see {child.part.log}"
+
+
+def job_environment(
+    env: Mapping[str, str], hosts: Iterable[str] = (), store: str = ""
+) -> dict[str, str]:
+    """Return what a job of the queue has of the plane's environment: what is listed, no secrets.
+
+    The plane's own variables are those of the shell it was started from, and a job may be another
+    person's. What it needs besides is in its spec. `hosts` are where it goes: ssh must get there.
+    `store` is where its checkpoints go: to one in S3 all of its processes need the plane's keys.
+    """
+    found = {name: value for name, value in env.items() if _is_for_jobs(name, value)}
+    if _SSH in env and set(hosts) - {host_name()}:
+        found[_SSH] = env[_SSH]
+    if any(place.startswith(_S3) for place in (store, env.get("LOOM_CHECKPOINTS", ""))):
+        found |= {name: value for name, value in env.items() if name.startswith("AWS_")}
+    return found
+
+
+def _is_for_jobs(name: str, value: str) -> bool:
+    if name.lower() in _PROXIES:
+        return "@" not in value  # no password
+    is_listed = name in _FOR_JOBS or name.startswith(_FOR_JOBS_PREFIXES)
+    return is_listed and not _SECRET.search(name)

@@ -21,13 +21,13 @@ from torchloom.client import plane
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.records.resumption import Continuation
+from torchloom.plane.parts import job_environment
 from torchloom.weaver.jobs.launch import (
     Launcher,
     LaunchOrder,
     RunnerLauncher,
     RunSeen,
     Spot,
-    job_environment,
 )
 from torchloom.weaver.runs import provenance
 from torchloom.weaver.runs.provenance import ProvenanceRequest

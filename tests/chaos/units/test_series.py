@@ -144,8 +144,8 @@ import sys
 from pathlib import Path
 from torchloom.chaos.undo import Guardian
 from torchloom.chaos.plan import Fault
-from torchloom.chaos.record import SeriesHead as Head
-from torchloom.chaos.series import FaultSeries as Series
+from torchloom.chaos.record import SeriesHead
+from torchloom.chaos.series import FaultSeries
 from torchloom.chaos.targets import Victim
 
 class Nobody:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +13,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from torchloom import settings
 from torchloom.components.job import app_of
 from torchloom.errors import LoomError, UserError
-from torchloom.launch.host.identity import host_name
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, StateNotWritable
 from torchloom.launch.records.record import LAUNCHER_LOST
 from torchloom.launch.records.resumption import Continuation
+from torchloom.plane.parts import job_environment
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.runner.api import Runner, get_runner
 from torchloom.schedulers import LOCAL
@@ -32,30 +31,6 @@ from torchloom.weaver.jobs.registry import LEFT, JobRegistry, is_over
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import Placement, SubmissionRow
 
-_SSH = "SSH_AUTH_SOCK"
-_S3 = "s3://"
-_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-_FOR_JOBS = frozenset(
-    (
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM"),
-        *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOSTNAME"),
-        *("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "VIRTUAL_ENV", "NO_COLOR"),
-        *("BASH_ENV", "MODULEPATH", "MODULESHOME", "LOADEDMODULES", "_LMFILES_"),
-        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RES_OPTIONS"),
-        *("HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"),
-        *("LOOM_HOME", "LOOM_PLANE", "LOOM_PLANE_IDLE", "LOOM_WARM", "LOOM_WARM_IDLE"),
-        *("LOOM_ATTACH", "LOOM_CHECKPOINTS", "LOOM_HANG", "LOOM_HANG_LIMIT", "LOOM_DEVICES"),
-        *("LOOM_DIGESTS", "LOOM_LEDGER", "LOOM_MODULES", "LOOM_SSH", "LOOM_TORCHRUN"),
-        *("LOOM_DEADLINE", "LOOM_CHECKPOINT_MARGIN", "LOOMCONFIG", "TORCHXCONFIG"),
-    )
-)
-_FOR_JOBS_PREFIXES = (
-    *("LC_", "PYTHON", "CONDA_", "LMOD_", "TORCH", "PYTORCH_", "TRITON_", "XLA_"),
-    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "IBV_", "HIP_", "ROCR_", "HSA_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "THP_"),
-    *("SLURM", "PBS_", "LSB_", "LSF_", "PALS_", "PMI", "OMPI_", "MPICH_", "HYDRA_"),
-)
-_SECRET = re.compile(r"(?i)token|secret|passw(or)?d|credential|jwt|cookie|(api|access|auth)_?key")
 STARTED = "run_started"  # among a job's facts: its run is there, and is not to be made again
 FROM_STEP = "from_step"  # the checkpoint it is to go on from, where one was chosen
 UNTIL = "until"  # the step up to which it is to train, where one was chosen
@@ -114,30 +89,6 @@ class Launcher(Protocol):
 
     def resume(self, job: str, asked: Continuation) -> None:
         """Have a run that has ended go on, as it was asked for."""
-
-
-def job_environment(
-    env: Mapping[str, str], hosts: Iterable[str] = (), store: str = ""
-) -> dict[str, str]:
-    """Return what a job of the queue has of the plane's environment: what is listed, no secrets.
-
-    The plane's own variables are those of the shell it was started from, and a job may be another
-    person's. What it needs besides is in its spec. `hosts` are where it goes: ssh must get there.
-    `store` is where its checkpoints go: to one in S3 all of its processes need the plane's keys.
-    """
-    found = {name: value for name, value in env.items() if _is_for_jobs(name, value)}
-    if _SSH in env and set(hosts) - {host_name()}:
-        found[_SSH] = env[_SSH]
-    if any(place.startswith(_S3) for place in (store, env.get("LOOM_CHECKPOINTS", ""))):
-        found |= {name: value for name, value in env.items() if name.startswith("AWS_")}
-    return found
-
-
-def _is_for_jobs(name: str, value: str) -> bool:
-    if name.lower() in _PROXIES:
-        return "@" not in value  # no password
-    is_listed = name in _FOR_JOBS or name.startswith(_FOR_JOBS_PREFIXES)
-    return is_listed and not _SECRET.search(name)
 
 
 class RunnerLauncher:
