@@ -692,7 +692,9 @@ def test_an_account_has_an_agent_of_its_own_which_is_no_node_for_jobs(
     until(lambda: "waits" in plane.log_of(theirs) and "waits" in plane.log_of(own), "both jobs")
 
     assert plane.ask("admin", "/api/cluster/resources")[1]["nodes"] == 1
-    agents = [w for name in (ALICE, BOB) for w in of_account(name).values() if "launch.relay" in w]
+    agents = [
+        w for name in (ALICE, BOB) for w in of_account(name).values() if "launch.node_agent" in w
+    ]
     marks = {words.split("--agent ")[1].split()[0] for words in agents}
     assert len(marks) == 2
     go.touch()

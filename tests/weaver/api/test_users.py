@@ -49,6 +49,7 @@ def test_a_user_with_a_token_a_link_and_a_cookie(tmp_path: Path) -> None:
             "name": "alice",
             "role": "operator",
             "disabled": False,
+            "run_as": None,
             "created_at": "",
         }
         assert made["token"].startswith("loom_")
