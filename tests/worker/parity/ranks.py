@@ -15,7 +15,7 @@ from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.wire import Connection, WireMessage
 
 SCRIPTS = Path(__file__).parent / "scripts"
-START = Path(zygote_client.__file__).parents[1] / "worker" / "start.py"
+START = Path(zygote_client.__file__).parents[2] / "worker" / "start.py"
 PATIENCE = 120.0  # seconds, for torch to be imported on a busy machine
 FEW = {"LANG": "C.UTF-8", "LOOM_WARM_IDLE": "60", "SOME": "thing = ä\n"}
 SET_FLAGS = ("-u", "-W", "always::FutureWarning", "-X", "faulthandler")
