@@ -146,7 +146,7 @@ def test_a_user_is_disabled_and_enabled_again(run: Any) -> None:
     )
     assert run("user", "alice", "--enable")[1] == "alice is viewer\n"
     rows = [line.split() for line in run("users")[1].splitlines()[1:]]
-    assert rows == [["admin", "admin", "-"], ["alice", "viewer", "-"]]
+    assert rows == [["admin", "admin", "-", "-"], ["alice", "viewer", "-", "-"]]
 
 
 def test_without_a_plane_the_way_to_one_is_said(capsys: pytest.CaptureFixture[str]) -> None:
