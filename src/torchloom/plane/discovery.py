@@ -22,8 +22,7 @@ from torchloom import settings
 from torchloom.bus.nats import credentials
 from torchloom.bus.nats.credentials import split
 from torchloom.errors import UserError, shorten
-from torchloom.plane import credentials as tokens
-from torchloom.plane.credentials import PROBE, Credentials, strangers_credentials
+from torchloom.plane.credentials import PROBE, Credentials, sign, strangers_credentials
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
@@ -157,7 +156,7 @@ def _introduction(credentials: str | None, nonce: str) -> dict[str, Any]:
     words: dict[str, Any] = {"verbose": False, "pedantic": False, "lang": "python", "version": "1"}
     if credentials is not None:
         token, seed = split(credentials)
-        signature = base64.urlsafe_b64encode(tokens.sign(seed, nonce.encode()))
+        signature = base64.urlsafe_b64encode(sign(seed, nonce.encode()))
         words |= {"jwt": token, "sig": signature.decode().rstrip("=")}
     return words
 

@@ -1,5 +1,1 @@
-"""One module a verb, `cmd_VERB`, imported when the verb is used; each has a click command called
-`command`..
-
-
-"""
+"""One module a verb, `cmd_VERB`, imported when used; each has a click command called `command`."""

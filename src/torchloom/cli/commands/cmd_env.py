@@ -252,17 +252,17 @@ def push(
     what: Path, hosts: str | None, hostfile: Path | None, dest: str | None, **options: Any
 ) -> int:
     """Copy an environment to every host; hosts that have it serve the next."""
-    from torchloom.envs import push as tree
+    from torchloom.envs.push import render, rounds
     from torchloom.envs.remote import check_destination
 
     names = chosen_hosts(hosts, hostfile)
     folder = check_destination(dest or f"/tmp/{settings.user_name()}/{stem(what)}")
     if options["dry"]:
         if options["as_json"]:
-            rounds = tree.rounds(names, options["fanout"])
-            echo_json([asdict(copy) | {"round": i} for i, r in enumerate(rounds) for copy in r])
+            planned = rounds(names, options["fanout"])
+            echo_json([asdict(copy) | {"round": i} for i, r in enumerate(planned) for copy in r])
         else:
-            click.echo(tree.render(names, options["fanout"]))
+            click.echo(render(names, options["fanout"]))
         return 0
     deliveries = deliver(what, names, folder, options["fanout"], options["ssh_words"])
     if options["as_json"]:

@@ -21,7 +21,7 @@ from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.supervisor.starts import Starts
 from torchloom.launch.wire import WireMessage
-from torchloom.rules import replicas as happening
+from torchloom.rules import replicas as replica_rules
 from torchloom.rules.membership.faults import Fence, admit
 from torchloom.rules.replicas import ReplicaKey, Start
 from torchloom.specs.dataclass import dataclass
@@ -306,13 +306,13 @@ class RecoveryRule(Protocol):
     """What decides about restarts, and what it is told."""
 
     @property
-    def state(self) -> happening.State: ...
+    def state(self) -> replica_rules.State: ...
 
-    def take(self, *events: happening.Event) -> None: ...
+    def take(self, *events: replica_rules.Event) -> None: ...
 
     def came(self, keys: Sequence[ReplicaKey], steps: Sequence[int] = ()) -> None: ...
 
-    def exit_of(self, place: Place, code: int) -> happening.RankExited: ...
+    def exit_of(self, place: Place, code: int) -> replica_rules.RankExited: ...
 
 
 class RankReplacement:
@@ -415,13 +415,13 @@ class RankReplacement:
         else:
             self._rule.take(self._rule.exit_of(place, 1))
 
-    def untold(self) -> list[happening.Event]:
+    def untold(self) -> list[replica_rules.Event]:
         """Be watched no more, and return what the rule has not heard of meanwhile."""
         if not self.is_watched:
             return []
         lost = self._watching.stop()
-        events: list[happening.Event] = [
-            happening.NodeLost(node, evidence) for node, evidence in lost.items()
+        events: list[replica_rules.Event] = [
+            replica_rules.NodeLost(node, evidence) for node, evidence in lost.items()
         ]
         for rank, place in enumerate(self._places()):
             newest = self._watching.newest(rank)
@@ -468,7 +468,7 @@ class RankReplacement:
 
     def deal_with_it(self) -> None:
         untold = self.untold()
-        exits = [event for event in untold if isinstance(event, happening.RankExited)]
+        exits = [event for event in untold if isinstance(event, replica_rules.RankExited)]
         if failed := [event.cause for event in exits if not event.ok]:
             self._reports.began_with(failed[0])
             self._came()
@@ -481,9 +481,9 @@ class RankReplacement:
         self._reports.began_with(reason)
         self._came()
         untold = self.untold()
-        lost = [event for event in untold if isinstance(event, happening.NodeLost)]
-        gone = [event for event in untold if not isinstance(event, happening.NodeLost)]
-        self._rule.take(*lost, happening.LiveEnded(reason or cause), *gone)
+        lost = [event for event in untold if isinstance(event, replica_rules.NodeLost)]
+        gone = [event for event in untold if not isinstance(event, replica_rules.NodeLost)]
+        self._rule.take(*lost, replica_rules.LiveEnded(reason or cause), *gone)
 
     def room(self) -> Mapping[str, int]:
         role = self._request.roles[0]
@@ -506,7 +506,7 @@ class RankReplacement:
 
     def _is_up(self) -> bool:
         replicas = (self._rule.state.replicas[key_of(place)] for place in self._places())
-        return all(replica.phase is happening.ReplicaPhase.UP for replica in replicas)
+        return all(replica.phase is replica_rules.ReplicaPhase.UP for replica in replicas)
 
     def _came(self) -> None:
         keys = dict.fromkeys(key_of(place) for place in self._places())
