@@ -195,6 +195,7 @@ def test_a_job_out_of_reach_of_any_plane_brings_its_own_and_is_steered_there(
     changed = jobs.said("set", handle, "heat=0.5", env=jobs.plane)
     until(lambda: all("0.5" in path.read_text() for path in jobs.folder.glob("heat-*")))
     planes = jobs.running("torchloom.plane")
+    until(lambda: list((jobs.home / "runs").glob("*/experiment.json")))  # its plane has looked
     stopped = jobs.said("stop", handle, env=jobs.plane)
     until(lambda: not jobs.running("torchloom.plane"))  # it goes with the job
 
