@@ -38,7 +38,7 @@ class CheckpointApi:
     async def checkpoints(self, asked: WeaverRequest) -> list[dict[str, Any]]:
         """The checkpoints of a job, newest first, and those that came to nothing."""
         job = job_named(self._weaver.jobs, asked.text("job"))
-        rows = self._weaver.shelf.of(job.id)
+        rows = self._weaver.checkpoint_rows.of(job.id)
         return [views.checkpoint_shape(row) for row in rows[: asked.count("limit", _ROWS, _ROWS)]]
 
     async def checkpoint_remove(self, asked: WeaverRequest) -> dict[str, Any]:
@@ -48,20 +48,22 @@ class CheckpointApi:
         if row.state != CheckpointPhase.REMOVING:
             is_needed = (
                 row.state == CheckpointPhase.COMMITTED
-                and row.step in self._weaver.thinning.held(job)
+                and row.step in self._weaver.pruning.held(job)
             )
             if is_needed and not asked.flag("force"):
                 raise CheckpointNeeded(job, row.step)
             author = asked.text("author") or settings.user_name()
-            row = self._weaver.thinning.remove(row, author, asked.text("reason"))
+            row = self._weaver.pruning.remove(row, author, asked.text("reason"))
         patience = asked.seconds("wait", _PATIENCE, _MOST)
-        return views.checkpoint_shape(await self._weaver.shelf.gone(row, patience))
+        return views.checkpoint_shape(await self._weaver.checkpoint_rows.gone(row, patience))
 
     async def checkpoint_verified(self, asked: WeaverRequest) -> dict[str, Any]:
         """Take in that all of a checkpoint was read: it is whole, or this file of it is not."""
         job = job_named(self._weaver.jobs, asked.text("job"))
         key = tuple(asked.number(name) for name in ("step", "generation", "attempt"))
-        row = next((row for row in self._weaver.shelf.committed(job.id) if row.key == key), None)
+        row = next(
+            (row for row in self._weaver.checkpoint_rows.committed(job.id) if row.key == key), None
+        )
         if row is None:
             raise NotFound("committed checkpoint", "-".join(map(str, key)))
         author = asked.text("author") or settings.user_name()
@@ -72,7 +74,7 @@ class CheckpointApi:
         step = asked.number("step")
         if step is None:
             raise BadRequest("step is missing")
-        rows = [row for row in self._weaver.shelf.of(job.id) if row.state in _GOING]
+        rows = [row for row in self._weaver.checkpoint_rows.of(job.id) if row.state in _GOING]
         found = next((row for row in rows if row.step == step), None)
         if found is None:
             known = [str(row.step) for row in rows]

@@ -55,11 +55,11 @@ class CommandApi:
         Its job may have ended meanwhile, and what it asked for may be refused by now.
         """
         name = asked.text("id")
-        job = self._weaver.jobs.get(self._weaver.ledger.job_of(name) or "") if name else None
+        job = self._weaver.jobs.get(self._weaver.command_rows.job_of(name) or "") if name else None
         meant = asked.text("job")
         if job is None or (meant and job_named(self._weaver.jobs, meant).id != job.id):
             return None
-        entry = next(one for one in self._weaver.ledger.entries(job.id) if one.id == name)
+        entry = next(one for one in self._weaver.command_rows.entries(job.id) if one.id == name)
         if not entry.status.is_final and not is_over(job):
             patience = asked.seconds("wait", _PATIENCE, _MOST)
             entry = await self._weaver.commands.ask(job.id, entry.command, patience)
@@ -107,7 +107,7 @@ class CommandApi:
         return not ranks or any(self._is_before_its_first_step(rank) for rank in ranks)
 
     def _is_before_its_first_step(self, rank: RankProcessRow) -> bool:
-        progress = self._weaver.agents.progress(rank)
+        progress = self._weaver.heartbeats.progress(rank)
         if rank.boundary == "none" or progress is None:
             return rank.boundary == "none" or not knobs_of([rank])
         return progress.step < 1
@@ -153,7 +153,7 @@ class CommandApi:
         ):
             return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
         left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
-        row = await self._weaver.shelf.settled(known.id, step, generation, max(0.0, left))
+        row = await self._weaver.checkpoint_rows.settled(known.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": views.checkpoint_shape(row) if row else None}
 
     async def digest(self, asked: WeaverRequest) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class CommandApi:
             return uuid.uuid4().hex[:16]
         if not ID.fullmatch(name):
             raise BadRequest(f"{name!r} is no id of a command: letters, digits, _ . - only")
-        if self._weaver.ledger.job_of(name) not in (None, job.id):
+        if self._weaver.command_rows.job_of(name) not in (None, job.id):
             raise BadRequest(f"a command of another job has the id {name!r}; choose another")
         return name
 
@@ -282,9 +282,11 @@ class CommandApi:
             raise CommandRefused(f"{entry.command.kind} refused: {entry.why}")
         if entry.status is Status.ABORTED:
             raise CommandAborted(f"{entry.command.kind} came to nothing: {entry.why}")
-        row = next(r for r in self._weaver.ledger.audit(job.id) if r.id == entry.id)
+        row = next(r for r in self._weaver.command_rows.audit(job.id) if r.id == entry.id)
         guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
-        return views.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
+        return views.command_shape(
+            row, self._weaver.command_rows.acks([entry.id]), guards.get(entry.id)
+        )
 
 
 def _are_young(ranks: list[RankProcessRow]) -> bool:

@@ -152,7 +152,7 @@ class QueryApi:
             "note": weaver.store.place.note,
             "connected": weaver.bus.connected,
             "jobs": len(weaver.jobs.active()),
-            "agents": len(weaver.agents.present),
+            "agents": len(weaver.heartbeats.present),
             "ranks": sum(1 for _ in weaver.roster.living()),
             "backlog": weaver.ingest.writer.backlog,
             "stored": weaver.ingest.stored,
@@ -198,7 +198,7 @@ class QueryApi:
                 break
             await asyncio.sleep(_LOOK)
         measured = await self._weaver.aside(self._latest, job.id)
-        changes = self._weaver.ledger.schedule(job.id)
+        changes = self._weaver.command_rows.schedule(job.id)
         now = InForce(changes, measured, job.generation, self._step(job.id))
         return [now.of(knob) for knob in found.values()]
 
@@ -250,8 +250,8 @@ class QueryApi:
     async def audit(self, asked: WeaverRequest) -> list[dict[str, Any]]:
         """Every command of a job, in order, with what each rank said."""
         job = job_named(self._weaver.jobs, asked.text("job"))
-        rows = self._weaver.ledger.audit(job.id)
-        acks = self._weaver.ledger.acks(row.id for row in rows)
+        rows = self._weaver.command_rows.audit(job.id)
+        acks = self._weaver.command_rows.acks(row.id for row in rows)
         guards = self._weaver.guards.of(job.id)
         return [
             views.command_shape(row, [a for a in acks if a.command == row.id], guards.get(row.id))
@@ -280,14 +280,14 @@ class QueryApi:
         return [self._rank(rank) for rank in ranks]
 
     def _rank(self, rank: RankProcessRow) -> dict[str, Any]:
-        shape = views.rank_shape(rank, self._weaver.agents.progress(rank))
+        shape = views.rank_shape(rank, self._weaver.heartbeats.progress(rank))
         why = self._weaver.hangs.suspects.get(rank.incarnation)
         return {**shape, "state": "suspect", "reason": why} if why else shape
 
     def _step(self, job: str) -> int | None:
         """Return the step that all of a job's ranks have reached."""
         ranks = [rank for rank in self._weaver.roster.ranks(job) if rank.state == "up"]
-        found = [self._weaver.agents.progress(rank) for rank in ranks]
+        found = [self._weaver.heartbeats.progress(rank) for rank in ranks]
         return min((each.step for each in found if each), default=None)
 
 

@@ -49,11 +49,11 @@ class QueueApi:
     def __init__(self, weaver: Weaver, looking: QueryApi) -> None:
         self._jobs = weaver.jobs
         self._roster = weaver.roster
-        self._agents = weaver.agents
+        self._heartbeats = weaver.heartbeats
         self._coordinator = weaver.coordinator
         self._turns = weaver.coordinator.turns
         self._looking = looking
-        self._people = weaver.people
+        self._people = weaver.users
 
     async def submit(self, asked: WeaverRequest) -> dict[str, Any]:
         """Store a job that is to run when it is its turn."""
@@ -194,7 +194,7 @@ class QueueApi:
                     "jobs": list(jobs),
                 }
             )
-        present = self._agents.present
+        present = self._heartbeats.present
         heard = {name: views.when(there.beat_at) for name, there in present.items()}
         return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
 

@@ -178,7 +178,7 @@ class ResumeApi:
         """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
         deadline = time.monotonic() + _COMMITS
         while time.monotonic() < deadline:
-            if not any(row.job == job for row in self._weaver.shelf.open()):
+            if not any(row.job == job for row in self._weaver.checkpoint_rows.open()):
                 return
             await asyncio.sleep(_LOOK)
 
@@ -345,7 +345,7 @@ class ResizeApi:
     def _done(self, job: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job]
         if not task.cancelled() and (error := task.exception()):
-            self._weaver.fail(error)
+            self._weaver.tasks.fail(error)
 
     async def _check(self, job: JobRow, ranks: int) -> None:
         """Refuse what could not go on before anything of it ends."""

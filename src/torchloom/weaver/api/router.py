@@ -62,7 +62,7 @@ class Router:
         resuming = ResumeApi(weaver, changing)
         resizing = ResizeApi(weaver, changing, resuming)
         weaver.every(PERIOD, resizing.look)
-        admitting = UserApi(weaver.people)
+        admitting = UserApi(weaver.users)
         browsing = RunApi(weaver)
         submitting = QueueApi(weaver, self.looking)
         saved = CheckpointApi(weaver)
@@ -74,9 +74,9 @@ class Router:
             **{name: getattr(browsing, name) for name in _RUNS},
             "stacks": StackApi(weaver).stacks,
             **{name: getattr(saved, name) for name in _SAVED},
-            "retain": weaver.retaining.answer,
-            "retention": weaver.retaining.rules,
-            "remove": weaver.retaining.remove,
+            "retain": weaver.retention.answer,
+            "retention": weaver.retention.rules,
+            "remove": weaver.retention.remove,
             **{name: getattr(admitting, name) for name in _PEOPLE},
             **{name: getattr(submitting, name) for name in _QUEUE},
         }
@@ -96,7 +96,7 @@ class Router:
                 raise NotFound("question", name, self._answers)
             return {"ok": await self._answers[name](question)}
         except StateLost as error:
-            self._weaver.fail(error)
+            self._weaver.tasks.fail(error)
             raise
         except LoomError as error:
             return refusal(error)

@@ -17,6 +17,8 @@ from torchloom.errors import LoomError, UserError
 from torchloom.launch.records import removal
 from torchloom.rules.retention import AGES, EndedRun, Removal, RetentionLimits, due
 from torchloom.weaver.api.request import WeaverRequest, job_named
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.runs import provenance
@@ -55,25 +57,26 @@ class RunRetention:
         store: PlaneStore,
         jobs: JobRegistry,
         journal: Journal,
+        checkpoint_rows: CheckpointRows,
+        tasks: BackgroundTasks,
         limits: Callable[[], RetentionLimits] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._jobs = jobs
         self._journal = journal
+        self._checkpoint_rows = checkpoint_rows
+        self._tasks = tasks
         self._limits = limits or _limits
         self._now = now
         self._done: set[Removal] = set()  # parts that are gone of runs that stay
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
-        self.on_forgotten: Callable[[str], None] = lambda job: None
 
     def look_soon(self) -> None:
         """Look beside all else, unless that is still under way."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="retention")
-            self._task.add_done_callback(self.on_task)
+            self._task = self._tasks.start(self._look(), "retention")
 
     async def close(self) -> None:
         """Leave what is under way; the next weaver goes on with it."""
@@ -230,7 +233,7 @@ class RunRetention:
             words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
             facts = {**words, "checkpoints": [row.place for row in saved]}
             self._journal.note("run_removed", author=author, facts=facts)
-        self.on_forgotten(job.id)
+        self._checkpoint_rows.forget(job.id)
 
     def _forget(self, job: str, whole: bool) -> None:
         with contextlib.closing(RecordRemoval(self._store.place)) as records:
