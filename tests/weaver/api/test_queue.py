@@ -320,7 +320,7 @@ def test_the_next_weaver_has_the_queue_of_the_last_one_on_either_database(
 
 def test_nothing_can_be_submitted_over_the_bus(tmp_path: Path) -> None:
     async def scenario(door: Door) -> None:
-        names = Router(door.weaver).names
+        names = Router(door.weaver).on_the_bus
 
         changing = {"submit", "submit_many", "cancel", "cancel_many", "quota"}
         assert changing.isdisjoint(names)

@@ -210,7 +210,7 @@ def test_what_is_due_can_be_asked_and_had_done_at_the_door(tmp_path: Path) -> No
 
         assert would == {"ok": [{**row, "done": False, "text": "would go"}]}
         assert done == {"ok": [{**row, "done": True, "text": "removed"}]}
-        assert "retain" not in answering.names  # nobody removes anything over the bus
+        assert "retain" not in answering.on_the_bus  # nobody removes anything over the bus
 
     scene(tmp_path, act, OLD)
 

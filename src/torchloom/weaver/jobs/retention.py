@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torchloom import accounts, settings
-from torchloom.errors import LoomError, UserError
+from torchloom import accounts
+from torchloom.errors import LoomError
 from torchloom.launch.records import removal
-from torchloom.rules.retention import AGES, EndedRun, Removal, RetentionLimits, due
-from torchloom.weaver.api.request import WeaverRequest, job_named
+from torchloom.rules.retention import EndedRun, Removal, RetentionLimits, due
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
@@ -38,15 +37,6 @@ _OF_JOB = (
 _AT_ONCE = 500  # rows of `state` that are taken out together
 _OURS = "retention"  # the author of what nobody asked for
 _log = logging.getLogger(__name__)
-
-
-class NotOver(UserError):
-    """A job that is not over is not forgotten."""
-
-    code = "not_over"
-
-    def __init__(self, job: str, state: str) -> None:
-        super().__init__(f"{job} is {state}; stop it first: `loom stop {job}`")
 
 
 class RunRetention:
@@ -84,34 +74,18 @@ class RunRetention:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def answer(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        """What is due; without `dry` it is gone when this is said."""
-        if asked.flag("dry"):
-            return [_shape(one, False, "would go") for one in await self.find()]
-        return [_shape(one, *told) for one, told in await self.carry_out()]
+    async def limits(self) -> RetentionLimits:
+        """Return what the config file says now."""
+        return await asyncio.to_thread(self._limits)
 
-    async def rules(self, asked: WeaverRequest) -> dict[str, Any]:
-        """What goes after how many seconds, as the config file says; a mistake in it in words."""
-        try:
-            limits, problem = await asyncio.to_thread(self._limits), None
-        except LoomError as error:
-            limits, problem = RetentionLimits(), str(error)
-        ages = {name: limits.ages.get(name) for name in AGES}
-        pinned = sorted(limits.pinned)
-        return {**ages, "keep": limits.keep, "pinned": pinned, "problem": problem}
-
-    async def remove(self, asked: WeaverRequest) -> dict[str, Any]:
-        """Forget a job that is over, with all that was stored of it, on somebody's word."""
-        job = job_named(self._jobs, asked.needed("job"))
-        if not is_over(job):
-            raise NotOver(job.id, job.state)
+    async def remove_now(self, job: str, author: str) -> None:
+        """Remove a run that has ended, on request."""
         async with self._alone:
-            await self._remove_run(job.id, asked.text("author") or settings.user_name())
-        return {"id": job.id}
+            await self._remove_run(job, author)
 
     async def find(self) -> list[Removal]:
         """Return what is due now."""
-        limits = await asyncio.to_thread(self._limits)
+        limits = await self.limits()
         if not limits.ages:
             return []
         folders = await asyncio.to_thread(removal.known_runs)
@@ -247,7 +221,3 @@ def _limits() -> RetentionLimits:
     from torchloom.runner import retention
 
     return retention.limits()
-
-
-def _shape(one: Removal, is_done: bool, text: str) -> dict[str, Any]:
-    return {"kind": one.what, "job": one.job, "done": is_done, "text": text}
