@@ -67,7 +67,7 @@ from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import PlaneStore, StateLost
 from torchloom.weaver.store.integrity import LOOK as LOOK_AT_FILES
 from torchloom.weaver.store.integrity import DatabaseHealth
-from torchloom.weaver.users import People
+from torchloom.weaver.users import UserRegistry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,8 +110,8 @@ class Weaver:
         self._periodic: list[tuple[float, Callable[[], None]]] = [
             (_FENCE, store.state.check),
             (_CHECKPOINTS, self.checkpoints.tick),
-            (_QUEUE, self.triggers.look),
-            (_QUEUE, self.coordinator.rooms.look),
+            (_QUEUE, self.triggers.check),
+            (_QUEUE, self.coordinator.nodes.update),
             (PERIOD, self.retention.look_soon),
             (LOOK_AT_FILES, self.health.look),
         ]
@@ -120,7 +120,7 @@ class Weaver:
         """Jobs, agents, ranks and devices; commands to ranks and reports from them."""
         state, dropped = self.store.state, self.dropped
         self.journal = Journal(state)
-        self.users = People(state, self.journal)
+        self.users = UserRegistry(state, self.journal)
         self.jobs = JobRegistry(state, self.journal, self.events, dropped)
         self.roster = Roster(state, self.jobs, self.journal, self.events, dropped)
         self.devices = DeviceMap(state, self.roster.everyone(), self.journal)
@@ -245,10 +245,10 @@ class Weaver:
             on(UnknownJobRequested, self.adoption.on_run),
             on(RunStarted, self.adoption.on_run),
             on(JobChanged, self.experiments.on_job_changed),
-            on(JobVacated, coordinator.turns.on_job_vacated, live_recovery.on_job_vacated),
+            on(JobVacated, coordinator.queue.on_job_vacated, live_recovery.on_job_vacated),
             on(JobStopping, live_recovery.on_job_stopping),
-            on(NodeReported, coordinator.rooms.on_node_reported),
-            on(AgentDown, self.agents.on_agent_down, coordinator.rooms.on_agent_down),
+            on(NodeReported, coordinator.nodes.on_node_reported),
+            on(AgentDown, self.agents.on_agent_down, coordinator.nodes.on_agent_down),
             on(RankRegistered, self.checkpoints.on_rank_registered),
             on(RankProcessEnded, self.hangs.on_rank_ended),
             on(LaunchRegistered, live_recovery.on_launch_registered),
@@ -269,9 +269,9 @@ class Weaver:
         """Subscribe to the bus and start to send."""
         self.ingest.writer.start()
         for subject, handler in (
-            (subjects.HELLOS, self.agents.hello),
-            (subjects.RECORDS, self.ingest.batch),
-            (subjects.ACTS, self.agents.act),
+            (subjects.HELLOS, self.agents.on_hello),
+            (subjects.RECORDS, self.ingest.on_batch),
+            (subjects.ACTS, self.agents.on_act),
             (subjects.STACKS, self.stack_requests.on_stacks),
             (subjects.CHECKPOINTS, self.checkpoints.on_reply),
             (subjects.DEVICE_EVENTS, self.on_device_event),

@@ -148,11 +148,11 @@ def device_shape(device: DeviceRow, processes: list[str]) -> dict[str, Any]:
     return {**shape, "changed_at": when(device.changed_at), "processes": processes}
 
 
-def happening_shape(row: EventRow) -> dict[str, Any]:
+def event_shape(row: EventRow) -> dict[str, Any]:
     return {**asdict(row), "time": when(row.time), "from": "weaver"}
 
 
-def told_shape(row: RankEventRow) -> dict[str, Any]:
+def rank_event_shape(row: RankEventRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "time": when(row.time),
@@ -214,7 +214,7 @@ def events_since(
     reported = _reported(store, job, after, limit)
     first = after or (0, 0)
     upto = (happened[-1].seq if happened else first[0], reported[-1].id if reported else first[1])
-    return [*map(happening_shape, happened), *map(told_shape, reported)], upto
+    return [*map(event_shape, happened), *map(rank_event_shape, reported)], upto
 
 
 def _reported(

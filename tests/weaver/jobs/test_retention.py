@@ -150,7 +150,7 @@ def test_both_the_weaver_and_the_runs_own_record_must_say_that_it_is_over(tmp_pa
     async def act(weaver: Weaver) -> None:
         ended_run(LIVE)  # its ranks live on
         running = ended_run("gpt-1", state=AppState.RUNNING, launcher=ProcessIdentity.mine())
-        weaver.jobs.told(job_event("job", "gpt-1", scheduler="local"))
+        weaver.jobs.update(job_event("job", "gpt-1", scheduler="local"))
         weaver.jobs.end("gpt-1", JobState.FAILED, "lost")
 
         parts = {"runs": DAY, "metrics": DAY, "logs": DAY, "dumps": DAY}

@@ -1,4 +1,4 @@
-"""Watch which agents are silent; only the rules conclude what that means."""
+"""Find agents that are silent for too long, by `rules/liveness`."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,15 @@ from torchloom.bus.api import Bus, BusLost
 from torchloom.rules import liveness
 from torchloom.weaver.health.roster import Roster
 
-LOOK = 0.1  # seconds between two looks at who was silent
-_TOGETHER = 50  # agents that are noted to be lost in one transaction
-ECHO = subjects.beat("weaver")  # our own words come back to us among the beats, in their turn
-_SHARE = 0.25  # of the time that this takes, in which others are heard
-_AGAIN = 5.0  # seconds after which a word that has not come back is held to be lost
+LOOK = 0.1  # seconds between two checks for silent agents
+_TOGETHER = 50  # agents that are stored as lost in one transaction
+ECHO = subjects.beat("weaver")  # the weaver's own heartbeats, in order with those of agents
+_SHARE = 0.25  # of the time that this takes, left to other messages
+_AGAIN = 5.0  # seconds after which an echo is held to be lost
 
 
 class AgentLiveness:
-    """Feed `rules/liveness`, and note what it says."""
+    """Feed `rules/liveness` with who was seen, and store which agents it declares lost."""
 
     def __init__(
         self,
@@ -31,46 +31,46 @@ class AgentLiveness:
         self._roster = roster
         self._clock = clock
         self._nodes = liveness.State()
-        self._heard = {agent.id for agent in roster.agents() if agent.state == "up"}
+        self._seen = {agent.id for agent in roster.agents() if agent.state == "up"}
         self._echo = False
-        self._awaited: float | None = None  # since when our own word is on its way
-        self._losing: dict[str, str] = {}  # why, by agent: what is not noted yet
+        self._awaited: float | None = None  # since when our own echo is awaited
+        self._losing: dict[str, str] = {}  # reason by agent, not stored yet
         self._lost_some = asyncio.Event()
-        if self._heard:
-            self.interrupted()  # who was there before us has time to come back
+        if self._seen:
+            self.interrupted()  # agents of the last weaver have time to register
 
     def interrupted(self) -> None:
-        """Our connection broke or came back: nobody's silence counts for a while."""
+        """Restart all timeouts: the weaver's own connection broke or came back."""
         self._nodes, _ = liveness.step(self._nodes, liveness.BusInterrupted())
         self._awaited = None
 
-    def heard(self, agent: str) -> None:
-        """An agent said something."""
-        self._heard.add(agent)
+    def seen(self, agent: str) -> None:
+        """Note that a message of an agent has arrived."""
+        self._seen.add(agent)
 
     def left(self, agent: str) -> None:
-        """An agent said that it leaves."""
-        self._heard.discard(agent)
+        """Note that an agent has left in order."""
+        self._seen.discard(agent)
         self._losing.pop(agent, None)
         self._nodes, _ = liveness.step(self._nodes, liveness.AgentLeft(agent))
 
     def echo(self) -> None:
-        """Our own word came back, and what others said before it has been heard."""
+        """Note that the weaver's echo arrived, and with it all that was sent before."""
         self._echo, self._awaited = True, None
 
     async def look(self) -> None:
-        """One look at who was silent. `run` of the weaver repeats it.
+        """Check once which agents are silent; the weaver repeats it.
 
-        While our own word is on its way, so may be others': with much to do we hear them late,
-        and nobody is silent for that.
+        While the weaver's own echo is on its way, so may be the heartbeats of agents. A busy
+        weaver reads them late and must not take that for silence.
         """
         now = self._clock()
         if self._awaited is not None:
             if now - self._awaited > _AGAIN:
                 await self._call(now)
             return
-        tick = liveness.LivenessTick(now, frozenset(self._heard), self._echo)
-        self._heard.clear()
+        tick = liveness.LivenessTick(now, frozenset(self._seen), self._echo)
+        self._seen.clear()
         self._echo = False
         self._nodes, effects = liveness.step(self._nodes, tick)
         for effect in effects:
@@ -82,8 +82,7 @@ class AgentLiveness:
         await self._call(now)
 
     async def run(self) -> None:
-        """Note who is lost, until cancelled: a rack's worth in one go, the living are heard in
-        between, and looked at all the while."""
+        """Store lost agents until cancelled, a rack at a time, with pauses for other messages."""
         while True:
             await self._lost_some.wait()
             self._lost_some.clear()
@@ -93,9 +92,9 @@ class AgentLiveness:
                 await asyncio.sleep(_SHARE * (self._clock() - began))
 
     async def _call(self, now: float) -> None:
-        """Say a word that comes back to us; without a bus none does."""
+        """Publish an echo; there is none without a bus."""
         with contextlib.suppress(BusLost):
-            self._awaited = now  # it may be back before we are
+            self._awaited = now  # it may arrive before `publish` returns
             await self._bus.publish(ECHO, b"")
             return
         self._awaited = None

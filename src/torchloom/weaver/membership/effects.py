@@ -216,7 +216,7 @@ class JobUpdates:
     def _began(self, one: LiveAttempt, told: Began) -> None:
         if one.since is None:
             one.since, self._began_at[one.job] = self._now(), self._clock()
-        self._jobs.regroup(one.job, told.generation)
+        self._jobs.advance(one.job, told.generation)
         self._jobs.turn(one.job, JobState.RECOVERING, told.reason)
         facts = {"generation": told.generation, "mode": str(told.mode), "reason": told.reason}
         self._journal.note("regrouping", one.job, reason=told.reason, facts=facts)
