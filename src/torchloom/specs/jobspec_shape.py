@@ -1,4 +1,8 @@
-"""Build a job from plain data, and plain data from a job; errors name the field and the remedy."""
+"""Build a job from plain data, and plain data from a job; errors name the field and the remedy.
+
+`msgspec.convert` would parse faster (5 against 25 microseconds), but its import takes 17 ms of CPU,
+and its errors name neither the key of a mapping (`$.env[...]`), nor the value, nor a remedy.
+"""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -47,7 +47,6 @@ SET_FOR_ALL = frozenset(
 )
 _SET_PREFIX = "LOOM_PORT_"
 _SET_FOR_JOBS = SET_FOR_ALL | SET_FOR_PEERS | {"LOOM_JOB_SPEC"}
-NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 MAX_PORT = 65535
 
 
@@ -176,22 +175,16 @@ def validate_app(app: AppDef) -> None:
 
 
 def _app_problems(app: AppDef) -> Iterator[Problem]:
-    yield from _name_problems("name", app.name)
+    name(app.name, "name")
     if not app.roles:
         yield "roles", "an app needs at least one role"
     for index, role in enumerate(app.roles):
         path = f"roles[{index}]"
-        yield from _name_problems(f"{path}.name", role.name)
+        name(role.name, f"{path}.name")
         if any(role.name == earlier.name for earlier in app.roles[:index]):
             yield f"{path}.name", f"a role before this one is named {role.name!r} too"
         yield from _count_problems(path, role)
         yield from _command_problems(path, role)
-
-
-def _name_problems(path: str, name: str) -> Iterator[Problem]:
-    if not re.fullmatch(NAME, name):
-        allowed = "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
-        yield path, f"{shorten(name)!r} is not a name: use {allowed}"
 
 
 def _count_problems(path: str, role: Role) -> Iterator[Problem]:
@@ -202,9 +195,9 @@ def _count_problems(path: str, role: Role) -> Iterator[Problem]:
         yield f"{path}.min_replicas", f"must be 0 to num_replicas ({role.num_replicas}), is {least}"
     if role.max_retries < 0:
         yield f"{path}.max_retries", f"must not be negative, is {role.max_retries}"
-    for name, port in role.port_map.items():
+    for label, port in role.port_map.items():
         if not 0 <= port <= MAX_PORT:
-            yield at(f"{path}.port_map", name), f"is not a port: {port} is not in 0..{MAX_PORT}"
+            yield at(f"{path}.port_map", label), f"is not a port: {port} is not in 0..{MAX_PORT}"
 
 
 def _command_problems(path: str, role: Role) -> Iterator[Problem]:
