@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.plane.supervisor import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    PartProcess,
-    PartSupervisor,
-    PlanePart,
-)
+from torchloom.launch.host.restarter import FIRST_PAUSE, LONGEST_PAUSE
+from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
 
 from ..living import until
 from .conftest import alive
@@ -39,7 +34,7 @@ def ended(supervisor: PartSupervisor, child: PartProcess) -> None:
     """Wait for the child's process to be over, and have it reaped."""
 
     def over() -> bool:
-        supervisor.look()
+        supervisor.check()
         return child.pid is None
 
     until(over)
@@ -57,7 +52,7 @@ def test_the_pause_doubles_up_to_a_limit_and_is_short_again_after_a_long_life(
         ended(supervisor, child)
         pauses.append(round((child.due or 0) - clock.now, 3))
         clock.now = child.due or 0
-        supervisor.look()
+        supervisor.check()
     clock.now += 11
     ended(supervisor, child)
 
@@ -102,7 +97,7 @@ def test_the_end_is_asked_for_and_then_forced(tmp_path: Path) -> None:
     supervisor.end(grace=0.2)
 
     assert [alive(pid) for pid in pids] == [False, False]
-    assert supervisor.look() is None
+    assert supervisor.check() is None
     for pid in pids:  # nobody is left to be waited for
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -96,13 +96,13 @@ class PlaneParts:
             told[AUTHORITY_VARIABLE] = str(authority)
         return PlanePart(name, self.commands[name], {**self.env, **told}, self._log(name))
 
-    def account(self, account: Account, line: Callable[[socket.socket], None]) -> PlanePart:
+    def account(self, account: Account, connect: Callable[[socket.socket], None]) -> PlanePart:
         """Return the agent of an account's jobs: a process of that account, with a log there."""
         name = account_agent(account.name)
         words = (*self.commands[AGENT], "--line", "3", "--agent", name)
         argv = accounts.command(account, words, _ACCOUNT_LOG, os.getpid(), lines=1)
         env = accounts.environment(account, job_environment(self.env))
-        return PlanePart(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), line)
+        return PlanePart(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), connect)
 
     def server(self, host: str, certificate: nats_server.Certificate | None = None) -> PlanePart:
         """Return the HTTP server at an address; with a certificate it speaks TLS."""

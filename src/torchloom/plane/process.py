@@ -257,7 +257,7 @@ class Plane:
         child = self._supervisor.start(part)
         begun = time.monotonic()
         while not discovery.answers(self._broker.address, self._keys, self._broker.authority):
-            self._supervisor.look()
+            self._supervisor.check()
             if child.ends >= _MOST_ENDS or time.monotonic() - begun > _UP_LIMIT:
                 raise NotUp(child)
             time.sleep(_WORTH_A_LOOK / 4)
@@ -268,7 +268,7 @@ class Plane:
             self._bound_logs()
         waits = [due - time.monotonic() for due in (self._next_look, self._logs_due)]
         waits.append(_FOLDER_LOOK)
-        looks = (self._supervisor.look(), self._frontage.look() if self._was_up else None)
+        looks = (self._supervisor.check(), self._frontage.look() if self._was_up else None)
         waits += [again for again in looks if again is not None]
         if not self._ready:
             self._look_whether_up()
