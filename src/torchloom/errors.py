@@ -5,6 +5,7 @@
     │   ├── NotFound         a name that nothing has, with the nearest one that exists
     │   └── Ambiguous        a name that several things have
     └── Failure              the request was right and could not be done: exit code 1
+        └── MissingExtra     a package that is installed on request is not there
 
 A door maps these classes to an exit code or an HTTP status, once. `code` is what machines match.
 """
@@ -31,6 +32,24 @@ class Failure(LoomError):
 
     code = "failure"
     exit_code = 1
+
+
+class MissingExtra(Failure):
+    """A package that only some installations need is not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, purpose: str, package: str, extra: str, otherwise: str = "") -> None:
+        remedy = f"run pip install 'torchloom[{extra}]'{f', or {otherwise}' if otherwise else ''}"
+        super().__init__(f"{purpose} needs {package}, which is not installed: {remedy}")
+
+
+def require_extra(purpose: str, package: str, extra: str, otherwise: str = "") -> None:
+    """Raise MissingExtra unless the package can be imported; it is not imported yet."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise MissingExtra(purpose, package, extra, otherwise)
 
 
 class NotFound(UserError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, MissingExtra, UserError
 from torchloom.history.series import MetricSeries, thinned
 
 WIDE, TALL = 2, 4  # dots of a cell
@@ -124,16 +124,14 @@ def _look(cells: list[int], colours: list[int], column: int) -> int | None:
 By = Literal["step", "time"]
 
 
-class NoMatplotlib(Failure):
+class NoMatplotlib(MissingExtra):
     """Pictures need a library that is not there."""
 
     code = "no_matplotlib"
 
     def __init__(self) -> None:
-        super().__init__(
-            "pictures are drawn with matplotlib, which is not installed; "
-            "`pip install 'torchloom[plots]'`, or leave out --out for a plot in the terminal"
-        )
+        otherwise = "leave out --out for a plot in the terminal"
+        super().__init__("a picture", "matplotlib", "plots", otherwise)
 
 
 class BadPicture(UserError):
