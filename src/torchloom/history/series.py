@@ -60,40 +60,6 @@ class MetricSeries:
         return replace(self, values=tuple(_averages(self.values, weight)))
 
 
-@dataclass(frozen=True, slots=True)
-class CurveBuckets:
-    """A curve in few steps: of each stretch the least, the greatest and the last value."""
-
-    steps: tuple[int, ...]  # the last of each stretch
-    times: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    last: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-def resampled(series: MetricSeries, most: int) -> CurveBuckets:
-    """Return at most so many stretches of about as many points; no extreme is lost."""
-    if most < 1:
-        raise ValueError("a curve has at least one stretch")
-    cuts = [
-        (len(series) * i // most, len(series) * (i + 1) // most)
-        for i in range(min(most, len(series)))
-    ]
-    if len(series) <= most:
-        cuts = [(i, i + 1) for i in range(len(series))]
-    parts = [series.values[begin:end] for begin, end in cuts]
-    return CurveBuckets(
-        tuple(series.steps[end - 1] for _, end in cuts),
-        tuple(series.times[end - 1] for _, end in cuts),
-        tuple(min(_numbers(part)) for part in parts),
-        tuple(max(_numbers(part)) for part in parts),
-        tuple(part[-1] for part in parts),
-    )
-
-
 def thinned(series: MetricSeries, most: int) -> MetricSeries:
     """Return the curve with at most about so many points: first, least, greatest, last of each.
 
@@ -129,8 +95,3 @@ def _averages(values: Sequence[float], weight: float) -> Iterator[float]:
         total = weight * total + (1 - weight) * value
         weights = weight * weights + (1 - weight)
         yield total / weights
-
-
-def _numbers(part: Sequence[float]) -> list[float]:
-    """Return what can be compared; where nothing can, that there is no number."""
-    return [value for value in part if not math.isnan(value)] or [math.nan]
