@@ -14,21 +14,21 @@ from collections.abc import Iterable
 
 
 class LoomError(Exception):
-    """Anything torchloom reports in words instead of with a traceback."""
+    """Anything torchloom reports by a message instead of a traceback."""
 
     code = "error"
     exit_code = 1
 
 
 class UserError(LoomError):
-    """The request itself is wrong; the message says what to change."""
+    """The request itself is wrong; the message names what to change."""
 
     code = "user_error"
     exit_code = 2
 
 
 class Failure(LoomError):
-    """The request was right, but the world did not let it happen."""
+    """The request was right, but could not be carried out."""
 
     code = "failure"
     exit_code = 1

@@ -58,7 +58,7 @@ def test_the_pause_doubles_up_to_a_limit_and_is_short_again_after_a_long_life(
 
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_PAUSE, LONGEST_PAUSE]
     assert round((child.due or 0) - clock.now, 3) == FIRST_PAUSE
-    assert (child.ends, child.how, child.part.last_words()) == (1, "exit 1", "no")
+    assert (child.ends, child.how, child.part.last_log_line()) == (1, "exit 1", "no")
     supervisor.end()
 
 
@@ -78,10 +78,10 @@ def test_a_part_has_its_own_environment_and_session_and_writes_to_its_log(tmp_pa
     code = "import os, time; print(dict(os.environ), os.getsid(0) == os.getpid(), flush=True)"
 
     child = supervisor.start(part(tmp_path, f"{code}; time.sleep(60)"))
-    until(lambda: child.part.last_words())
+    until(lambda: child.part.last_log_line())
 
-    assert child.part.last_words().startswith("{'A': '1'")
-    assert child.part.last_words().endswith("} True")
+    assert child.part.last_log_line().startswith("{'A': '1'")
+    assert child.part.last_log_line().endswith("} True")
     assert child.part.log.stat().st_mode & 0o777 == 0o600
     supervisor.end()
 
@@ -92,7 +92,7 @@ def test_the_end_is_asked_for_and_then_forced(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     deaf = supervisor.start(part(tmp_path, f"{code}; time.sleep(60)", "deaf"))
     pids = [polite.pid or 0, deaf.pid or 0]
-    until(lambda: deaf.part.last_words())
+    until(lambda: deaf.part.last_log_line())
 
     supervisor.end(grace=0.2)
 

@@ -1,6 +1,6 @@
-"""Every request that a store in S3 makes, so that tests can count and fail it; sees obstore only.
+"""Every request that a store in S3 makes; the only module that imports obstore.
 
-Obstore repeats what failed in passing (5xx, a lost connection) a few times; what then still fails
+Obstore retries temporary failures (5xx, a lost connection) a few times; what then still fails
 is StoreUnavailable, and whether it was carried out is not known.
 """
 
@@ -154,12 +154,12 @@ class Bucket:
 def _store(bucket: str, env: Mapping[str, str]) -> "S3Store":
     from obstore.store import S3Store
 
-    said = {"region": "us-east-1"}
+    options = {"region": "us-east-1"}
     for option, variables in _VARIABLES:
         if value := next((env[name] for name in variables if env.get(name)), None):
-            said[option] = value
-    endpoint = said.get("endpoint", "")
-    if endpoint and "access_key_id" not in said:
+            options[option] = value
+    endpoint = options.get("endpoint", "")
+    if endpoint and "access_key_id" not in options:
         raise BadRoot("no key for the S3 store; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     return S3Store(
         bucket,
@@ -178,7 +178,7 @@ def _store(bucket: str, env: Mapping[str, str]) -> "S3Store":
                 "base": 2,
             },
         },
-        **said,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 

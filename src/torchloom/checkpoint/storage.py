@@ -1,4 +1,4 @@
-"""What every store of checkpoints does, and which one a root asks for."""
+"""What every store of checkpoints does, and which one a root names."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ _BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PART = re.compile(r"[A-Za-z0-9!_.*'()=+@,~-]{1,255}")
 _RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 Pace = Callable[[], None]
-Told = Callable[[int], None]
+OnRead = Callable[[int], None]  # called with a number of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Storage(Protocol):
     def commit(self, draft: Draft, manifest: Manifest) -> str:
         """Make the draft the checkpoint of its step, all at once, and return its place.
 
-        Saying it again is fine. Raises Fenced, AlreadyCommitted, Incomplete, StoreUnavailable.
+        A repeated commit is fine. Raises Fenced, AlreadyCommitted, Incomplete, StoreUnavailable.
         """
         ...
 
     def fence(self, generation: int) -> None:
-        """Let no generation older than this one commit any more."""
+        """Refuse commits of generations older than this one from now on."""
         ...
 
     def committed(self) -> list[int]:
@@ -70,10 +70,10 @@ class Storage(Protocol):
         """
         ...
 
-    def verify(self, step: int, told: Told | None = None) -> None:
+    def verify(self, step: int, on_read: OnRead | None = None) -> None:
         """Read and hash everything of a step; raises Damaged, BadManifest, NotCommitted.
 
-        `told` hears the bytes of each part that was read; what it raises ends the reading.
+        `on_read` is called with the size of each part that was read, and may raise to end this.
         """
         ...
 
@@ -85,7 +85,7 @@ class Storage(Protocol):
         ...
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint, which is gone as a whole before a byte of it is; again is fine."""
+        """Delete a checkpoint; it stops being one before any byte is deleted. Repeating is fine."""
         ...
 
     def set_aside(self, step: int) -> str:
@@ -101,7 +101,7 @@ class Storage(Protocol):
         ...
 
     def mark(self, nonce: str) -> None:
-        """Leave a mark here, so that others can tell whether they see the same store."""
+        """Leave a mark, by which other hosts check that they see the same store."""
         ...
 
     def sees(self, nonce: str) -> bool:

@@ -34,18 +34,18 @@ class MetricSeries:
         return cls(name, tuple(map(int, steps)), tuple(times), tuple(values), rank, run)
 
     @classmethod
-    def of_buckets(cls, told: Mapping[str, Any], ends: bool = False) -> "MetricSeries":
-        """Return a curve from buckets as the plane tells them: each by its least, greatest, last.
+    def of_buckets(cls, buckets: Mapping[str, Any], ends: bool = False) -> "MetricSeries":
+        """Return a curve from the plane's buckets: each by its least, greatest and last value.
 
         With `ends` each is its last value alone, as is fit for an average.
         """
         names = ("step_first", "step_last", "min", "max", "last", "time")
         rows: list[tuple[int, float, float]] = []
-        for first, step, low, high, value, time in zip(*(told[n] for n in names), strict=True):
+        for first, step, low, high, value, time in zip(*(buckets[n] for n in names), strict=True):
             if first < step and not ends and low <= high:  # not where nothing is a number
                 rows += [(first, time, low), ((first + step) // 2, time, high)]
             rows.append((step, time, value))
-        return cls.of(told["name"], rows, told["rank"])
+        return cls.of(buckets["name"], rows, buckets["rank"])
 
     def seconds(self) -> tuple[float, ...]:
         """Return when each point was, from the first on."""

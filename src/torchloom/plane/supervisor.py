@@ -35,7 +35,7 @@ class PlanePart:
     log: Path
     connect: Callable[[socket.socket], None] | None = None
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line of its log."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL))
