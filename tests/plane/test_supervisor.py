@@ -9,7 +9,7 @@ import pytest
 from torchloom.launch.host.restarter import FIRST_PAUSE, LONGEST_PAUSE
 from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
 
-from ..living import until
+from ..harness.home import until
 from .conftest import alive
 
 pytestmark = pytest.mark.process
