@@ -10,7 +10,7 @@ import pytest
 
 from torchloom.errors import MissingExtra, require_extra
 
-from ..living import TIMEOUT, home, leaving
+from ..harness.home import TIMEOUT, home, leaving
 from .slim import SOURCE
 
 __all__ = ["home"]

@@ -12,7 +12,7 @@ import pytest
 from torchloom.client.plane import ask, leave
 from torchloom.launch.keeper.zygote_client import leave_all
 
-from ..living import TIMEOUT, home
+from ..harness.home import TIMEOUT, home
 from .slim import SOURCE, make_environment
 
 __all__ = ["home"]
