@@ -52,7 +52,7 @@ TALK: tuple[m.Message, ...] = (
     r.Lives(HEAD, 1, (r.Life(2, 1, "n1", -9, 41), r.Life(2, 2, "n1")), {"n1": 4}, ("n2",)),
 )
 REGROUPING: tuple[m.Message, ...] = (
-    r.Regroup(HEAD, 4),
+    r.JoinGeneration(HEAD, 4),
     r.Transfer(HEAD, 4, "tcp://n1:29500", 41, (r.Given(2, "state", 41, 0),), ("n1", "n1", "n2")),
     r.Go(HEAD, 4, 41),
     r.LetStand(HEAD, 4),
@@ -96,7 +96,7 @@ TO_AGENT: tuple[m.Message, ...] = (
 UNIONS = {
     m.FromRank: FROM_RANK,
     m.ToRank: TO_RANK,
-    r.Talk: TALK,
+    r.MembershipReport: TALK,
     r.ToLaunch: TO_LAUNCH,
     m.FromAgent: FROM_AGENT,
     m.ToAgent: TO_AGENT,

@@ -14,7 +14,7 @@ from torchloom.messages.base import Head as Head
 from torchloom.messages.base import Message as Message
 from torchloom.messages.base import Value as Value
 from torchloom.messages.base import tag_of as tag_of
-from torchloom.messages.membership import Regrouping, ToLaunch
+from torchloom.messages.membership import ToLaunch, ToMember
 
 Boundary: TypeAlias = Literal["none", "attached", "api"]
 Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint", "digest"]
@@ -374,7 +374,7 @@ class Removed(Message, frozen=True, tag="Removed"):
 
 
 FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
-ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | Regrouping
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | ToMember
 FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
 ToAgent: TypeAlias = (
     Greeting
@@ -387,6 +387,6 @@ ToAgent: TypeAlias = (
     | TakeStacks
     | Commit
     | Remove
-    | Regrouping
+    | ToMember
     | ToLaunch
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
 from torchloom.bus.codec import decode, encode
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
@@ -88,7 +88,7 @@ class FakeWeaver:
             await self.tell(beat.agent, Greeting(NOBODY, beat.agent, self.epoch))
 
     async def _act(self, subject: str, data: bytes, reply: str) -> None:
-        act = decode(data, FromRank | Talk)
+        act = decode(data, FromRank | MembershipReport)
         self.acts.append(act)
         agent = subjects.agent_of(subject)
         if isinstance(act, Register) and act.head.rank != NO_RANK and agent is not None:

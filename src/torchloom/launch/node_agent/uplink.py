@@ -24,7 +24,7 @@ from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
 from torchloom.launch import wire
 from torchloom.launch.node_agent.ranks import KnownRanks
-from torchloom.messages.membership import Regrouping, ToLaunch
+from torchloom.messages.membership import ToLaunch, ToMember
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
@@ -54,7 +54,7 @@ _LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
 _GATHER = 0.2  # seconds that records wait for others to go along
 _GOODBYE = 1.0  # seconds for a last word to leave
-_OF_AN_EPOCH = Kill | Stored | Commit | Remove | Regrouping | ToLaunch  # all say their own
+_OF_AN_EPOCH = Kill | Stored | Commit | Remove | ToMember | ToLaunch  # all say their own
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from torchloom.bus import subjects
 from torchloom.bus.api import Said
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.messages import plane
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
@@ -150,7 +150,9 @@ class Agents:
         self._clock = clock
         self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
         self._beats: MessageReader[Beat] = MessageReader(Beat, dropped)
-        self._acts: MessageReader[plane.Message] = MessageReader(plane.FromRank | Talk, dropped)
+        self._acts: MessageReader[plane.Message] = MessageReader(
+            plane.FromRank | MembershipReport, dropped
+        )
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
@@ -158,7 +160,7 @@ class Agents:
         self.on_node: Callable[[Hello], None] = lambda said: None
         self.on_gone: Callable[[str], None] = lambda agent: None
         self.on_rank: Callable[[RankProcessRow], None] = lambda rank: None
-        self.on_talk: Callable[[str, Talk], None] = lambda agent, said: None
+        self.on_talk: Callable[[str, MembershipReport], None] = lambda agent, said: None
         self.on_launch: Callable[[str, Register], None] = lambda agent, said: None
         self.present: dict[str, Presence] = {}
         self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
@@ -224,7 +226,7 @@ class Agents:
             self._leave(agent)
         else:
             self._take_in()  # it may be of a rank that has just come
-            if isinstance(said, Talk):
+            if isinstance(said, MembershipReport):
                 self.on_talk(agent, said)
             else:
                 self._reports.take(agent, said)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from torchloom.errors import Failure, LoomError
-from torchloom.messages.membership import Regrouping
+from torchloom.messages.membership import ToMember
 from torchloom.messages.plane import (
     Decided,
     Kind,
@@ -36,7 +36,7 @@ _COMMIT = "commit "
 _FILE, _TCP = "file://", "tcp://"
 _PATIENCE = timedelta(seconds=2)  # for a store process that does not answer
 _UNREACHABLE = (OSError, RuntimeError, LoomError)  # torch's stores raise RuntimeError
-_REGROUPING = get_args(Regrouping)
+_MEMBERSHIP = get_args(ToMember)
 
 
 class NoStore(Failure):
@@ -208,7 +208,7 @@ class RankControl:
 
     def hear(self, message: Message) -> None:
         """Do what a message asks for; one for another life of the rank is dropped and counted."""
-        if isinstance(message, _REGROUPING) and self.regrouped is not None:
+        if isinstance(message, _MEMBERSHIP) and self.regrouped is not None:
             if self._seat.is_named(message.head):
                 self.regrouped(message)
             return
