@@ -37,7 +37,7 @@ FROM_RANK: tuple[m.Message, ...] = (
     m.Metrics(HEAD, ("loss", "lr"), ((7, 1.5, 0.25, 0.1), (8, 1.6, None, 0.1))),
     m.Event(HEAD, "nan", 7, 1.5, {"name": "loss", "deep": [1, {"a": None}]}),
     m.Ready(HEAD, "c1", 7, 2),
-    m.Refused(HEAD, "c1", "no such knob"),
+    m.RankRefusal(HEAD, "c1", "no such knob"),
     m.Decided(HEAD, "c1", None),
     m.Applied(HEAD, "c1", 9, 0.1, 0.03),
     m.Goodbye(HEAD, 10),

@@ -19,8 +19,8 @@ from torchloom.messages.plane import (
     Message,
     Metrics,
     Progress,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
 )
 
@@ -49,7 +49,7 @@ def records(head: Head) -> list[Message]:
         Event(head, "job", 0, 0.0, {"policy": [1], "attempt": "x", "name": 5, "state": {}}),
         Event(head, "job_ended", 0, 0.0, {"state": "FLYING"}),
         *(Ready(head, word, HUGE, -1) for word in (*WORDS, "c/1", "c/x", "c/-1", "c/1/2")),
-        Refused(head, "c/1", "\0" * 100),
+        RankRefusal(head, "c/1", "\0" * 100),
         Decided(head, "c/1", HUGE),
         Applied(head, "c/1", -HUGE // 4, {"a": 1}, [None]),
         Goodbye(head, HUGE),

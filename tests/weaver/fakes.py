@@ -31,8 +31,8 @@ from torchloom.messages.plane import (
     Outcome,
     Prepare,
     Progress,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Stored,
     ToAgent,
@@ -70,7 +70,7 @@ class FakeRank:
             return
         match message:
             case Prepare() if self.refuses:
-                await self.agent.act(Refused(self.head, message.command, self.refuses))
+                await self.agent.act(RankRefusal(self.head, message.command, self.refuses))
             case Prepare():
                 self.prepared[message.command] = message
                 await self.agent.act(Ready(self.head, message.command, self.step, 1))

@@ -76,8 +76,8 @@ class Ready(Message, frozen=True, tag="Ready"):
     ahead: int
 
 
-class Refused(Message, frozen=True, tag="Refused"):
-    """The rank cannot do what was asked, in words."""
+class RankRefusal(Message, frozen=True, tag="Refused"):
+    """The rank cannot do what was requested, and why."""
 
     command: str
     why: str
@@ -373,7 +373,7 @@ class Removed(Message, frozen=True, tag="Removed"):
     why: str = ""
 
 
-FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
+FromRank: TypeAlias = Register | Metrics | Event | Ready | RankRefusal | Decided | Applied | Goodbye
 ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | ToMember
 FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
 ToAgent: TypeAlias = (

@@ -44,8 +44,8 @@ from torchloom.messages.plane import (
     Message,
     Outcome,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Welcome,
     Write,
@@ -254,7 +254,7 @@ class Weaver:
                 self._tell(Outcome, message.command, message.effective, "", 1)
                 if message.command == f"c{len(self.changes) - 1}":
                     (self.folder / "go").touch()
-            case Refused():
+            case RankRefusal():
                 raise AssertionError(message.why)
             case Training() if self._phase == "starting" and not message.why:
                 self._done.add(rank)

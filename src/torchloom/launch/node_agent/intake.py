@@ -25,12 +25,12 @@ from torchloom.messages.plane import (
     Message,
     Metrics,
     OwnStacks,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
 )
 
-ACTS = (Register, Ready, Refused, Decided, Applied, Goodbye)  # passed on at once
+ACTS = (Register, Ready, RankRefusal, Decided, Applied, Goodbye)  # passed on at once
 _KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the disk: it costs it time
 
 

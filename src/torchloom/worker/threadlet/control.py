@@ -22,8 +22,8 @@ from torchloom.messages.plane import (
     Outcome,
     Planned,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Value,
     Welcome,
     Write,
@@ -231,7 +231,7 @@ class RankControl:
             self._check(message.kind, message.payload)
             self._judge.open()
         except (LoomError, OSError) as error:
-            self._say(Refused(self._head, message.command, str(error)))
+            self._say(RankRefusal(self._head, message.command, str(error)))
             return
         order = self._boundary.promise(message.command, message.kind, message.payload)
         if order is None:
