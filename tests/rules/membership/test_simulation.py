@@ -11,7 +11,7 @@ from torchloom.messages.membership import FromMember
 from torchloom.rules.membership.election import Cause, StateOrigin, What
 from torchloom.rules.membership.events import Event, GenerationChange, MemberReport
 
-from ...living import allowed
+from ...harness.home import allowed
 from ..simulation.campaign import Found, campaign, first_broken, several
 from ..simulation.checks import Broken
 from ..simulation.mutants import BUGS, planted
