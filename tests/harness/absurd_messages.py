@@ -10,11 +10,11 @@ from torchloom.messages.plane import (
     VERSION,
     Applied,
     Batch,
-    Beat,
     Decided,
     Event,
     Goodbye,
     Head,
+    Heartbeat,
     Hello,
     Message,
     Metrics,
@@ -61,8 +61,8 @@ def of_agents(agent: str, head: Head) -> list[tuple[str, Message]]:
     progress = Progress(head, HUGE, 77, float("nan"), -1.0)
     data = tuple(encode(record) for record in records(head))
     return [
-        ("beat", Beat(head, agent, float("inf"), (progress,) * 100)),
-        ("beat", Beat(head, "somebody-else", 0.0)),
+        ("beat", Heartbeat(head, agent, float("inf"), (progress,) * 100)),
+        ("beat", Heartbeat(head, "somebody-else", 0.0)),
         ("records", Batch(head, agent, 1, (*data, b"", b"\xff"))),
         ("records", Batch(head, agent, -3, data)),
         ("records", Batch(head, agent, HUGE, data, HUGE, HUGE)),

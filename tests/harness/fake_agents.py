@@ -18,13 +18,13 @@ from torchloom.messages.plane import (
     VERSION,
     Applied,
     Batch,
-    Beat,
     Decided,
     Device,
     Event,
     Goodbye,
     Greeting,
     Head,
+    Heartbeat,
     Hello,
     Knob,
     Message,
@@ -122,8 +122,8 @@ class FakeAgent:
         return greeting
 
     async def beat(self, *progress: Progress) -> None:
-        said = Beat(self.head, self.name, time.time(), progress)
-        await self.bus.publish(subjects.beat(self.name), encode(said))
+        said = Heartbeat(self.head, self.name, time.time(), progress)
+        await self.bus.publish(subjects.heartbeat(self.name), encode(said))
 
     async def act(self, message: Message) -> None:
         await self.bus.publish(subjects.acts(self.name), encode(message))

@@ -76,7 +76,7 @@ TO_RANK: tuple[m.Message, ...] = (
 )
 FROM_AGENT: tuple[m.Message, ...] = (
     m.Hello(HEAD, "n1", "host", "boot", 1, 4, (m.Device("CPU-1", "cpu", 0),), (REGISTER,)),
-    m.Beat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
+    m.Heartbeat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
     m.Batch(HEAD, "n1", 5, (b"\x00raw", b""), dropped=2),
     m.DeviceEvent(HEAD, "GPU-1", "failed", "dcgm", "XID 79"),
     m.Stacks(HEAD, "n1", "s1", (LOOK, LOOK), is_silent=True),

@@ -209,7 +209,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step_seconds: float
 
 
-class Beat(Message, frozen=True, tag="Beat"):
+class Heartbeat(Message, frozen=True, tag="Beat"):
     """An agent lives, and so far are its ranks."""
 
     agent: str
@@ -375,7 +375,7 @@ class Removed(Message, frozen=True, tag="Removed"):
 
 FromRank: TypeAlias = Register | Metrics | Event | Ready | RankRefusal | Decided | Applied | Goodbye
 ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | ToMember
-FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
+FromAgent: TypeAlias = Hello | Heartbeat | Batch | DeviceEvent | Stacks | Committed | Removed
 ToAgent: TypeAlias = (
     Greeting
     | Stored

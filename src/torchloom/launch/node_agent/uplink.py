@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
+from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
@@ -29,12 +29,12 @@ from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
-    Beat,
     Commit,
     Device,
     Goodbye,
     Greeting,
     Head,
+    Heartbeat,
     Hello,
     Kill,
     Message,
@@ -296,7 +296,7 @@ class WeaverUplink:
         try:
             answer = await self._bus.request(subjects.hello(me.agent), encode(hello), _HELLO)
             greeting = decode(answer, Greeting)
-        except (BusLost, NobodyAnswers):
+        except (BusLost, NoReply):
             return False
         except (Garbled, TooLong) as error:
             _log.error("no greeting: %s", error)
@@ -337,9 +337,9 @@ class WeaverUplink:
         self._acting.set()
         if not self._bus.connected or self._is_leaving:
             return
-        beat = Beat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
+        beat = Heartbeat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
         try:
-            await self._bus.publish(subjects.beat(self._me.agent), encode(beat))
+            await self._bus.publish(subjects.heartbeat(self._me.agent), encode(beat))
         except (BusLost, TooLong) as error:
             _log.debug("no beat: %s", error)
 
