@@ -28,7 +28,7 @@ from torchloom.worker.threadlet.owner import LIFE_VARIABLE
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
-    from torchloom.worker.recovery.recovery import LiveRecovery
+    from torchloom.worker.recovery.recovery import RankRecovery
 
 _FIXED = "NCCL_ALGO"  # NCCL adds up in one order only when it is told which
 
@@ -74,7 +74,7 @@ class ResumableRun:
         )
         self._is_extended: Callable[[], bool] = lambda: False  # of the loop: beyond its own data
         self._at = -1  # the step that was begun last
-        self.live: LiveRecovery | None = None
+        self.live: RankRecovery | None = None
         self.unfit = ""
         self._telling: BroadcastValues | None = None
         self._rank = 0
@@ -175,7 +175,7 @@ class ResumableRun:
             self.live.begin(step)
         return deal(self._source, self._is_extended), step
 
-    def _opened(self) -> "LiveRecovery | None":
+    def _opened(self) -> "RankRecovery | None":
         from torchloom.worker.recovery import recovery  # needed by few
 
         return recovery.opened(self, self._threadlet)
@@ -289,7 +289,7 @@ class ResumableRun:
             world = self._threadlet.seat.world_size
             self._source.restore(private["position"], world, world)
 
-    def _begin_beside_others(self, live: "LiveRecovery") -> tuple[Dealt, int] | None:
+    def _begin_beside_others(self, live: "RankRecovery") -> tuple[Dealt, int] | None:
         """Come to those who train, in the place of one that is gone."""
         if live.loop() > self._loops:
             return None
@@ -301,7 +301,7 @@ class ResumableRun:
         assert self._source is not None
         return deal(self._source, self._is_extended), step
 
-    def _watch(self, live: "LiveRecovery") -> None:
+    def _watch(self, live: "RankRecovery") -> None:
         """Have the page of each step written when its pass forward is done."""
         for model in self.things.models.values():
             model.noted = lambda: live.note(self._at)

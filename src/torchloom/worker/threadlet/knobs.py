@@ -8,17 +8,12 @@ from typing import Any, Literal
 from torchloom.errors import UserError, nearest
 from torchloom.messages import plane
 from torchloom.messages.plane import Value
+from torchloom.rules.control.command import BadKnobValue
 
 _LONGEST = 200  # characters of a value that is no number or text
 
 
 Report = Callable[[str, int, Value, Value], None]  # command, step, before, after
-
-
-class BadKnobValue(UserError):
-    """A knob cannot have this value."""
-
-    code = "bad_value"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from typing import Any
 
 from torchloom.messages import plane
 from torchloom.messages.plane import Value
+from torchloom.rules.control.command import BadKnobValue
 from torchloom.worker.threadlet import value_rules
 from torchloom.worker.threadlet.boundary import StepBoundary
-from torchloom.worker.threadlet.knobs import BadKnobValue, KnobChange, typed, within
+from torchloom.worker.threadlet.knobs import KnobChange, typed, within
 from torchloom.worker.threadlet.value_rules import ReplacedValue, ValueRule, plain, plan
 
 MOST = 8  # optimizers whose steps can be told apart by a count
