@@ -9,8 +9,8 @@ import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, ShowStacks
-from torchloom.worker.threadlet.environment import hang_wishes
 from torchloom.worker.threadlet.link import AgentLink, own_stacks
+from torchloom.worker.threadlet.rank_identity import hang_wishes
 
 from ...bus.samples import HEAD, REGISTER
 

@@ -4,7 +4,6 @@ The protocol is `live/member.py`'s, the moves are its neighbours'; here they are
 """
 
 import gc
-import os
 import sys
 import time
 import traceback
@@ -19,6 +18,8 @@ from torchloom.bus.progress_page import StepPhase
 from torchloom.messages.membership import Transfer
 from torchloom.rules.membership.election import What
 from torchloom.rules.membership.faults import FaultOwner
+from torchloom.worker import environment
+from torchloom.worker.environment import GENERATION_VARIABLE
 from torchloom.worker.recovery import leave, standin
 from torchloom.worker.recovery.leave import DefaultGroup, NotMet
 from torchloom.worker.recovery.membership import Member, MembershipLine, RankStanding
@@ -31,7 +32,6 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 _FILE, _TCP = "file://", "tcp://"
 _PAUSE = 0.001  # seconds between two looks for the others
 _CONNECT = 10.0  # seconds for members that were all there a moment ago
-GENERATION_VARIABLE = "LOOM_GENERATION"
 _TIMEOUT = 1800.0  # seconds of a collective, where the job says nothing of hangs
 _ADDED_UP = "gradients are added up over several steps"
 _LEFT = "the program has left its loop by itself"
@@ -248,7 +248,7 @@ class LiveRecovery:
         group, self._group = self._group, None
         if standin.is_on():
             standin.leave()
-            os.environ.pop(standin.VARIABLE, None)
+            environment.variables().pop(standin.VARIABLE, None)
         elif group is not None:
             group.leave()
         self._threadlet.settle()
@@ -305,7 +305,7 @@ class LiveRecovery:
         self._course.take_private(private)
         self._pages.drop_after(start - 1)
         self._pages.write(start - 1, self._course.private())
-        os.environ[GENERATION_VARIABLE] = str(_of(transfer))
+        environment.export({GENERATION_VARIABLE: str(_of(transfer))})  # for child processes
         self._threadlet.move_on(_of(transfer), transfer.store)
 
     def _tell(self, transfer: Transfer, seconds: float, taken: int) -> None:

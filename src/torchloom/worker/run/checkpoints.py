@@ -1,7 +1,6 @@
 """When this rank saves, and what it says with it: the number of a step, a command, the end."""
 
 import math
-import os
 import platform
 import secrets
 import signal
@@ -23,18 +22,18 @@ from torchloom.checkpoint.local import LocalStorage
 from torchloom.checkpoint.storage import Storage
 from torchloom.errors import UserError
 from torchloom.specs.jobspec import Checkpointing
+from torchloom.worker import environment
+from torchloom.worker.environment import CHECKPOINT_ROOT_VARIABLE, RESUME_VARIABLE
 from torchloom.worker.run import agreement
 from torchloom.worker.run.tracked_state import State
 from torchloom.worker.threadlet.metrics import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-VARIABLE = "LOOM_RESUME"
 NONE = "1"  # a later life of a run that has saved nothing yet
 _USELESS = (Damaged, BadManifest, NotCommitted, Incomplete)
 # Copied into the model's tensors; all else is taken as it is, and must not hold on to a file.
 _COPIED = ("shared.models.", "own.buffers.")
 T = TypeVar("T")
-ROOT_VARIABLE = "LOOM_CHECKPOINT_ROOT"
 PATIENCE = 120.0  # seconds that the end of a training waits for the last shard
 _SOON = 1.0  # seconds of waiting that need no words
 
@@ -75,7 +74,7 @@ def check_shared(storage: Marked, rank: int) -> None:
 
 def _is_one_host() -> bool:
     """Tell whether all ranks of the group are on this host, by what their launcher said."""
-    return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "")
+    return environment.text("LOCAL_WORLD_SIZE") == environment.text("WORLD_SIZE")
 
 
 _ahead: dict[str, Any] = {}  # what is being read, by the root it is in
@@ -103,7 +102,7 @@ def named(env: Mapping[str, str]) -> str:
 
     What this rank hashes of it is read from now on, while the program makes its model.
     """
-    place = env.get(VARIABLE, "")
+    place = env.get(RESUME_VARIABLE, "")
     place = "" if place == NONE else place.rstrip("/")
     if place.startswith("/"):
         _begin(place, env)
@@ -115,9 +114,9 @@ def find(place: str, rank: int, world_size: int, tell: Tell) -> FoundCheckpoint 
     root, newest = _parsed(place)
     if newest is None or not root:
         raise BadResumePlace(
-            f"{VARIABLE}={place!r} is no checkpoint: give .../ckpt_step_N, or {NONE}"
+            f"{RESUME_VARIABLE}={place!r} is no checkpoint: give .../ckpt_step_N, or {NONE}"
         )
-    storage = open_storage(root, os.environ)
+    storage = open_storage(root, environment.variables())
     asks = rank == 0 or not agreement.together()  # one looks, for all
     steps = iter([step for step in storage.committed() if step <= newest] if asks else ())
     while (step := agreement.gather(next(steps, -1))[0]) >= 0:
@@ -171,7 +170,7 @@ def _part(storage: Storage) -> tuple[int, int]:
     """Return which part this rank hashes: those of one host read the same files of one cache."""
     if not agreement.together() or not isinstance(storage, LocalStorage):
         return 0, 1
-    return _local_part(os.environ)
+    return _local_part(environment.variables())
 
 
 def _local_part(env: Mapping[str, str]) -> tuple[int, int]:
@@ -192,7 +191,7 @@ class CheckpointSaves:
 
     def __init__(self, threadlet: Threadlet, wishes: Checkpointing) -> None:
         self.wishes = wishes
-        self.root = os.environ.get(ROOT_VARIABLE, "")
+        self.root = environment.text(CHECKPOINT_ROOT_VARIABLE)
         self.wanted = False  # by the program, at the next boundary
         self.saved = -1  # the step that was saved last, or gone on from
         self.epoch = 0
@@ -218,7 +217,9 @@ class CheckpointSaves:
             self._excuse()
             return
         if self.wishes.enabled and not is_alone:
-            check_shared(open_storage(self.root, os.environ), self._threadlet.seat.rank)
+            check_shared(
+                open_storage(self.root, environment.variables()), self._threadlet.seat.rank
+            )
         if self._threadlet.seat.rank == 0 and not is_alone:
             self._threadlet.event("checkpointing", self._told())
         self._threadlet.acts.savers.append(save)
@@ -303,7 +304,7 @@ class CheckpointSaves:
 
             seat = self._threadlet.seat
             self._saver = Saver(
-                open_storage(self.root, os.environ),
+                open_storage(self.root, environment.variables()),
                 rank=seat.rank,
                 world_size=seat.world_size,
                 generation=seat.generation,
@@ -321,7 +322,11 @@ class CheckpointSaves:
 
     def _excuse(self) -> None:
         if self.wishes.enabled and self._threadlet.seat.rank == 0:
-            why = f"{ROOT_VARIABLE} is not set" if not self.root else "there is no agent to commit"
+            why = (
+                f"{CHECKPOINT_ROOT_VARIABLE} is not set"
+                if not self.root
+                else "there is no agent to commit"
+            )
             sys.stderr.write(f"loom: no checkpoints are made: {why}; start it with `loom run`\n")
 
 
@@ -342,7 +347,7 @@ def _strategy() -> dict[str, str]:
 
 
 def _attempt(generation: int) -> int:
-    text = os.environ.get("LOOM_ATTEMPT", "")
+    text = environment.text(environment.ATTEMPT_VARIABLE)
     return int(text) if text.isdecimal() else generation
 
 

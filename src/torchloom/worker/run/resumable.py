@@ -1,6 +1,5 @@
 """One training from its first step to its last, over however many lives of its ranks."""
 
-import os
 import sys
 import time
 import weakref
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchloom.specs.jobspec import Checkpointing, Mode
+from torchloom.worker import environment
 from torchloom.worker.recovery import standin
 from torchloom.worker.run import agreement, checkpoints, digests, step_log
 from torchloom.worker.run.agreement import BroadcastValues
@@ -23,8 +23,7 @@ from torchloom.worker.run.rng import mix, seed_generators
 from torchloom.worker.run.sources import BatchSource, Dealt, deal, open_source
 from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
 from torchloom.worker.run.wrap import Wrapped
-from torchloom.worker.threadlet.environment import SubmittedJob
-from torchloom.worker.threadlet.owner import LIFE_VARIABLE
+from torchloom.worker.threadlet.rank_identity import SubmittedJob
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]
         for name, was in loaded.manifest.versions.items()
         if name == "torch" and was != versions()[name]
     ]
-    if agreement.backend() not in ("", "gloo") and _FIXED not in os.environ:
+    if agreement.backend() not in ("", "gloo") and not environment.is_set(_FIXED):
         found.append(f"{agreement.backend()} may add up in another order: set {_FIXED}")
     if things.devices() - {"cpu"} and not torch.are_deterministic_algorithms_enabled():
         found.append("torch.use_deterministic_algorithms is off")
@@ -61,7 +60,7 @@ class ResumableRun:
         self.resumed_from: int | None = None
         self._threadlet = threadlet
         self._spec = spec
-        self._place = "" if standin.is_on() else checkpoints.named(os.environ)
+        self._place = "" if standin.is_on() else checkpoints.named(environment.variables())
         self._seed: int | None = None
         self._order = 0  # 0 where the program seeded all ranks alike, else a rank's own number
         self._found: FoundCheckpoint | None = None
@@ -80,7 +79,7 @@ class ResumableRun:
         self._rank = 0
         self._is_open = False  # whether it can be asked to save
         self._is_steady = False  # whether a step was applied in this life
-        folder, seat = os.environ.get(digests.VARIABLE), threadlet.seat
+        folder, seat = environment.text(environment.DIGESTS_VARIABLE), threadlet.seat
         self._digests = (
             digests.Digests(Path(folder), seat.rank, seat.generation) if folder else None
         )
@@ -102,7 +101,7 @@ class ResumableRun:
         """Return rank 0's value, or what a life before was told in its place."""
         if self._telling is None:
             seat = self._threadlet.seat
-            is_kept = LIFE_VARIABLE in os.environ and seat.page
+            is_kept = environment.is_set(environment.LIFE_VARIABLE) and seat.page
             self._telling = BroadcastValues(seat.own_folder if is_kept else None)
         value, why = self._telling.tell(value)
         self.unfit = self.unfit or why
@@ -156,7 +155,7 @@ class ResumableRun:
         self._opening = lambda: open_source(
             source, first, epochs, mix("loader", self.seed, self._order)
         )
-        if self.live is None and LIFE_VARIABLE in os.environ:
+        if self.live is None and environment.is_set(environment.LIFE_VARIABLE):
             self.live = self._opened()
         if self.live is not None and self.live.is_new:
             return self._begin_beside_others(self.live)

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,16 +9,14 @@ from operator import index
 from typing import Any, Literal, TypeVar
 
 from torchloom.messages.plane import Value
+from torchloom.worker import environment
 from torchloom.worker.run import steps
 from torchloom.worker.run.steps import NONE, Batch, Dealing, Dealt, Section, Step, size_of
-from torchloom.worker.threadlet.environment import SubmittedJob, submitted
 from torchloom.worker.threadlet.import_hook import when_imported
 from torchloom.worker.threadlet.knobs import Config
+from torchloom.worker.threadlet.rank_identity import SubmittedJob, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
-UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
-OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later continue until that step
-RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _NONE: Any = object()
@@ -60,7 +57,7 @@ def init(
     if _run is None:
         threadlet = current(seat_of_a_stranger)
         when_imported("torch.optim.optimizer", threadlet.watch)
-        spec = submitted(os.environ)
+        spec = submitted(environment.variables())
         _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
         for name, knob in spec.knobs.items():
@@ -68,7 +65,7 @@ def init(
             threadlet.knobs.declare(name, *said, source="spec")
         for name, value in spec.hyperparameters.items():
             threadlet.knobs.configure(name, value)
-        if threadlet.seat.agent and "LOOM_JOB" not in os.environ:
+        if threadlet.seat.agent and not environment.is_set(environment.JOB_VARIABLE):
             threadlet.event("job", names_of_a_stranger())
     if replica != "":
         current().join(str(replica))
@@ -98,8 +95,8 @@ class Run:
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
         self._next = 0
-        self._until = _step(os.environ, UNTIL_VARIABLE)
-        self._own_end = _step(os.environ, OWN_END_VARIABLE)
+        self._until = _step(environment.UNTIL_VARIABLE)
+        self._own_end = _step(environment.OWN_END_VARIABLE)
         self._epochs = 0  # of all loops so far
         self._planned: int | None = 0  # steps of all loops so far; none: not all have a length
         self._inside = False
@@ -281,7 +278,7 @@ class Run:
         """Tell whether this life of the run goes on from a checkpoint."""
         if self._course is not None and self._course.has_begun and self._course.things:
             return self.resumed_from is not None
-        return os.environ.get(RESUME_VARIABLE, "") not in ("", "1")
+        return environment.text(environment.RESUME_VARIABLE) not in ("", "1")
 
     @property
     def resumed_from(self) -> int | None:
@@ -504,6 +501,6 @@ def _deal(
             return  # it can be read once only
 
 
-def _step(env: Mapping[str, str], name: str) -> int:
-    text = env.get(name, "")
+def _step(name: str) -> int:
+    text = environment.text(name)
     return int(text) if text.isdecimal() else _NEVER

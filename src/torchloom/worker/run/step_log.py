@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 
 from torchloom import settings
 from torchloom.errors import Failure
+from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
 from torchloom.worker.run.sources import BatchSource
 from torchloom.worker.run.tracked_state import TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-VARIABLE = "LOOM_LEDGER"
 _NAMED = "step-digests"  # a file of the run's folder: which log a command has begun
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -88,7 +88,7 @@ def opened(threadlet: Threadlet) -> StepLog | NoStepLog:
     try:
         return StepLog(run / (run / _NAMED).read_text(), threadlet)
     except FileNotFoundError:  # no command has, or it was ended just now
-        folder = os.environ.get(VARIABLE)
+        folder = environment.text(environment.STEP_LOG_VARIABLE)
         return StepLog(Path(folder), threadlet) if folder else NoStepLog()
 
 

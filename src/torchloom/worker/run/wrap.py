@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchloom.errors import UserError
+from torchloom.worker import environment
 from torchloom.worker.run.nested import replaced, tensors
 from torchloom.worker.run.rng import RngSource
 
@@ -208,7 +208,7 @@ def _join(
 ) -> DistributedDataParallel | None:
     """Return DDP for the ranks there are; a process without peers needs none."""
     if not dist.is_available() or not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        if int(environment.text("WORLD_SIZE") or 1) > 1:
             raise NoGroup()
         return None
     given = [each for each in module.parameters() if each.requires_grad]

@@ -29,7 +29,7 @@ from torchloom.messages.plane import (
     Write,
 )
 from torchloom.worker.threadlet.boundary import StepBoundary
-from torchloom.worker.threadlet.environment import RankIdentity
+from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 ABORT = "abort"
 _COMMIT = "commit "

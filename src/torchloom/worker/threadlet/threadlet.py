@@ -13,16 +13,17 @@ import msgspec
 
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
+from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
 from torchloom.worker.recovery.membership import MembershipLine
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.commands import Acts, program_world
 from torchloom.worker.threadlet.control import OutcomeStore, RankControl
-from torchloom.worker.threadlet.environment import RankIdentity
 from torchloom.worker.threadlet.knobs import ProgramKnobs
 from torchloom.worker.threadlet.link import AgentLink
 from torchloom.worker.threadlet.metrics import MetricRows, Vitals
 from torchloom.worker.threadlet.optimizers import Optimizers
+from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 State = dict[str, Any]
 _FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
@@ -290,9 +291,9 @@ def current(seated: Callable[[Mapping[str, str]], dict[str, str]] | None = None)
     """
     global _current
     if _current is None:
-        env = dict(os.environ)
-        if not owner.take(os.environ):
-            env[owner.AGENT_VARIABLE] = env[owner.PAGE_VARIABLE] = ""
+        env = dict(variables())
+        if not owner.take(variables()):
+            env[AGENT_VARIABLE] = env[PAGE_VARIABLE] = ""
         elif seated is not None:
             env |= seated(env)
         _current = Threadlet(env)

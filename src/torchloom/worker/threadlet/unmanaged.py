@@ -19,7 +19,14 @@ from torchloom.launch.host import shared_memory
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.sockets import UPLINK, socket_path
 from torchloom.unix import is_private, make_private
-from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+from torchloom.worker.environment import (
+    AGENT_VARIABLE,
+    GENERATION_VARIABLE,
+    JOB_VARIABLE,
+    PAGE_VARIABLE,
+    STORE_VARIABLE,
+)
+from torchloom.worker.threadlet.owner import started
 
 NO_ID = "none"  # torchrun's, where nobody gave one
 
@@ -31,7 +38,7 @@ def seat(env: Env) -> dict[str, str]:
 
     Whatever is wrong here, the program runs on: that nobody watches it is said in one line.
     """
-    if env.get(AGENT_VARIABLE) or env.get("LOOM_JOB") or not settings.wants_plane():
+    if env.get(AGENT_VARIABLE) or env.get(JOB_VARIABLE) or not settings.wants_plane():
         return {}
     try:
         return _seat(env)
@@ -50,7 +57,7 @@ def _seat(env: Env) -> dict[str, str]:
     plane.find_or_start(wait=False)
     folder = _folder(job)
     found = {
-        "LOOM_JOB": job,
+        JOB_VARIABLE: job,
         AGENT_VARIABLE: str(places.folder() / UPLINK),
         PAGE_VARIABLE: _page(folder, rank),
         "RANK": str(rank),
@@ -58,9 +65,9 @@ def _seat(env: Env) -> dict[str, str]:
         "LOCAL_RANK": str(world.local_rank or 0),
     }
     if generation := env.get("TORCHELASTIC_RESTART_COUNT") or env.get("SLURM_RESTART_COUNT"):
-        found["LOOM_GENERATION"] = generation
+        found[GENERATION_VARIABLE] = generation
     if size > 1 and world.nhosts == 1:
-        found["LOOM_STORE"] = f"file://{folder}/store-{generation or 0}"
+        found[STORE_VARIABLE] = f"file://{folder}/store-{generation or 0}"
     return found
 
 

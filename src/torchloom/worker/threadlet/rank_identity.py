@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.messages.plane import VERSION, Boundary, Head, Knob, Register, Value
-from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+from torchloom.worker.environment import (
+    AGENT_VARIABLE,
+    ATTEMPT_VARIABLE,
+    GENERATION_VARIABLE,
+    HANG_LIMIT_VARIABLE,
+    HANG_VARIABLE,
+    JOB_SPEC_VARIABLE,
+    JOB_VARIABLE,
+    LIFE_VARIABLE,
+    PAGE_VARIABLE,
+    STORE_VARIABLE,
+)
+from torchloom.worker.threadlet.owner import started
 
-VARIABLE = "LOOM_JOB_SPEC"
-LIMIT_VARIABLE = "LOOM_HANG_LIMIT"  # seconds without progress after which a rank is given up
-ACTION_VARIABLE = "LOOM_HANG"
 ACTIONS = ("kill", "notify", "off")
 
 
@@ -32,7 +41,7 @@ class SubmittedJob:
 def submitted(env: Mapping[str, str]) -> SubmittedJob:
     """Return what a rank's environment says of its job; what makes no sense says nothing."""
     try:
-        spec = json.loads(env.get(VARIABLE) or "{}")
+        spec = json.loads(env.get(JOB_SPEC_VARIABLE) or "{}")
     except ValueError:
         return SubmittedJob()
     if not isinstance(spec, dict):
@@ -59,17 +68,17 @@ def _knob(said: Any) -> Mapping[str, Any]:
 def hang_wishes(env: Mapping[str, str]) -> dict[str, Value]:
     """Return the wishes; what makes no sense is noted and is none."""
     wishes: dict[str, Value] = {}
-    action, limit = env.get(ACTION_VARIABLE, ""), env.get(LIMIT_VARIABLE, "")
+    action, limit = env.get(HANG_VARIABLE, ""), env.get(HANG_LIMIT_VARIABLE, "")
     if action in ACTIONS:
         wishes["action"] = action
     elif action:
-        _ignore(ACTION_VARIABLE, action, f"one of {', '.join(ACTIONS)}")
+        _ignore(HANG_VARIABLE, action, f"one of {', '.join(ACTIONS)}")
     if limit:
         seconds = _seconds(limit)
         if seconds > 0:
             wishes["limit"] = seconds
         else:
-            _ignore(LIMIT_VARIABLE, limit, "a number of seconds")
+            _ignore(HANG_LIMIT_VARIABLE, limit, "a number of seconds")
     return wishes
 
 
@@ -114,8 +123,8 @@ class RankIdentity:
         rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
         role, node = env.get("LOOM_ROLE") or "trainer", env.get("LOOM_NODE") or os.uname().nodename
         return cls(
-            job=env.get("LOOM_JOB") or f"local-{os.getpid()}",
-            generation=_number(env, "LOOM_GENERATION", _number(env, "LOOM_ATTEMPT")),
+            job=env.get(JOB_VARIABLE) or f"local-{os.getpid()}",
+            generation=_number(env, GENERATION_VARIABLE, _number(env, ATTEMPT_VARIABLE)),
             rank=rank,
             world_size=_number(env, "WORLD_SIZE", 1),
             local_rank=local_rank,
@@ -125,13 +134,13 @@ class RankIdentity:
             devices=_devices(env, node, local_rank),
             agent=env.get(AGENT_VARIABLE, ""),
             page=env.get(PAGE_VARIABLE, ""),
-            store=env.get("LOOM_STORE", ""),
+            store=env.get(STORE_VARIABLE, ""),
             pid=os.getpid(),
             started=started(),
             incarnation=uuid.uuid4().hex,
             hang=hang_wishes(env),
-            life=_number(env, "LOOM_LIFE", 1),
-            attempt=_number(env, "LOOM_ATTEMPT"),
+            life=_number(env, LIFE_VARIABLE, 1),
+            attempt=_number(env, ATTEMPT_VARIABLE),
         )
 
     @property
