@@ -303,7 +303,7 @@ class ResumableRun:
     def _watch(self, live: "LiveRecovery") -> None:
         """Have the page of each step written when its pass forward is done."""
         for model in self.things.models.values():
-            model.noted = lambda: live.note(self._at)
+            model.register_training_forward_hook(lambda: live.note(self._at))
 
     # What is saved, and put back.
 

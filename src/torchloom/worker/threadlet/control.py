@@ -28,6 +28,7 @@ from torchloom.messages.plane import (
     Welcome,
     Write,
 )
+from torchloom.worker.recovery.membership import MembershipLine
 from torchloom.worker.threadlet.boundary import StepBoundary
 from torchloom.worker.threadlet.rank_identity import RankIdentity
 
@@ -190,17 +191,18 @@ class RankControl:
         judge: OutcomeStore,
         check: Check,
         say: Say,
+        membership: Callable[[], MembershipLine | None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self.changes: tuple[Planned, ...] = ()
         self.welcomed = threading.Event()
-        self.regrouped: Callable[[Message], None] | None = None  # hears of changes of members
         self._seat = seat
         self._head = seat.head()
         self._boundary = boundary
         self._judge = judge
         self._check = check
         self._say = say
+        self._membership = membership
 
     def move_on(self, seat: RankIdentity) -> None:
         """Answer for another generation from now on."""
@@ -208,9 +210,9 @@ class RankControl:
 
     def hear(self, message: Message) -> None:
         """Do what a message asks for; one for another life of the rank is dropped and counted."""
-        if isinstance(message, _REGROUPING) and self.regrouped is not None:
+        if isinstance(message, _REGROUPING) and (line := self._membership()) is not None:
             if self._seat.is_named(message.head):
-                self.regrouped(message)
+                line.hear(message)
             return
         if not self._seat.is_meant(message.head):
             self.dropped["foreign"] += 1

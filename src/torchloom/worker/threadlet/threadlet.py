@@ -54,12 +54,14 @@ class Threadlet:
             self.say,
             self.introduce,
         )
-        self.control = RankControl(self.seat, self.boundary, judge, self.acts.check, self.say)
+        self.line: MembershipLine | None = None  # opened by live recovery
+        self.control = RankControl(
+            self.seat, self.boundary, judge, self.acts.check, self.say, lambda: self.line
+        )
         self._vitals = Vitals()
         self._begun = False
         self._noted = False
         self._link: AgentLink | None = None
-        self.line: MembershipLine | None = None  # about who trains, where somebody may want to know
 
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
@@ -160,7 +162,6 @@ class Threadlet:
         """Return the line on which it is said who trains; nothing where there is no agent."""
         if self.line is None and self._link is not None:
             self.line = MembershipLine(self._link.words, self.seat.generation)
-            self.control.regrouped = self.line.hear
         return self.line
 
     def settle(self) -> None:
