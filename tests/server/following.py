@@ -8,8 +8,8 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection
 
+from ..harness.server_plane import PATIENCE, Server
 from .listening import listening
-from .plane import PATIENCE, Server
 
 POINT = ("steps", "first_steps", "times", "min", "max", "last", "counts", "nans")
 

@@ -12,7 +12,7 @@ from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, 
 from torchloom.worker.threadlet.link import AgentLink, own_stacks
 from torchloom.worker.threadlet.rank_identity import hang_wishes
 
-from ...bus.samples import HEAD, REGISTER
+from ...harness.message_samples import HEAD, REGISTER
 
 
 class Call:
