@@ -124,17 +124,17 @@ def _parse_yaml(text: str) -> object:
     if _deepest(text) > DEEPEST:  # the parser would take its time to find out
         raise SpecError("", "not YAML: nested too deeply")
 
-    class Loader(yaml.SafeLoader):
+    class SpecLoader(yaml.SafeLoader):
         """Text, numbers, lists and mappings: a tag that names a Python object is an error."""
 
     # a date that is not in quotes stays text, as in JSON
-    Loader.yaml_implicit_resolvers = {
+    SpecLoader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+    SpecLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - a safe loader
+        return yaml.load(text, SpecLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
 

@@ -8,6 +8,12 @@ from typing import Any
 from torchloom.errors import UserError
 
 
+class BadKnobValue(UserError):
+    """A knob does not accept this value."""
+
+    code = "bad_value"
+
+
 class NotAKnob(UserError):
     """A value of the program's config that no step has read: to change it would do nothing."""
 

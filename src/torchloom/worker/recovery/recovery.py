@@ -139,7 +139,7 @@ class LiveRecovery:
         self._threadlet = threadlet
         self._pages = pages
         self._member = Member(
-            line, threadlet.seat.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
+            line, threadlet.identity.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
         )
         self._backend = agreement.backend()
         self._group: leave.DefaultGroup | None = None
@@ -268,7 +268,7 @@ class LiveRecovery:
         return taken
 
     def _join(self, transfer: Transfer) -> None:
-        seat, member = self._threadlet.seat, self._member
+        seat, member = self._threadlet.identity, self._member
         limit = seat.hang.get("limit")
         timeout = float(limit) if isinstance(limit, int | float) and limit > 0 else _TIMEOUT
         told = seat.rank, seat.world_size, self._backend, timeout
@@ -277,7 +277,7 @@ class LiveRecovery:
             self._group.free()
 
     def _taken(self, transfer: Transfer) -> Taken:
-        seat = self._threadlet.seat
+        seat = self._threadlet.identity
         told = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
         own = self._course.things.parameters() if self.is_new else ()
         return give_and_take(*told, self._course.common, self._known, own)
@@ -288,7 +288,7 @@ class LiveRecovery:
 
     def _put(self, transfer: Transfer, taken: Taken) -> None:
         """Have what was given, and be a member of the generation."""
-        start, rank = transfer.start, self._threadlet.seat.rank
+        start, rank = transfer.start, self._threadlet.identity.rank
         own = {given.what: given.step for given in transfer.given if given.target == rank}
         private = taken.private
         step = own.get(What.PAGE, -1 if start == 0 else None)
@@ -336,10 +336,10 @@ class LiveRecovery:
 
 def opened(course: RecoverableRun, threadlet: Threadlet) -> LiveRecovery | None:
     """Return a rank's way through generations; nothing where it has nobody to ask."""
-    seat, line = threadlet.seat, threadlet.talk()
+    seat, line = threadlet.identity, threadlet.open_membership()
     if line is None or not seat.page:
         return None
-    return LiveRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.life))
+    return LiveRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.start_count))
 
 
 def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:

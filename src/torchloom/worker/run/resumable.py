@@ -56,7 +56,7 @@ class ResumableRun:
 
     def __init__(self, threadlet: Threadlet, spec: SubmittedJob) -> None:
         self.things = TrackedState()
-        self.saves = CheckpointSaves(threadlet, wishes_of(spec.checkpointing))
+        self.saves = CheckpointSaves(threadlet, checkpointing_of(spec.checkpointing))
         self.resumed_from: int | None = None
         self._threadlet = threadlet
         self._spec = spec
@@ -75,15 +75,15 @@ class ResumableRun:
         self._at = -1  # the step that was begun last
         self.live: LiveRecovery | None = None
         self.unfit = ""
-        self._telling: BroadcastValues | None = None
+        self._broadcasts: BroadcastValues | None = None
         self._rank = 0
         self._is_open = False  # whether it can be asked to save
         self._is_steady = False  # whether a step was applied in this life
-        folder, seat = environment.text(environment.DIGESTS_VARIABLE), threadlet.seat
+        folder, identity = environment.text(environment.DIGESTS_VARIABLE), threadlet.identity
         self._digests = (
-            digests.Digests(Path(folder), seat.rank, seat.generation) if folder else None
+            digests.Digests(Path(folder), identity.rank, identity.generation) if folder else None
         )
-        self._ledger = step_log.opened(threadlet)
+        self._step_log = step_log.opened(threadlet)
 
     # What the program hands over.
 
@@ -99,29 +99,31 @@ class ResumableRun:
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value, or what a life before was told in its place."""
-        if self._telling is None:
-            seat = self._threadlet.seat
-            is_kept = environment.is_set(environment.LIFE_VARIABLE) and seat.page
-            self._telling = BroadcastValues(seat.own_folder if is_kept else None)
-        value, why = self._telling.tell(value)
+        if self._broadcasts is None:
+            identity = self._threadlet.identity
+            is_kept = environment.is_set(environment.LIFE_VARIABLE) and identity.page
+            self._broadcasts = BroadcastValues(identity.own_folder if is_kept else None)
+        value, why = self._broadcasts.share(value)
         self.unfit = self.unfit or why
         return value
 
-    def wish(self, told: Mapping[str, Any]) -> None:
+    def configure_checkpoints(self, told: Mapping[str, Any]) -> None:
         """Save as the program says, whatever the job said."""
-        self.saves.wishes = wishes_of(told)
+        self.saves.settings = checkpointing_of(told)
 
     # Who is there, and what all of them draw from.
 
     @property
     def rank(self) -> int:
         """Return this rank's number among those that train together."""
-        return dist.get_rank() if agreement.together() else self._threadlet.seat.rank
+        return dist.get_rank() if agreement.together() else self._threadlet.identity.rank
 
     @property
     def world_size(self) -> int:
         """Return how many train together."""
-        return dist.get_world_size() if agreement.together() else self._threadlet.seat.world_size
+        return (
+            dist.get_world_size() if agreement.together() else self._threadlet.identity.world_size
+        )
 
     @property
     def seed(self) -> int:
@@ -185,7 +187,7 @@ class ResumableRun:
         self.saves.begin(step, lambda at: self.save(at, "command"), is_alone)
 
     def _log_digests(self, log: str) -> None:
-        self._ledger = step_log.switched(self._threadlet, log)
+        self._step_log = step_log.switched(self._threadlet, log)
 
     def boundary(self, step: int) -> None:
         """Before a step: save what is to be saved, and have everybody draw what follows from it."""
@@ -193,7 +195,7 @@ class ResumableRun:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
-        self._ledger.note(step, self.things, self._source)
+        self._step_log.note(step, self.things, self._source)
         if trigger := self.saves.due(step):
             self.save(step, trigger)
         if self._is_steady:
@@ -215,8 +217,8 @@ class ResumableRun:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
-        self._ledger.note(step, self.things, self._source)
-        if self.saves.wishes.enabled or self.saves.wanted or anyway:
+        self._step_log.note(step, self.things, self._source)
+        if self.saves.settings.enabled or self.saves.wanted or anyway:
             self.save(step, trigger)
         self.saves.finish()
 
@@ -264,7 +266,7 @@ class ResumableRun:
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
-            self._order = self._threadlet.seat.rank + 1 if common["is_mixed"] else 0
+            self._order = self._threadlet.identity.rank + 1 if common["is_mixed"] else 0
             if self._source is None:
                 self._threadlet.catch_up(start, common["orders"])
             else:
@@ -285,7 +287,7 @@ class ResumableRun:
             raise OtherProgram(f"the others are in loop {private['loop']}, this is {self._loops}")
         self.things.take_private(private)
         if self._source is not None and (is_first or self._source.can_seek):
-            world = self._threadlet.seat.world_size
+            world = self._threadlet.identity.world_size
             self._source.restore(private["position"], world, world)
 
     def _begin_beside_others(self, live: "LiveRecovery") -> tuple[Dealt, int] | None:
@@ -293,7 +295,7 @@ class ResumableRun:
         if live.loop() > self._loops:
             return None
         self._looked = True
-        self._rank = self._threadlet.seat.rank
+        self._rank = self._threadlet.identity.rank
         self._open(0, is_alone=True)
         step = live.arrive()
         self._watch(live)
@@ -336,7 +338,7 @@ class ResumableRun:
         sys.stderr.write(f"loom: {why}: the run begins at step 0\n")
         for model in self.things.models.values():
             model.rebuild(sync=True)
-        self._tell_restored(0, "", why)
+        self._report_restored(0, "", why)
         self._place = ""
 
     def _restore(self, found: FoundCheckpoint) -> int:
@@ -354,20 +356,20 @@ class ResumableRun:
         if found.root == self.saves.root:
             self.saves.saved = step
         self.resumed_from = step
-        self._threadlet.go_on(step, loaded.shared["knobs"])
+        self._threadlet.resume_at(step, loaded.shared["knobs"])
         why = "; ".join(filter(None, whys))
-        self._tell_restored(step, found.place, why)
+        self._report_restored(step, found.place, why)
         if why and self.rank == 0:
             sys.stderr.write(f"loom: resumed at step {step}, not bit-exact: {why}\n")
         return step
 
-    def _tell_restored(self, step: int, place: str, why: str) -> None:
+    def _report_restored(self, step: int, place: str, why: str) -> None:
         seconds = round(time.monotonic() - self._since, 3)
         facts: dict[str, Any] = {"step": step, "checkpoint": place, "seconds": seconds}
         self._threadlet.event("restored", {**facts, "exact": not why, "why": why})
 
 
-def wishes_of(told: Mapping[str, Any]) -> Checkpointing:
+def checkpointing_of(told: Mapping[str, Any]) -> Checkpointing:
     """Return what a job says of its checkpoints; it was checked when it was submitted."""
     known = {name: told[name] for name in Checkpointing.__slots__ if name in told}
     if "mode" in known:

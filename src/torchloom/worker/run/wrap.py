@@ -21,7 +21,7 @@ _OWN = ("training", "shares_buffers", "_joined", "_options", "_is_primed")
 
 def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Go forth and back with these inputs, and leave no trace but the layout of the buckets."""
-    chance = RngSource()
+    rng = RngSource()
     buffers = [(each, each.detach().clone()) for each in model.module.buffers()]
     gradients = [(each, each.grad) for each in model.module.parameters()]
     synced, model.require_backward_grad_sync = model.require_backward_grad_sync, True
@@ -38,7 +38,7 @@ def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[st
         with torch.no_grad():
             for buffer, kept in buffers:
                 buffer.copy_(kept)
-        chance.put_back()
+        rng.put_back()
 
 
 def _pass(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ def submitted(env: Mapping[str, str]) -> SubmittedJob:
         return SubmittedJob()
     if not isinstance(spec, dict):
         return SubmittedJob()
-    knobs = {name: _knob(said) for name, said in _mapping(spec, "knobs").items()}
+    knobs = {name: _knob(value) for name, value in _mapping(spec, "knobs").items()}
     seed = spec.get("seed")
     return SubmittedJob(
         hyperparameters=_mapping(spec, "hyperparameters"),
@@ -61,25 +61,25 @@ def _mapping(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _knob(said: Any) -> Mapping[str, Any]:
-    return said if isinstance(said, dict) else {"value": said}
+def _knob(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {"value": value}
 
 
-def hang_wishes(env: Mapping[str, str]) -> dict[str, Value]:
-    """Return the wishes; what makes no sense is noted and is none."""
-    wishes: dict[str, Value] = {}
+def hang_settings(env: Mapping[str, str]) -> dict[str, Value]:
+    """Return the settings; what makes no sense is noted and is none."""
+    settings: dict[str, Value] = {}
     action, limit = env.get(HANG_VARIABLE, ""), env.get(HANG_LIMIT_VARIABLE, "")
     if action in ACTIONS:
-        wishes["action"] = action
+        settings["action"] = action
     elif action:
         _ignore(HANG_VARIABLE, action, f"one of {', '.join(ACTIONS)}")
     if limit:
         seconds = _seconds(limit)
         if seconds > 0:
-            wishes["limit"] = seconds
+            settings["limit"] = seconds
         else:
             _ignore(HANG_LIMIT_VARIABLE, limit, "a number of seconds")
-    return wishes
+    return settings
 
 
 def _seconds(text: str) -> float:
@@ -114,7 +114,7 @@ class RankIdentity:
     started: int
     incarnation: str
     hang: dict[str, Value] = field(default_factory=dict)
-    life: int = 1  # the how manieth process of its rank in this attempt
+    start_count: int = 1  # the how manieth process of its rank in this attempt
     attempt: int = 0
 
     @classmethod
@@ -138,8 +138,8 @@ class RankIdentity:
             pid=os.getpid(),
             started=started(),
             incarnation=uuid.uuid4().hex,
-            hang=hang_wishes(env),
-            life=_number(env, LIFE_VARIABLE, 1),
+            hang=hang_settings(env),
+            start_count=_number(env, LIFE_VARIABLE, 1),
             attempt=_number(env, ATTEMPT_VARIABLE),
         )
 
@@ -179,7 +179,7 @@ class RankIdentity:
             world_size=self.world_size,
             page=self.page,
             hang=self.hang,
-            life=self.life,
+            life=self.start_count,
             attempt=self.attempt,
         )
 

@@ -33,7 +33,7 @@ NO_ID = "none"  # torchrun's, where nobody gave one
 Env = Mapping[str, str]
 
 
-def seat(env: Env) -> dict[str, str]:
+def launch_variables(env: Env) -> dict[str, str]:
     """Return what a launch of ours would have put into the environment; nothing for one of ours.
 
     Whatever is wrong here, the program runs on: that nobody watches it is said in one line.
@@ -41,13 +41,13 @@ def seat(env: Env) -> dict[str, str]:
     if env.get(AGENT_VARIABLE) or env.get(JOB_VARIABLE) or not settings.wants_plane():
         return {}
     try:
-        return _seat(env)
+        return _find_variables(env)
     except Exception as error:  # training goes on without being watched
         sys.stderr.write(f"loom: nobody watches this run: {type(error).__name__}: {error}\n")
         return {}
 
 
-def _seat(env: Env) -> dict[str, str]:
+def _find_variables(env: Env) -> dict[str, str]:
     from torchloom.client import places, plane
 
     world = find_world(env, host_name())
