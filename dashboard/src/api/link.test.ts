@@ -1,11 +1,10 @@
 import { expect, test } from "vitest";
 
 import { healthOf } from "./health";
-import { idOf } from "./ids";
-import { START, step, type Effect, type Event, type Link } from "./link";
-import type { Asked, Told, Wish } from "./wire";
+import { type Effect, type Event, idOf, type Link, START, step } from "./link";
+import type { ClientMessage, ServerMessage, TopicRequest } from "./wire";
 
-const wish: Wish<"series"> = { topic: "series", job: "j", names: ["loss"] };
+const request: TopicRequest<"series"> = { topic: "series", job: "j", names: ["loss"] };
 const of = { name: "loss", rank: 0, role: "t" };
 const points = (...steps: number[]) => ({
   points: [{ ...of, steps, times: steps, values: steps.map((at) => at / 10) }],
@@ -23,30 +22,30 @@ function after(...events: Event[]): { link: Link; effects: Effect[] } {
   return { link, effects };
 }
 
-const told = (message: Told, socket = 1, now = 0): Event => ({ type: "told", socket, now, message });
+const told = (message: ServerMessage, socket = 1, now = 0): Event => ({ type: "told", socket, now, message });
 const opened = (socket = 1): Event => ({ type: "opened", socket, now: 0 });
 const closed = (socket = 1, code = 1006): Event => ({ type: "closed", socket, code });
-const want: Event = { type: "want", id: "s", wish };
+const want: Event = { type: "want", id: "s", request };
 const snapshot = told({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
 const delta = (cursor: string, socket: number, ...steps: number[]) =>
   told({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
 
-function sent(effects: Effect[]): Asked[] {
+function sent(effects: Effect[]): ClientMessage[] {
   return effects.flatMap((effect) => (effect.do === "send" ? [effect.message] : []));
 }
 
-test("the first wish opens the socket, and is said once it is open", () => {
+test("the first request opens the socket, and is said once it is open", () => {
   const { effects } = after(want, opened());
 
   expect(effects).toEqual([
     { do: "open", socket: 1 },
-    { do: "send", message: { op: "sub", id: "s", ...wish } },
+    { do: "send", message: { op: "sub", id: "s", ...request } },
   ]);
 });
 
 test("after a lost line all is asked for again, from its last cursor on", () => {
-  const jobs: Wish = { topic: "jobs" };
-  const also: Event = { type: "want", id: "all", wish: jobs };
+  const jobs: TopicRequest = { topic: "jobs" };
+  const also: Event = { type: "want", id: "all", request: jobs };
   const rows = told({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
 
   const { effects } = after(
@@ -55,7 +54,7 @@ test("after a lost line all is asked for again, from its last cursor on", () => 
   );
 
   expect(sent(effects).slice(2)).toEqual([
-    { op: "sub", id: "s", ...wish, after: "c2" },
+    { op: "sub", id: "s", ...request, after: "c2" },
     { op: "sub", id: "all", topic: "jobs" },
   ]);
 });
@@ -76,7 +75,7 @@ test("a snapshot takes the place of all that was there", () => {
 
   const { link } = after(want, opened(), snapshot, delta("c2", 1, 1, 2), fresh);
 
-  expect(link.subs.get("s")).toEqual({ wish, cursor: "c9", value: { series: [of] } });
+  expect(link.subs.get("s")).toEqual({ request, cursor: "c9", value: { series: [of] } });
 });
 
 test("there is one socket at a time: what an older one says is not heard", () => {
@@ -122,8 +121,8 @@ test("who was shut out is not let in by trying", () => {
   expect(effects.filter((effect) => effect.do === "wait")).toEqual([]);
 });
 
-test("a wish that is dropped is taken back, and is not asked for again", () => {
-  const other: Event = { type: "want", id: "all", wish: { topic: "jobs" } };
+test("a request that is dropped is taken back, and is not asked for again", () => {
+  const other: Event = { type: "want", id: "all", request: { topic: "jobs" } };
   const drop: Event = { type: "drop", id: "s" };
 
   const { effects } = after(want, other, opened(), drop, closed(), { type: "wake" }, opened(2));
@@ -155,11 +154,11 @@ test("the dot tells live, behind and lost apart", () => {
   ]).toEqual(["live", "behind", "behind", "behind", "lost"]);
 });
 
-test("a subscription's name fits, and differs where the wish does", () => {
+test("a subscription's name fits, and differs where the request does", () => {
   const long = "train/very/long/name/".repeat(8);
-  const names = ["a", "b"].map((end) => idOf({ ...wish, names: [long + end] }));
+  const names = ["a", "b"].map((end) => idOf({ ...request, names: [long + end] }));
 
-  expect(idOf({ ...wish, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
+  expect(idOf({ ...request, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
   expect(names.map((name) => name.length)).toEqual([90, 90]);
   expect(names[0]).not.toBe(names[1]);
 });

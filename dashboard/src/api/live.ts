@@ -3,7 +3,7 @@
 import { START, step, type Effect, type Event, type Link, type Sub } from "./link";
 import { PART, restAfter } from "./pace";
 import { firstMessage } from "./session";
-import type { Told, Wish } from "./wire";
+import type { ServerMessage, TopicRequest } from "./wire";
 
 const TICK = 1_000;
 export const LINK = ""; // no subscription has this id
@@ -25,10 +25,10 @@ export class Live {
   }
 
   /** Read a topic from now on; returns how to stop. Readers with one id share a subscription. */
-  read(id: string, wish: Wish): () => void {
+  read(id: string, request: TopicRequest): () => void {
     const count = this.readers.get(id) ?? 0;
     this.readers.set(id, count + 1);
-    if (!this.link.subs.has(id)) this.happen({ type: "want", id, wish });
+    if (!this.link.subs.has(id)) this.happen({ type: "want", id, request });
     return () => {
       this.readers.set(id, (this.readers.get(id) ?? 1) - 1);
       window.setTimeout(() => this.forget(id), LINGER);
@@ -118,7 +118,7 @@ export class Live {
     };
     opened.onclose = ({ code }) => this.happen({ type: "closed", socket, code });
     opened.onmessage = ({ data }: MessageEvent<string>) => {
-      const message = JSON.parse(data) as Told;
+      const message = JSON.parse(data) as ServerMessage;
       this.happen({ type: "told", socket, now: performance.now(), message });
     };
   }
@@ -129,7 +129,7 @@ export class Live {
       cursor: (id: string) => this.sub(id)?.cursor ?? null,
       state: (id: string) => this.sub(id)?.value ?? null,
       subs: () =>
-        [...this.link.subs].map(([id, { wish }]) => ({ id, topic: wish.topic, job: wish.job })),
+        [...this.link.subs].map(([id, { request }]) => ({ id, topic: request.topic, job: request.job })),
       cut: () => this.socket?.close(),
     };
   }

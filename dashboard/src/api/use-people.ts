@@ -1,9 +1,10 @@
 /** Who may come in, by which tokens, and links that are good once. */
 
-import { useMutation, useQuery, useQueryClient, type UseMutationResult, type UseQueryResult } from "@tanstack/react-query";
+import { useMutation, type UseMutationResult, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 
 import type { components } from "../../types/schema";
 import { ask, type Refused } from "./http";
+import type { Me } from "./wire";
 
 type Schemas = components["schemas"];
 export type User = Schemas["User"];
@@ -76,11 +77,18 @@ export function useAddLink(): UseMutationResult<NewLink, Refused, { user: string
   });
 }
 
-function useChange<A, W>(stale: readonly string[], change: (wish: W) => Promise<A>): UseMutationResult<A, Refused, W> {
+function useChange<A, W>(stale: readonly string[], change: (request: W) => Promise<A>): UseMutationResult<A, Refused, W> {
   const queries = useQueryClient();
   return useMutation<A, Refused, W>({
     mutationFn: change,
     onSuccess: () => queries.invalidateQueries({ queryKey: stale }),
     gcTime: 0,
   });
+}
+
+export const ME = ["me"] as const;
+
+/** Ask once who is signed in; what the server refuses is not asked for again. */
+export function useMe(): UseQueryResult<Me, Refused> {
+  return useQuery<Me, Refused>({ queryKey: ME, queryFn: ({ signal }) => ask<Me>("/api/me", { signal }) });
 }

@@ -1,12 +1,12 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 
-import { healthOf, type Health } from "../api/health";
+import { type Health, healthOf } from "../api/health";
 import type { Link } from "../api/link";
 import { useLink } from "../api/use-live";
-import { ME } from "../api/use-me";
-import { age } from "../ui/format";
-import { usePassed } from "../ui/use-now";
+import { ME } from "../api/use-people";
+import { age } from "../ui/text/format";
+import { usePassed } from "../ui/text/time";
 import styles from "./live-dot.module.css";
 
 /** Whether what one sees is what is: live, some seconds behind, or disconnected. */

@@ -3,7 +3,7 @@ import type { FocusEvent } from "react";
 import { ask } from "../api/http";
 import { forgetSession } from "../api/session";
 import type { Me } from "../api/wire";
-import { Skeleton } from "../ui/skeleton";
+import { Skeleton } from "../ui/panel";
 import styles from "./user-menu.module.css";
 
 const MAY: Record<string, string> = {

@@ -1,11 +1,11 @@
 /** What uPlot is told: series, axes and colours for what is drawn. */
 
-import type uPlot from "uplot";
+import uPlot from "uplot";
 
-import { colour, faded } from "../ui/colours";
-import { number, span, whole } from "../ui/format";
-import type { Across, Drawn } from "./columns";
-import { logRange, logSplits } from "./log-axis";
+import { number, span, whole } from "../ui/text/format";
+import { colour, faded } from "../ui/theme/theme";
+import type { Across, Drawn } from "./data/columns";
+import { logRange, logSplits } from "./data/log-axis";
 
 const [LINEAR, LOGARITHMIC] = [1, 3]; // uPlot's enum has no values at run time
 const LINES = 6; // colours of series; further ones begin anew, dashed

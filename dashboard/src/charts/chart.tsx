@@ -3,11 +3,11 @@ import "uplot/dist/uPlot.min.css";
 import { useEffect, useEffectEvent, useRef } from "react";
 import uPlot from "uplot";
 
-import { useDark } from "../ui/theme";
+import { useDark } from "../ui/theme/theme";
 import { chartData, chartOptions, type Look, type View } from "./chart-options";
 import styles from "./chart.module.css";
-import type { Across, Drawn } from "./columns";
-import type { Zoom } from "./words";
+import type { Across, Drawn } from "./data/columns";
+import type { Zoom } from "./data/words";
 
 const HEIGHT = 300;
 

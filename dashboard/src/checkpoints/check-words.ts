@@ -1,7 +1,7 @@
 /** What is said of a checkpoint that is, or was, read and hashed. Pure. */
 
 import type { Check } from "../api/wire";
-import { bytes, percent, span } from "../ui/format";
+import { bytes, percent, span } from "../ui/text/format";
 
 /** Return whether somebody waits for the end of it. */
 export function isUnderWay(check: Check | undefined): boolean {

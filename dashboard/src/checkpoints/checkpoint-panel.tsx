@@ -1,15 +1,11 @@
 import { useState } from "react";
 
-import { useCheckpoints } from "../api/use-checkpoints";
-import { useChecks } from "../api/use-checks";
-import { Ago } from "../ui/ago";
+import { useCheckpoints, useChecks } from "../api/use-checkpoints";
 import { Button } from "../ui/button";
-import { CopyLine } from "../ui/copy-line";
-import { Empty } from "../ui/empty";
-import { bytes, whole } from "../ui/format";
-import { Panel } from "../ui/panel";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { Empty, Panel, Skeleton, Trouble } from "../ui/panel";
+import { CopyLine } from "../ui/text/copy";
+import { bytes, whole } from "../ui/text/format";
+import { Ago } from "../ui/text/time";
 import styles from "./checkpoint-panel.module.css";
 import { CheckpointStrip } from "./checkpoint-strip";
 import { CheckpointTable } from "./checkpoint-table";

@@ -1,15 +1,16 @@
-import { useState, type ReactNode } from "react";
+import { type ReactNode, useState } from "react";
 
-import { useDevicePreview, useMark, type Mark } from "../api/use-devices";
+import { type Mark, useDevicePreview, useMark } from "../api/use-devices";
+import { useLive } from "../api/use-live";
 import type { Device, Health } from "../api/wire";
-import { Choice } from "../ui/choice";
-import { Dialog } from "../ui/dialog";
-import { Field } from "../ui/field";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
-import { useSettled } from "../ui/use-settled";
-import { MarkOutcome } from "./mark-outcome";
-import { SAYS, saysFor } from "./marks";
+import { Button } from "../ui/button";
+import { Dialog, Foot, Outlook, Question } from "../ui/dialog";
+import { Choice, Field } from "../ui/field";
+import { useSettled } from "../ui/hooks";
+import { HealthMark } from "./health-mark";
+import styles from "./mark-dialog.module.css";
+import { labelOf, namesOf, processOf, SAYS, saysFor } from "./marks";
+import { healthOf } from "./weave";
 
 const PAUSE = 250; // milliseconds without a key until it is looked what would happen
 
@@ -76,5 +77,34 @@ export function MarkDialog({ title, devices, children, onClose }: Props) {
         />
       </Question>
     </Dialog>
+  );
+}
+
+/** How devices are now, and which ranks are on them, as that changes. */
+function MarkOutcome({ uuids, onClose }: { uuids: readonly string[]; onClose: () => void }) {
+  const { value } = useLive({ topic: "cluster" });
+  const names = namesOf(value?.jobs ?? []);
+  const devices = value?.devices.filter(({ uuid }) => uuids.includes(uuid)) ?? [];
+  return (
+    <div className={styles.outcome} data-testid="outcome">
+      <ul>
+        {devices.map((device) => (
+          <li key={device.uuid}>
+            <b>{labelOf(device)}</b> <HealthMark health={healthOf(device)} />
+            <p>
+              {device.processes.length
+                ? `It has ${device.processes.map((id) => processOf(id, names)).join(", ")}.`
+                : "No rank is on it."}
+            </p>
+          </li>
+        ))}
+      </ul>
+      <p className={styles.soft}>The timeline of each job tells what became of its ranks.</p>
+      <Foot>
+        <Button tone="main" onClick={onClose}>
+          Done
+        </Button>
+      </Foot>
+    </div>
   );
 }

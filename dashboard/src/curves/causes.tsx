@@ -1,10 +1,10 @@
 import type { Entry } from "../api/wire";
 import { Button } from "../ui/button";
-import { number, shown, span, whole } from "../ui/format";
-import { Skeleton } from "../ui/skeleton";
-import { causesOf, type Cause } from "./causes-of";
+import { Skeleton } from "../ui/panel";
+import { number, shown, span, whole } from "../ui/text/format";
+import { type Cause, causesOf } from "./causes-of";
 import styles from "./causes.module.css";
-import { EntryIcon } from "./entry-icon";
+import { EntryIcon } from "./entry-list";
 import { withSaves } from "./happened";
 import type { Picked } from "./moment";
 

@@ -1,7 +1,7 @@
 /** What happened to a job as lines to read: a save is one of them, and no failure is cut off. Pure. */
 
 import type { Entry } from "../api/wire";
-import { span, whole } from "../ui/format";
+import { span, whole } from "../ui/text/format";
 
 const OF_A_SAVE = ["checkpoint_wanted", "checkpoint_shard", "checkpoint_committed", "checkpoint_removed"];
 const [SHARD, COMMITTED, REMOVED] = OF_A_SAVE.slice(1);

@@ -1,5 +1,5 @@
 import type { Curve } from "../api/wire";
-import { nearest } from "../charts/nearest";
+import { nearest } from "../charts/data/words";
 import type { Moment } from "./causes-of";
 
 export interface Picked extends Moment {

@@ -1,11 +1,8 @@
 import { useMemo } from "react";
 
 import { useLive } from "../api/use-live";
-import { Empty } from "../ui/empty";
-import { Panel } from "../ui/panel";
+import { Empty, Panel, Skeleton, Trouble } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
 import { EventFilter } from "./event-filter";
 import styles from "./event-panel.module.css";
 import { EventTable } from "./event-table";

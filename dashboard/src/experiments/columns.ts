@@ -4,8 +4,8 @@
  */
 
 import type { ListedRun } from "../api/use-experiments";
-import { listed } from "../charts/words";
-import { age, NOTHING, number, shown, span, whole } from "../ui/format";
+import { listed } from "../charts/data/words";
+import { age, NOTHING, number, shown, span, whole } from "../ui/text/format";
 
 export const PLAIN: Readonly<Record<string, string>> = {
   state: "State",

@@ -1,8 +1,8 @@
+import type { ReactNode } from "react";
+
 import type { Clocks, JobRow } from "../api/wire";
-import { number, percent, rate, span, whole } from "../ui/format";
-import { ProgressBar } from "../ui/progress-bar";
-import { Sparkline } from "../ui/sparkline";
-import { ClockCard } from "./clock-card";
+import { ProgressBar, Sparkline } from "../ui/indicators";
+import { number, percent, rate, span, whole } from "../ui/text/format";
 import styles from "./job-clocks.module.css";
 
 const LONG = 3; // seconds without a step that are worth a word
@@ -37,5 +37,45 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
         <Sparkline values={job.spark} label={`${job.spark_name ?? "loss"} lately`} />
       </ClockCard>
     </section>
+  );
+}
+
+const TONES: Record<string, string> = {
+  ok: "good",
+  RUNNING: "good",
+  SUCCEEDED: "good",
+  suspect: "warn",
+  PENDING: "warn",
+  lost: "bad",
+  FAILED: "bad",
+};
+
+interface Props {
+  name: string;
+  state: string;
+  value: ReactNode;
+  detail: string;
+  children?: ReactNode;
+}
+
+/** One clock: what it says, and how it is. */
+function ClockCard({ name, state, value, detail, children }: Props) {
+  return (
+    <div className={styles.card} data-testid={`clock-${name.toLowerCase()}`} data-state={state}>
+      <p className={styles.name}>
+        {name}
+        {state ? (
+          <span data-tone={TONES[state] ?? "wait"}>
+            <i aria-hidden="true" />
+            {state.toLowerCase()}
+          </span>
+        ) : null}
+      </p>
+      <p className={styles.value}>{value}</p>
+      {children}
+      <p className={styles.detail} title={detail}>
+        {detail}
+      </p>
+    </div>
   );
 }

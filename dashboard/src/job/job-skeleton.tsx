@@ -1,4 +1,4 @@
-import { Skeleton } from "../ui/skeleton";
+import { Skeleton } from "../ui/panel";
 import styles from "./job-clocks.module.css";
 
 /** A job's page before anything of it is known. */

@@ -1,6 +1,6 @@
 /** What lines of cells look like: which part is shown, how warm a cell is, where it stands. Pure. */
 
-import type { Heat } from "../api/heat";
+import type { Heat } from "../api/wire";
 
 export const SHADES = 32;
 const FEWEST = 20; // columns; a job that has just begun does not fill the page with a few

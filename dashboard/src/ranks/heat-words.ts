@@ -1,6 +1,6 @@
 /** What can be looked at of all ranks, for how long, and how its values are written. */
 
-import { bytes, number, span } from "../ui/format";
+import { bytes, number, span } from "../ui/text/format";
 
 export const STEP_SECONDS = "loom/step_seconds";
 

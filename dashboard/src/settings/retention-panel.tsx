@@ -1,9 +1,6 @@
 import { useRetention } from "../api/use-people";
-import { CopyLine } from "../ui/copy-line";
-import { FactList } from "../ui/fact-list";
-import { Panel } from "../ui/panel";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { FactList, Panel, Skeleton, Trouble } from "../ui/panel";
+import { CopyLine } from "../ui/text/copy";
 import styles from "./lines.module.css";
 import { retentionLines } from "./people";
 

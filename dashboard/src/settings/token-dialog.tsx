@@ -1,13 +1,10 @@
 import { useState } from "react";
 
-import { newKey } from "../api/keys";
+import { newKey } from "../api/http";
 import { useAddToken, useUsers } from "../api/use-people";
 import type { Me } from "../api/wire";
-import { Choice } from "../ui/choice";
-import { Dialog } from "../ui/dialog";
-import { Field } from "../ui/field";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
+import { Dialog, Outlook, Question } from "../ui/dialog";
+import { Choice, Field } from "../ui/field";
 import { secondsOf, tokenCommand } from "./people";
 import { ShownOnce } from "./shown-once";
 

@@ -1,11 +1,8 @@
 import { useState } from "react";
 
 import { usePutUser, type User } from "../api/use-people";
-import { Choice } from "../ui/choice";
-import { Dialog } from "../ui/dialog";
-import { Field } from "../ui/field";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
+import { Dialog, Outlook, Question } from "../ui/dialog";
+import { Choice, Field } from "../ui/field";
 import styles from "./lines.module.css";
 import { ROLES, userCommand, userLines } from "./people";
 

@@ -1,7 +1,7 @@
 import type { Spec } from "../api/use-spec";
 import type { Problem } from "../api/wire";
-import { Choice } from "../ui/choice";
-import { shown } from "../ui/format";
+import { Choice } from "../ui/field";
+import { shown } from "../ui/text/format";
 import { MapPart } from "./map-part";
 import type { Part } from "./parts";
 import styles from "./spec-part.module.css";

@@ -1,11 +1,9 @@
 import { useRecord } from "../api/use-record";
 import { useSchemas } from "../api/use-spec";
 import type { Role } from "../api/wire";
-import { CopyLine } from "../ui/copy-line";
-import { Empty } from "../ui/empty";
+import { Empty, Skeleton, Trouble } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { CopyLine } from "../ui/text/copy";
 import { SubmitForm } from "./submit-form";
 import styles from "./submit-page.module.css";
 import { without } from "./values";

@@ -1,8 +1,7 @@
 import { useState } from "react";
 
-import { Area } from "../ui/area";
-import { Field } from "../ui/field";
-import { shown } from "../ui/format";
+import { Area, Field } from "../ui/field";
+import { shown } from "../ui/text/format";
 import { HINTS } from "./hints";
 import type { Part } from "./parts";
 import { linesOf, numberOf } from "./values";

@@ -2,9 +2,9 @@
 
 import { useState } from "react";
 
-import { useCheck, type Draft, type Format, type Spec } from "../api/use-spec";
+import { type Draft, type Format, type Spec, useCheck } from "../api/use-spec";
 import type { Problem } from "../api/wire";
-import { useSettled } from "../ui/use-settled";
+import { useSettled } from "../ui/hooks";
 import { unveiled, veiled } from "./values";
 
 const PAUSE = 300; // milliseconds without a key until the server is asked
