@@ -22,19 +22,19 @@ function after(...events: Event[]): { link: Link; effects: Effect[] } {
   return { link, effects };
 }
 
-const told = (message: ServerMessage, socket = 1, now = 0): Event => ({ type: "told", socket, now, message });
+const received = (message: ServerMessage, socket = 1, now = 0): Event => ({ type: "message", socket, now, message });
 const opened = (socket = 1): Event => ({ type: "opened", socket, now: 0 });
 const closed = (socket = 1, code = 1006): Event => ({ type: "closed", socket, code });
 const want: Event = { type: "want", id: "s", request };
-const snapshot = told({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
+const snapshot = received({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
 const delta = (cursor: string, socket: number, ...steps: number[]) =>
-  told({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
+  received({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
 
 function sent(effects: Effect[]): ClientMessage[] {
   return effects.flatMap((effect) => (effect.do === "send" ? [effect.message] : []));
 }
 
-test("the first request opens the socket, and is said once it is open", () => {
+test("the first request opens the socket, and is sent once it is open", () => {
   const { effects } = after(want, opened());
 
   expect(effects).toEqual([
@@ -46,7 +46,7 @@ test("the first request opens the socket, and is said once it is open", () => {
 test("after a lost line all is asked for again, from its last cursor on", () => {
   const jobs: TopicRequest = { topic: "jobs" };
   const also: Event = { type: "want", id: "all", request: jobs };
-  const rows = told({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
+  const rows = received({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
 
   const { effects } = after(
     ...[want, also, opened(), snapshot, rows, delta("c2", 1, 1, 2), closed()],
@@ -71,14 +71,14 @@ test("what was missed is added without a hole and without a point twice", () => 
 });
 
 test("a snapshot takes the place of all that was there", () => {
-  const fresh = told({ kind: "snapshot", id: "s", cursor: "c9", data: { series: [of] } });
+  const fresh = received({ kind: "snapshot", id: "s", cursor: "c9", data: { series: [of] } });
 
   const { link } = after(want, opened(), snapshot, delta("c2", 1, 1, 2), fresh);
 
   expect(link.subs.get("s")).toEqual({ request, cursor: "c9", value: { series: [of] } });
 });
 
-test("there is one socket at a time: what an older one says is not heard", () => {
+test("there is one socket at a time: messages of an older one are ignored", () => {
   const late = delta("c9", 1, 99);
 
   const { link, effects } = after(
@@ -93,7 +93,7 @@ test("there is one socket at a time: what an older one says is not heard", () =>
   ]);
 });
 
-test("each try to connect waits longer, up to a limit, and less again once it was heard from", () => {
+test("each try to connect waits longer, up to a limit, and less again after a message", () => {
   const tries = Array.from({ length: 7 }, (_, at): Event[] => [closed(at + 1), { type: "wake" }]).flat();
 
   const { effects } = after(want, ...tries, opened(8), delta("c", 8, 1), closed(8));
@@ -102,7 +102,7 @@ test("each try to connect waits longer, up to a limit, and less again once it wa
   expect(waits).toEqual([250, 500, 1000, 2000, 4000, 8000, 8000, 250]);
 });
 
-test("a line that says nothing for seconds is closed for another", () => {
+test("a silent socket is closed for another", () => {
   const tick: Event = { type: "tick", now: 7_000 };
 
   const { link, effects } = after(want, opened(), snapshot, tick);
@@ -133,7 +133,7 @@ test("a request that is dropped is taken back, and is not asked for again", () =
   ]);
 });
 
-test("while nobody wants anything nobody tries to connect", () => {
+test("without a subscription there is no connection", () => {
   const { link, effects } = after(want, closed(), { type: "drop", id: "s" }, { type: "wake" }, closed(2));
 
   expect(link.phase).toBe("idle");
@@ -141,16 +141,16 @@ test("while nobody wants anything nobody tries to connect", () => {
   expect(step(link, want)[1]).toEqual([{ do: "open", socket: 3 }]);
 });
 
-test("the dot tells live, behind and lost apart", () => {
-  const beat = (behind: number, weaver: boolean) => told({ kind: "beat", time: 0, behind, weaver }, 1, 1000);
+test("the dot shows live, behind and lost", () => {
+  const heartbeat = (behind: number, weaver: boolean) => received({ kind: "beat", time: 0, behind, weaver }, 1, 1000);
   const seen = (events: Event[], now: number) => healthOf(after(want, opened(), ...events).link, now).state;
 
   expect([
-    seen([beat(0, true)], 2000),
-    seen([beat(0, true)], 6000),
-    seen([beat(5, true)], 2000),
-    seen([beat(0, false)], 2000),
-    seen([beat(0, true), closed()], 2000),
+    seen([heartbeat(0, true)], 2000),
+    seen([heartbeat(0, true)], 6000),
+    seen([heartbeat(5, true)], 2000),
+    seen([heartbeat(0, false)], 2000),
+    seen([heartbeat(0, true), closed()], 2000),
   ]).toEqual(["live", "behind", "behind", "behind", "lost"]);
 });
 

@@ -1,7 +1,7 @@
-/** The page's one socket as a state machine: what happened goes in, what to do comes out. Pure.
+/** The page's one socket as a state machine: events in, effects out. Pure.
  *
- * Every socket has a number, and what an older one says is not heard: so there is one at a time.
- * What was heard up to is kept with each subscription and asked for behind that after a reconnect.
+ * Every socket has a number, and messages of an older one are ignored: so there is one at a time.
+ * Each subscription keeps the cursor of its last message and resumes behind it after a reconnect.
  */
 
 import { merged } from "./merge";
@@ -9,7 +9,7 @@ import type { ClientMessage, Deltas, Problem, Role, ServerMessage, Topic, TopicR
 
 const SHORTEST_WAIT = 250; // milliseconds until the first try to connect again
 const LONGEST_WAIT = 8_000;
-const SILENCE = 7_000; // a server says something every 2 s; after this long it is taken for gone
+const SILENCE = 7_000; // a server sends a heartbeat every 2 s; after this long it is considered lost
 const REVOKED = 4401;
 
 export interface Sub {
@@ -23,7 +23,7 @@ export interface Link {
   phase: "idle" | "opening" | "open" | "waiting" | "revoked";
   socket: number;
   tries: number;
-  heardAt: number;
+  receivedAt: number;
   behind: number;
   weaver: boolean;
   role: Role | null;
@@ -34,7 +34,7 @@ export type Event =
   | { type: "want"; id: string; request: TopicRequest }
   | { type: "drop"; id: string }
   | { type: "opened"; socket: number; now: number }
-  | { type: "told"; socket: number; now: number; message: ServerMessage }
+  | { type: "message"; socket: number; now: number; message: ServerMessage }
   | { type: "closed"; socket: number; code: number }
   | { type: "wake" }
   | { type: "tick"; now: number };
@@ -51,7 +51,7 @@ export const START: Link = {
   phase: "idle",
   socket: 0,
   tries: 0,
-  heardAt: 0,
+  receivedAt: 0,
   behind: 0,
   weaver: true,
   role: null,
@@ -67,11 +67,11 @@ export function step(link: Link, event: Event): Step {
     case "drop":
       return drop(link, event.id);
     case "opened": {
-      const open: Link = { ...link, phase: "open", heardAt: event.now };
+      const open: Link = { ...link, phase: "open", receivedAt: event.now };
       return [open, [...link.subs].map(([id, sub]) => ({ do: "send", message: asking(id, sub) }))];
     }
-    case "told":
-      return [heard({ ...link, tries: 0, heardAt: event.now }, event.message), []];
+    case "message":
+      return [received({ ...link, tries: 0, receivedAt: event.now }, event.message), []];
     case "closed":
       return lost(link, event.code);
     case "wake":
@@ -102,19 +102,19 @@ function open(link: Link): Step {
 
 function lost(link: Link, code: number): Step {
   if (code === REVOKED) return [{ ...link, phase: "revoked" }, []];
-  if (link.subs.size === 0) return [{ ...link, phase: "idle" }, []]; // nobody wants anything
+  if (link.subs.size === 0) return [{ ...link, phase: "idle" }, []]; // there is no subscription
   const milliseconds = Math.min(LONGEST_WAIT, SHORTEST_WAIT * 2 ** link.tries);
   const next: Link = { ...link, phase: "waiting", tries: link.tries + 1 };
   return [next, [{ do: "wait", milliseconds }]];
 }
 
 function tick(link: Link, now: number): Step {
-  if (link.phase !== "open" || now - link.heardAt < SILENCE) return [link, []];
+  if (link.phase !== "open" || now - link.receivedAt < SILENCE) return [link, []];
   const [next, effects] = open(link);
   return [next, [{ do: "close", socket: link.socket }, ...effects]];
 }
 
-function heard(link: Link, message: ServerMessage): Link {
+function received(link: Link, message: ServerMessage): Link {
   switch (message.kind) {
     case "hello":
       return { ...link, role: message.role };
@@ -163,7 +163,7 @@ export function idOf(request: TopicRequest): string {
   return name.length <= LONGEST_ID ? name : `${name.slice(0, LONGEST_ID - 9)}~${digest(name)}`;
 }
 
-/** FNV-1a: enough to tell some dozen names apart. */
+/** FNV-1a: enough for some dozen names. */
 function digest(text: string): string {
   let hash = 0x811c9dc5;
   for (let at = 0; at < text.length; at += 1) {

@@ -1,4 +1,4 @@
-/** The shell around `link.ts`: it has the socket and the timers, and decides nothing. */
+/** The shell around `link.ts`: it owns the socket and the timers, and decides nothing. */
 
 import { START, step, type Effect, type Event, type Link, type Sub } from "./link";
 import { PART, restAfter } from "./pace";
@@ -15,7 +15,7 @@ export class Live {
   private readonly readers = new Map<string, number>();
   private readonly listeners = new Map<string, Set<() => void>>();
   private readonly news = new Set<string>(); // what has changed: subscriptions, and LINK
-  private isBusy = false; // it tells, or rests after it has
+  private isBusy = false; // it notifies listeners, or rests after that
   private resting = 0; // the timer
 
   constructor(private readonly address: string) {
@@ -35,7 +35,7 @@ export class Live {
     };
   }
 
-  /** Hear of changes of a subscription, or of the link; a page in the background catches up when it is seen. */
+  /** Call a listener when a subscription, or the link, changes; a page in the background catches up when it is shown. */
   listen(id: string, listener: () => void): () => void {
     const known = this.listeners.get(id) ?? new Set();
     this.listeners.set(id, known.add(listener));
@@ -65,25 +65,25 @@ export class Live {
     if (link === before) return;
     this.news.add(LINK).add(concerned(event));
     if (this.resting && isWhole(event)) this.wake();
-    if (!this.isBusy) this.tell([...this.news], performance.now());
+    if (!this.isBusy) this.notify([...this.news], performance.now());
   }
 
-  /** Tell in parts, one a frame, so that no frame takes long; then rest. */
-  private tell(ids: string[], began: number): void {
+  /** Notify listeners in parts, one part per frame, so that no frame takes long; then rest. */
+  private notify(ids: string[], began: number): void {
     this.isBusy = true;
     requestAnimationFrame(() => {
       for (const id of ids.splice(0, PART)) {
         this.news.delete(id);
         this.listeners.get(id)?.forEach((listener) => listener());
       }
-      window.setTimeout(() => (ids.length ? this.tell(ids, began) : this.rest(performance.now() - began)));
+      window.setTimeout(() => (ids.length ? this.notify(ids, began) : this.rest(performance.now() - began)));
     });
   }
 
   private rest(cost: number): void {
     this.resting = window.setTimeout(() => {
       this.wake();
-      if (this.news.size) this.tell([...this.news], performance.now());
+      if (this.news.size) this.notify([...this.news], performance.now());
     }, restAfter(cost));
   }
 
@@ -119,11 +119,11 @@ export class Live {
     opened.onclose = ({ code }) => this.happen({ type: "closed", socket, code });
     opened.onmessage = ({ data }: MessageEvent<string>) => {
       const message = JSON.parse(data) as ServerMessage;
-      this.happen({ type: "told", socket, now: performance.now(), message });
+      this.happen({ type: "message", socket, now: performance.now(), message });
     };
   }
 
-  /** A debugging aid for the console: what each subscription holds, and a way to cut the line. */
+  /** A debugging aid for the console: what each subscription holds, and a way to close the socket. */
   private peek() {
     return {
       cursor: (id: string) => this.sub(id)?.cursor ?? null,
@@ -137,13 +137,13 @@ export class Live {
 
 /** Return the subscription that an event is about; LINK where it is none. */
 function concerned(event: Event): string {
-  const about = event.type === "told" ? event.message : event;
+  const about = event.type === "message" ? event.message : event;
   return "id" in about ? about.id : LINK;
 }
 
-/** Tell whether somebody waits for this: what is there as a whole does not wait for a rest to end. */
+/** Whether the user waits for this: a snapshot or an error is shown without waiting for a rest to end. */
 function isWhole(event: Event): boolean {
-  return event.type === "told" && (event.message.kind === "snapshot" || event.message.kind === "error");
+  return event.type === "message" && (event.message.kind === "snapshot" || event.message.kind === "error");
 }
 
 /** Return the address of the stream that belongs to a page. */

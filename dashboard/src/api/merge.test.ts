@@ -75,7 +75,7 @@ test("jobs are put by id, new ones first, and those that are gone leave", () => 
 
 const entry = (key: string) => ({ key, title: key }) as Entry;
 
-test("a timeline grows at its end, and a delta that is told twice changes nothing", () => {
+test("a timeline grows at its end, and a delta that is sent twice changes nothing", () => {
   const value = { items: [entry("w1")] };
 
   const next = merged("timeline", value, { items: [entry("w1"), entry("r1")] });

@@ -6,7 +6,7 @@ import { idOf, type Link, type Sub } from "./link";
 import { LINK, type Live } from "./live";
 import type { Problem, Topic, TopicRequest, Values } from "./wire";
 
-/** Whoever answers readers: the socket, or what a file holds. */
+/** A source of topics: the socket, or the data of a report file. */
 export type Answers = Pick<Live, "read" | "listen" | "state" | "sub">;
 
 export const LiveContext = createContext<Answers | null>(null);
@@ -48,7 +48,7 @@ export function useLives<T extends Topic>(requests: readonly TopicRequest<T>[]):
   return found;
 }
 
-/** Return the link itself, for whoever shows how it is. */
+/** Return the link itself, for components that show its state. */
 export function useLink(): Link {
   const live = useLiveObject();
   return useSyncExternalStore(useListen(live, LINK), live.state);

@@ -22,7 +22,7 @@ export function useUsers(): UseQueryResult<User[], Refused> {
   });
 }
 
-/** Everybody's tokens, or one's own. */
+/** The tokens of all users, or one's own. */
 export function useTokens(all: boolean): UseQueryResult<Token[], Refused> {
   return useQuery<Token[], Refused>({
     queryKey: [...TOKENS, all],
@@ -63,7 +63,7 @@ export function useAddToken(): UseMutationResult<NewToken, Refused, TokenWish> {
   return useChange(TOKENS, ({ key, ...body }: TokenWish) => ask<NewToken>("/api/tokens", { method: "POST", body, key }));
 }
 
-/** End a token: anybody's, or one's own. */
+/** Revoke a token of any user, or one's own. */
 export function useRevoke(all: boolean): UseMutationResult<Token, Refused, string> {
   const path = all ? "/api/tokens" : "/api/me/tokens";
   return useChange(TOKENS, (id: string) => ask<Token>(`${path}/${encodeURIComponent(id)}`, { method: "DELETE" }));

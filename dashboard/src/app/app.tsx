@@ -19,7 +19,7 @@ import { type Route, routeOf } from "./routes";
 import { sameOf } from "./same";
 import { Shell } from "./shell";
 
-/** The page for an address, for whoever is known; anybody else is told how to get in. */
+/** The page for an address; without a valid session, how to sign in. */
 export function App() {
   const me = useMe();
   const path = usePath();
@@ -55,7 +55,7 @@ interface Props {
   children: ReactNode;
 }
 
-/** A bug in one page does not take the whole window: it is said, and one can go on. */
+/** A bug in one page does not break the whole window: it is shown, and other pages still work. */
 class Boundary extends Component<Props, { error: Error | null }> {
   override state = { error: null as Error | null };
 
@@ -74,7 +74,7 @@ class Boundary extends Component<Props, { error: Error | null }> {
   }
 }
 
-/** For somebody whom the plane does not know, or no longer: how to sign in. */
+/** For a browser without a valid session: how to sign in. */
 function LoginHelp({ problem }: { problem: Problem }) {
   const isAgain = problem.code === "sign_in_again";
   return (

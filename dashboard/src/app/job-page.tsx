@@ -72,12 +72,12 @@ export function JobPage({ job: name, tab }: { job: string; tab: Tab }) {
   );
 }
 
-/** The checkpoints of a job, and the question whether to go on from one. */
+/** The checkpoints of a job, and the dialog to resume from one. */
 function CheckpointView({ job, verbs }: { job: JobRow; verbs: readonly Verb[] }) {
   const [from, setFrom] = useState<number | null>(null);
   const me = useMe();
   const mayVerify = me.data !== undefined && me.data.role !== "viewer";
-  const mayResume = verbs.includes("resume") && job.ended_at !== null; // a paused one goes on where it is
+  const mayResume = verbs.includes("resume") && job.ended_at !== null; // a paused job resumes where it is
   return (
     <>
       <CheckpointPanel job={job.id} mayVerify={mayVerify} mayResume={mayResume} onResume={setFrom} />

@@ -1,4 +1,4 @@
-/** What uPlot is told: series, axes and colours for what is drawn. */
+/** The options of uPlot: series, axes and colours. */
 
 import uPlot from "uplot";
 
@@ -112,7 +112,7 @@ function values(_: uPlot, splits: (number | null)[]): string[] {
   return splits.map((value) => (value === null ? "" : number(value)));
 }
 
-/** The pointer is shared, a drag is not: it is told to whoever holds the range. */
+/** The pointer is shared, a drag is not: it is reported to the owner of the range. */
 function crosshair(key: string): uPlot.Cursor.Sync {
   const isMove = (type: string) => type === "mousemove" || type === "mouseleave";
   return { key, setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } };

@@ -107,7 +107,7 @@ function viewOf(chart: uPlot): View {
   return { min: min ?? 0, max: max ?? 0, left: start, width };
 }
 
-/** Show where somebody asked what happened. */
+/** Mark the step whose causes are shown. */
 function mark(chart: uPlot | null, picked: number | null): void {
   if (!chart) return;
   chart.over.querySelector("[data-picked]")?.remove();

@@ -1,4 +1,4 @@
-/** The curves of a metric: all of them at once, and finer where somebody has zoomed. */
+/** The curves of a metric: all of them at once, and finer in the zoomed range. */
 
 import { useMemo } from "react";
 

@@ -20,7 +20,7 @@ interface Props {
   onClose: () => void;
 }
 
-/** What is known of a device, or all devices of a node, and what may be said of them. */
+/** What is known of a device, or all devices of a node, and the reports on them. */
 export function ClusterDialog({ value, may, device: uuid, node, onClose }: Props) {
   const device = value.devices.find((one) => one.uuid === uuid);
   const names = namesOf(value.jobs);
@@ -50,13 +50,13 @@ function DeviceFacts({ device, names }: { device: Device; names: ReadonlyMap<str
     ["State", <HealthMark key="state" health={healthOf(device)} />],
   ];
   if (device.memory) facts.push(["Memory", bytes(device.memory)]);
-  if (device.source) facts.push(["Said by", <Said key="said" device={device} />]);
+  if (device.source) facts.push(["Reported by", <Reporter key="reporter" device={device} />]);
   if (device.reason) facts.push(["Reason", device.reason]);
   facts.push(["Used by", device.processes.length ? device.processes.map((id) => <User key={id} id={id} names={names} />) : "no rank"]);
   return <FactList facts={facts} />;
 }
 
-function Said({ device }: { device: Device }) {
+function Reporter({ device }: { device: Device }) {
   return (
     <>
       {device.source}, <Ago time={device.changed_at} /> ago

@@ -13,7 +13,7 @@ import { Loom } from "./loom";
 import { NodePanel } from "./node-panel";
 import { countsOf } from "./weave";
 
-/** Nodes, devices and the ranks on them, live; what is not well, and what may be said of it. */
+/** Nodes, devices and the ranks on them, live; what is unhealthy, and the reports on it. */
 export function ClusterPage() {
   const { value, problem } = useLive({ topic: "cluster" });
   const me = useMe();
@@ -79,10 +79,10 @@ function Legend({ devices }: { devices: readonly Device[] }) {
 /** No node has come: what to do. */
 function NoNodes() {
   return (
-    <Empty title="No node has come yet">
-      <p>The plane starts an agent for its own machine. See how it is, and start it again if need be.</p>
+    <Empty title="No node has registered yet">
+      <p>The plane starts an agent for its own machine. Check its state, and restart it if needed.</p>
       <CopyLine text="loom up --status" label="Copy the command" />
-      <p>Nodes of other machines come with the jobs that run there.</p>
+      <p>Nodes of other machines appear with the jobs that run there.</p>
     </Empty>
   );
 }
@@ -91,7 +91,7 @@ function NoNodes() {
 function QueuePanel({ queue }: { queue: readonly Queued[] }) {
   return (
     <Panel title="Queue">
-      {queue.length === 0 ? <p className={styles.soft}>Nobody waits.</p> : null}
+      {queue.length === 0 ? <p className={styles.soft}>No job is waiting.</p> : null}
       <ol className={styles.list}>
         {queue.map(({ job, owner, position, priority, why }) => (
           <li key={job} data-testid="queued" data-job={job}>

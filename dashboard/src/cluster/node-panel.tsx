@@ -11,7 +11,7 @@ import styles from "./node-panel.module.css";
 const HEADS = ["Node", "Cores", "Memory", "GPUs", "Workers", "Heartbeat"];
 const COLUMNS = { "--columns": "minmax(64px, 1fr) 48px 128px 42px 60px 70px" } as CSSProperties;
 
-/** What each node has, what of it is free, and when it was heard last. */
+/** The resources of each node, what is free, and the time of its last heartbeat. */
 export function NodePanel({ nodes }: { nodes: readonly ClusterNode[] }) {
   const up = nodes.filter(({ state }) => state === "up").length;
   return (

@@ -27,7 +27,7 @@ interface Props {
   onClose: () => void;
 }
 
-/** Ask something of a job: say what, see what would happen, confirm, watch the ranks answer. */
+/** Send a command to a job: fill it in, preview the effect, confirm, watch the ranks answer. */
 export function CommandDialog({ job, verb, knobs, command = "", from = "", change: begun, onClose }: Props) {
   const words = VERBS[verb];
   const [form, setForm] = useState<Form>(() => {
@@ -104,7 +104,7 @@ function CommandOutcome({ job, asked, onClose }: CommandOutcomeProps) {
           <CommandAcks acks={now.ranks} />
         </>
       ) : (
-        <p>It is being ended; its state says when it has.</p>
+        <p>The job is being ended; its state shows when it has.</p>
       )}
       <Foot>
         <Button tone="main" onClick={onClose}>

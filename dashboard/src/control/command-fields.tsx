@@ -12,7 +12,7 @@ interface Props {
   onChange: (more: Partial<Form>) => void;
 }
 
-/** What a verb can be told, and why it is done. */
+/** The fields of a verb, and its reason. */
 export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
   const isOver = job.ended_at !== null;
   const hasStep = form.verb !== "resume" && form.verb !== "cancel";
@@ -26,7 +26,7 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
             checked={form.release}
             onChange={(event) => onChange({ release: event.target.checked })}
           />
-          <span>Save, end the ranks and give their devices to others</span>
+          <span>Save, end the ranks and release their devices</span>
         </label>
       ) : null}
       {form.verb === "resume" && isOver ? (
@@ -66,7 +66,7 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
             label="From step"
             inputMode="numeric"
             placeholder="newest"
-            hint="The checkpoint to go on from"
+            hint="The checkpoint to resume from"
             value={form.from}
             wrong={wrong.from ?? null}
             onChange={(event) => onChange({ from: event.target.value })}
@@ -100,7 +100,7 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
           label="Reason"
           data-testid="reason"
           placeholder="loss is flat"
-          hint="Kept with the command, for whoever looks later"
+          hint="Stored with the command"
           maxLength={1000}
           value={form.reason}
           onChange={(event) => onChange({ reason: event.target.value })}

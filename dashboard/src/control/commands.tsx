@@ -29,7 +29,7 @@ export function Commands({ job, verbs, knobs }: Props) {
   return (
     <Panel title="Commands">
       {!value ? <Skeleton height={60} /> : null}
-      {value?.items.length === 0 ? <p className={styles.soft}>Nobody has changed anything.</p> : null}
+      {value?.items.length === 0 ? <p className={styles.soft}>Nothing has been changed.</p> : null}
       <ol className={styles.list}>
         {items.map((command) => (
           <CommandItem key={command.id} command={command} mayUndo={verbs.includes("undo")} onUndo={setUndone} />
@@ -48,7 +48,7 @@ interface CommandItemProps {
   onUndo: (id: string) => void;
 }
 
-/** One thing that somebody asked of a job: what came of it, who and why, and what each rank answered. */
+/** One command of a job: its outcome, its author and reason, and the answer of each rank. */
 export function CommandItem({ command, mayUndo, onUndo }: CommandItemProps) {
   const isUndoable = mayUndo && command.kind === "knob" && command.state === "applied";
   return (

@@ -28,7 +28,7 @@ export function KnobPanel({ job, verbs, knobs }: Props) {
   const [asked, setAsked] = useState<ClientMessage | null>(null);
   if (knobs.length === 0) {
     return (
-      <Empty title={job.ended_at ? "No rank is there to be asked" : "No rank has told of a knob yet"}>
+      <Empty title={job.ended_at ? "The job has no ranks any more" : "No rank has registered a knob yet"}>
         <p>A script makes one, and reads its value at every step:</p>
         <CopyLine text={'run.knob("clip", 1.0, min=0.0, max=10.0)'} label="Copy the line" />
       </Empty>
@@ -72,7 +72,7 @@ export function KnobCard({ knob, changes, verbs, onSet, onUndo }: KnobCardProps)
           {shares.length ? shares.map(({ value }) => shown(value)).join(" · ") : shown(knob.value)}
         </p>
         <p className={styles.soft}>
-          {since === null ? "As it began" : `Since step ${whole(since)}`}, on ranks {spelled(knob.ranks)}
+          {since === null ? "Unchanged" : `Since step ${whole(since)}`}, on ranks {spelled(knob.ranks)}
         </p>
         {shares.length ? (
           <ul className={styles.shares} aria-label={`Values of ${knob.name} by rank`}>
@@ -86,7 +86,7 @@ export function KnobCard({ knob, changes, verbs, onSet, onUndo }: KnobCardProps)
         {verbs.includes("set") ? <KnobChange knob={knob} onSet={onSet} /> : null}
         <h3 className={styles.past}>History</h3>
         {!changes ? <Skeleton height={40} /> : null}
-        {changes?.length === 0 ? <p className={styles.soft}>Nobody has changed it.</p> : null}
+        {changes?.length === 0 ? <p className={styles.soft}>It has not been changed.</p> : null}
         <ol className={`${commands.list ?? ""} ${styles.changes ?? ""}`}>
           {changes?.map((command) => (
             <CommandItem key={command.id} command={command} mayUndo={verbs.includes("undo")} onUndo={onUndo} />

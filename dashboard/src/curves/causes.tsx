@@ -30,7 +30,7 @@ export function Causes({ name, moment, entries, onClose }: Props) {
         </Button>
       </header>
       {!found ? <Skeleton height={60} /> : null}
-      {found?.length === 0 ? <p>Nothing shortly before it that the plane knows of.</p> : null}
+      {found?.length === 0 ? <p>The plane has no event shortly before it.</p> : null}
       <ol>{found?.map((cause) => <CauseLine key={cause.entry.key} cause={cause} />)}</ol>
     </aside>
   );

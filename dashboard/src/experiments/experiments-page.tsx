@@ -30,9 +30,9 @@ export function ExperimentsPage() {
   const { value } = useLive({ topic: "jobs" });
   const asked = useSettled(askedOf(line, sort), PAUSE);
   const { data, error, isLong, refetch, ...more } = useFreshRuns(asked, newsOf(value?.items));
-  const told = useMemo(() => data?.pages.flatMap((page) => page.items), [data]);
-  const runs = useDeferredValue(useMemo(() => told && livened(told, value?.items ?? []), [told, value]));
-  const columns = useMemo(() => columnsOf(word, told ?? []), [word, told]);
+  const stored = useMemo(() => data?.pages.flatMap((page) => page.items), [data]);
+  const runs = useDeferredValue(useMemo(() => stored && livened(stored, value?.items ?? []), [stored, value]));
+  const columns = useMemo(() => columnsOf(word, stored ?? []), [word, stored]);
   return (
     <div className={styles.page}>
       <title>Experiments · torchLoom</title>
@@ -52,12 +52,12 @@ export function ExperimentsPage() {
         <Skeleton height={320} />
       ) : runs.length === 0 && !line ? (
         <Empty title="No run yet">
-          <p>Every job is a run here: what it was given, and what came of it.</p>
+          <p>Every job is a run here: its settings and its results.</p>
           <CopyLine text="loom run -n 2 train.py" label="Copy the command" />
         </Empty>
       ) : runs.length === 0 ? (
-        <Empty title="No run fits this filter">
-          <p>Try fewer words, or a condition that is not so strict.</p>
+        <Empty title="No run matches this filter">
+          <p>Use fewer words or a weaker condition.</p>
         </Empty>
       ) : (
         <RunTable
@@ -70,7 +70,7 @@ export function ExperimentsPage() {
         />
       )}
       <CompareBar />
-      {picks ? <ColumnPicker runs={told ?? []} columns={columns} onClose={() => setPicks(false)} /> : null}
+      {picks ? <ColumnPicker runs={stored ?? []} columns={columns} onClose={() => setPicks(false)} /> : null}
     </div>
   );
 }

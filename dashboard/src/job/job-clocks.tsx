@@ -15,7 +15,7 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
   const speed = job.throughput === null ? "" : `${rate(job.throughput)} steps/s`;
   const part = job.progress === null ? "" : percent(job.progress);
   const since = (progress.seconds_since ?? 0) >= LONG ? `last step ${span(progress.seconds_since)} ago` : "";
-  const said = progress.state === "ok" ? since : progress.detail;
+  const detail = progress.state === "ok" ? since : progress.detail;
   const life = `attempt ${job.attempt}, generation ${job.generation}`;
   return (
     <section className={styles.clocks} aria-label="How it is">
@@ -28,7 +28,7 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
             {progress.step === null ? "no step yet" : `step ${whole(progress.step)}${total}`}
           </span>
         }
-        detail={[part, left, speed, said].filter(Boolean).join(" · ")}
+        detail={[part, left, speed, detail].filter(Boolean).join(" · ")}
       >
         {job.progress === null ? null : <ProgressBar part={job.progress} label="Progress" />}
       </ClockCard>
@@ -58,7 +58,7 @@ interface Props {
   children?: ReactNode;
 }
 
-/** One clock: what it says, and how it is. */
+/** One clock: its value and its state. */
 function ClockCard({ name, state, value, detail, children }: Props) {
   return (
     <div className={styles.card} data-testid={`clock-${name.toLowerCase()}`} data-state={state}>

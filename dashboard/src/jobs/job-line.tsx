@@ -5,7 +5,7 @@ import { number, percent, rate, span, whole } from "../ui/text/format";
 import { Ago } from "../ui/text/time";
 import styles from "./job-line.module.css";
 
-const PLAIN = ["RUNNING", "COMPLETED", "QUEUED"]; // states whose reason says nothing new here
+const PLAIN = ["RUNNING", "COMPLETED", "QUEUED"]; // states whose reason adds nothing here
 
 /** One job of the table. */
 export function JobLine({ job, top }: { job: JobRow; top: number }) {

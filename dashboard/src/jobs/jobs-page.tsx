@@ -29,7 +29,7 @@ export function JobsPage() {
       ) : all.length === 0 ? (
         <FirstJob />
       ) : shown.length === 0 ? (
-        <Empty title="No job fits this filter">
+        <Empty title="No job matches this filter">
           <p>There are {all.length} in all.</p>
           <Button onClick={() => go(location.pathname)}>Show all</Button>
         </Empty>
@@ -40,7 +40,7 @@ export function JobsPage() {
   );
 }
 
-/** Nobody has run anything yet: what to run. */
+/** Shown while there is no job: the commands that start one. */
 function FirstJob() {
   return (
     <Empty title="Nothing has run here yet">

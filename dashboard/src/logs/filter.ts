@@ -1,4 +1,4 @@
-/** Which lines are wanted, as the address says it. Pure. */
+/** Which lines are requested, by the address. Pure. */
 
 import type { Level, TopicRequest } from "../api/wire";
 

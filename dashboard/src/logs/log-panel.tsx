@@ -22,8 +22,8 @@ export function LogPanel({ job }: { job: JobRow }) {
       {problem ? <Trouble detail={problem.detail} remedy={problem.remedy} /> : null}
       {!problem && !value ? <Skeleton height={360} /> : null}
       {!problem && value?.items.length === 0 ? (
-        <Empty title={isNarrowed ? "No line fits" : "Nothing has been printed yet"}>
-          <p>{isNarrowed ? "Lines that fit come here as they are printed." : "Lines come here as ranks print them."}</p>
+        <Empty title={isNarrowed ? "No line matches" : "Nothing has been printed yet"}>
+          <p>{isNarrowed ? "Matching lines appear here as they are printed." : "Lines appear here as ranks print them."}</p>
         </Empty>
       ) : null}
       {!problem && value?.items.length ? <LogList key={JSON.stringify(request)} logs={value} job={job.id} /> : null}

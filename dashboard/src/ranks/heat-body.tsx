@@ -9,7 +9,7 @@ import { HeatTable } from "./heat-table";
 import { STEP_SECONDS, written } from "./heat-words";
 import { slowOf } from "./slow";
 
-/** What the lines say: in colours or as numbers, and what is under the pointer. */
+/** The values of all ranks, in colours or as numbers, and the value under the pointer. */
 export function HeatBody({ heat, isTable }: { heat: Heat; isTable: boolean }) {
   const [chosen, setChosen] = useState<Place | null>(null);
   const shown = useMemo(() => shownOf(heat), [heat]);
@@ -60,12 +60,12 @@ interface Props {
 function HeatSliders({ shown: { lines }, chosen, words, onChoose }: Props) {
   const last = { line: lines.length - 1, column: (lines[0]?.values.length ?? 1) - 1 };
   const at = chosen ?? { line: 0, column: last.column };
-  const say = { "aria-valuetext": words, onFocus: () => onChoose(at) };
+  const common = { "aria-valuetext": words, onFocus: () => onChoose(at) };
   if (last.line < 0) return null;
   return (
     <>
       <input
-        {...say}
+        {...common}
         className="unseen"
         type="range"
         aria-label="Rank"
@@ -76,7 +76,7 @@ function HeatSliders({ shown: { lines }, chosen, words, onChoose }: Props) {
         onChange={(event) => onChoose({ ...at, line: event.target.valueAsNumber })}
       />
       <input
-        {...say}
+        {...common}
         className="unseen"
         type="range"
         aria-label="Time"
@@ -103,8 +103,8 @@ function SlowRanks({ shown, timeOf }: SlowRanksProps) {
   if (!found.length) {
     return (
       <p className={styles.calm}>
-        No rank takes longer than the others. Ranks that wait for each other at every step take equally long, whoever
-        holds them up.
+        No rank takes longer than the others. Ranks that wait for each other at every step take equally long; the
+        one that delays the others does not show here.
       </p>
     );
   }

@@ -19,7 +19,7 @@ export function HeatPanel({ job, metrics }: { job: string; metrics: readonly str
   if (!metrics.includes(name)) {
     return (
       <Panel title="Ranks over time">
-        <p className={styles.hint}>No rank has told how long its steps take. A script tells it with its first step: loom.init().</p>
+        <p className={styles.hint}>No rank has reported its step time. A script reports it from its first step on: loom.init().</p>
       </Panel>
     );
   }

@@ -20,7 +20,7 @@ export const SPANS: readonly (readonly [seconds: string, text: string])[] = [
 
 /** Return a value as its measure is written. */
 export function written(name: string, value: number | null | undefined): string {
-  if (value == null) return "nothing told";
+  if (value == null) return "no data";
   return (MEASURES.find(([one]) => one === name)?.[2] ?? number)(value);
 }
 

@@ -10,7 +10,7 @@ import { type Standing, standings } from "./lag";
 import styles from "./rank-grid.module.css";
 
 const [TALL, SHORT] = [76, 40]; // heights of a line, as the style sheet has them
-const HEADS = ["Rank", "State", "Step", "Behind", "A step takes", "Phase", "Node", "Devices"];
+const HEADS = ["Rank", "State", "Step", "Behind", "Step time", "Phase", "Node", "Devices"];
 
 /** Every rank: where it is, how far, how fast; only those in view are in the page. */
 export function RankGrid({ ranks }: { ranks: readonly Rank[] }) {
@@ -26,7 +26,7 @@ export function RankGrid({ ranks }: { ranks: readonly Rank[] }) {
   if (lines.length === 0) {
     return (
       <Empty title="No rank has reported yet">
-        <p>Ranks come here as they start; of a job that waits, its state says what it waits for.</p>
+        <p>Ranks appear here as they start. The state of a queued job shows what it waits for.</p>
       </Empty>
     );
   }

@@ -100,8 +100,8 @@ function useNear(): [isNear: boolean, ref: (element: HTMLElement | null) => (() 
   const [isPrinting, setIsPrinting] = useState(false);
   const ref = useCallback((element: HTMLElement | null) => {
     if (!element) return undefined;
-    const told = (entries: IntersectionObserverEntry[]) => setIsNear(entries.at(-1)?.isIntersecting ?? false);
-    const watcher = new IntersectionObserver(told, { rootMargin: BESIDE });
+    const onChange = (entries: IntersectionObserverEntry[]) => setIsNear(entries.at(-1)?.isIntersecting ?? false);
+    const watcher = new IntersectionObserver(onChange, { rootMargin: BESIDE });
     watcher.observe(element);
     return () => watcher.disconnect();
   }, []);

@@ -52,7 +52,7 @@ export function RunReport({ run, curves, madeAt, hasCharts }: Props) {
         </>
       ) : (
         <Empty title="No numbers">
-          <p>This run has logged none, or no plane was there to keep them.</p>
+          <p>This run has logged none, or ran without a plane.</p>
         </Empty>
       )}
       <RunHistory entries={timeline} />
@@ -78,7 +78,7 @@ function RunHistory({ entries }: { entries: readonly Entry[] }) {
   const shown = shownOf(lines, isWhole ? Infinity : FIRST);
   return (
     <Panel title="What happened">
-      {entries.length === 0 ? <p>Nothing that was noted.</p> : null}
+      {entries.length === 0 ? <p>No event was recorded.</p> : null}
       <EntryList entries={shown} />
       {shown.length < lines.length ? (
         <Button tone="quiet" onClick={() => setIsWhole(true)}>

@@ -16,7 +16,7 @@ import { TokenDialog } from "./token-dialog";
 const COLUMNS = { "--columns": "110px minmax(90px, 1fr) minmax(110px, 2fr) 80px 80px 80px minmax(100px, 0.6fr)" } as CSSProperties;
 const HEADS = ["Token", "User", "Label", "Kind", "State", "Made", ""];
 
-/** By what people are known: everybody's for an admin, else one's own. */
+/** The tokens: of all users for an admin, else one's own. */
 export function TokenPanel({ me, isAdmin }: { me: Me; isAdmin: boolean }) {
   const tokens = useTokens(isAdmin);
   const now = useNow();
@@ -28,7 +28,7 @@ export function TokenPanel({ me, isAdmin }: { me: Me; isAdmin: boolean }) {
     <div className={styles.head}>
       <label className={styles.tick}>
         <input type="checkbox" checked={words === "all"} onChange={(event) => setWords(event.target.checked ? "all" : "")} />
-        <span>Those that have ended, too</span>
+        <span>Include expired tokens</span>
       </label>
       {isAdmin ? (
         <Button data-testid="token-add" onClick={() => setMaking(true)}>
@@ -106,7 +106,7 @@ function RevokeDialog({ token, isAdmin, isThis, onClose }: RevokeDialogProps) {
   return (
     <Dialog title={`Revoke ${name} of ${token.user}`} onClose={onClose}>
       <Question
-        about="It cannot be taken back; another token can be made."
+        about="This cannot be undone; another token can be created."
         done="Revoke"
         isGrave
         isReady
@@ -116,8 +116,8 @@ function RevokeDialog({ token, isAdmin, isThis, onClose }: RevokeDialogProps) {
         onClose={onClose}
       >
         <Outlook
-          lines={["Whoever uses it is refused at once; their open pages end within seconds."]}
-          warnings={isThis ? ["It is the one by which this page is in: you will have to come in again."] : []}
+          lines={["Requests with it are refused at once; open pages end within seconds."]}
+          warnings={isThis ? ["This page uses it: you will have to sign in again."] : []}
           command={isAdmin ? `loom tokens revoke ${token.id}` : undefined}
           hint=""
         />

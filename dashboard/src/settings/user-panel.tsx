@@ -14,7 +14,7 @@ import { UserDialog } from "./user-dialog";
 
 const COLUMNS = { "--columns": "minmax(120px, 2fr) 100px 100px 90px minmax(190px, 1fr)" } as CSSProperties;
 
-/** Everybody who may come in, and as what; somebody new, another role, a link. */
+/** All users with their roles; adds users, changes roles, creates links. */
 export function UserPanel({ me }: { me: Me }) {
   const users = useUsers();
   const [changed, setChanged] = useState<User | "new" | null>(null);
@@ -24,7 +24,7 @@ export function UserPanel({ me }: { me: Me }) {
       title="People"
       tools={
         <Button data-testid="user-add" onClick={() => setChanged("new")}>
-          Add somebody
+          Add a user
         </Button>
       }
     >
@@ -51,7 +51,7 @@ interface Props {
   onLink: () => void;
 }
 
-/** Somebody who may come in. */
+/** One user. */
 function UserLine({ user, isMe, onChange, onLink }: Props) {
   const state = user.disabled ? "disabled" : "enabled";
   return (
@@ -79,7 +79,7 @@ function UserLine({ user, isMe, onChange, onLink }: Props) {
   );
 }
 
-/** Make a link that lets somebody in once. */
+/** Create a link that signs a user in once. */
 function LinkDialog({ user, onClose }: { user: string; onClose: () => void }) {
   const [key] = useState(newKey);
   const add = useAddLink();
@@ -91,7 +91,7 @@ function LinkDialog({ user, onClose }: { user: string; onClose: () => void }) {
         </ShownOnce>
       ) : (
         <Question
-          about="Whoever opens the link is in, in that browser, for 30 days."
+          about="The browser that opens the link is signed in for 30 days."
           done="Create the link"
           isReady
           isBusy={add.isPending}
@@ -99,7 +99,7 @@ function LinkDialog({ user, onClose }: { user: string; onClose: () => void }) {
           onConfirm={() => add.mutate({ user, key })}
           onClose={onClose}
         >
-          <Outlook lines={[`A link is made that lets ${user} in once, within a day.`]} command={`loom tokens link ${user}`} hint="" />
+          <Outlook lines={[`A link is created that signs ${user} in once, within a day.`]} command={`loom tokens link ${user}`} hint="" />
         </Question>
       )}
     </Dialog>

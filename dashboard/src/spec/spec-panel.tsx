@@ -17,7 +17,7 @@ export function SpecPanel({ job }: { job: JobRow }) {
   if (!spec && !recorded) {
     return (
       <Empty title="Nothing was recorded of this job">
-        <p>Of a job that others launched the plane knows what its ranks tell, and no spec.</p>
+        <p>The plane did not launch this job: it has what the ranks report, and no spec.</p>
       </Empty>
     );
   }

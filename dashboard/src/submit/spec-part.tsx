@@ -15,7 +15,7 @@ interface Props {
   onChange: (spec: Spec) => void;
 }
 
-/** A field as the schema says it is; a group has its own. */
+/** The field of a part of the schema; a group has its own fields. */
 export function SpecPart({ part, spec, problem, onChange }: Props) {
   const { path, kind } = part;
   const value = valueAt(spec, path);

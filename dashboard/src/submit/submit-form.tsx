@@ -87,7 +87,7 @@ export function SubmitForm({ schemas, start }: { schemas: Schemas; start: Start 
           <Button type="submit" tone="main" data-testid="submit" disabled={order.isPending || !writing.isRead}>
             {order.isPending ? "Submitting" : "Submit"}
           </Button>
-          <span role="status">{problem ? "The server would not take it as it is." : ""}</span>
+          <span role="status">{problem ? "The server would refuse it as it is." : ""}</span>
           <QueueLine />
         </footer>
       </Panel>
@@ -115,7 +115,7 @@ interface Props {
   children?: ReactNode;
 }
 
-/** Fields that belong together; folded until somebody wants them, or has filled one in. */
+/** Fields that belong together; folded until the user opens them or fills one in. */
 function SpecSection({ section, isFirst, spec, problem, onChange, children }: Props) {
   const { title, parts } = section;
   const isUsed = parts.some(({ path }) => valueAt(spec, path) !== undefined || wrongOf(problem, path));

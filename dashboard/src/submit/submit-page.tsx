@@ -18,8 +18,8 @@ export function SubmitPage({ role }: { role: Role | undefined }) {
       {role === undefined ? (
         <Skeleton height={320} />
       ) : role === "viewer" ? (
-        <Empty title="Viewers look, operators submit">
-          <p>An admin of the plane makes an operator of somebody:</p>
+        <Empty title="Submitting needs the role operator">
+          <p>An admin of the plane can make a user an operator:</p>
           <CopyLine text="loom tokens link NAME --role operator" label="Copy the command" />
         </Empty>
       ) : from ? (
@@ -48,7 +48,7 @@ function Again({ job }: { job: string }) {
   if (!before) {
     return (
       <Empty title={`${job} was not submitted as a spec`}>
-        <p>What it was started with is in its record:</p>
+        <p>Its record has what it was started with:</p>
         <CopyLine text={`loom show ${job} --spec`} label="Copy the command" />
       </Empty>
     );

@@ -16,7 +16,7 @@ interface Props {
 /** A text, a number, or words line by line. What is typed stays as it is while it means the value. */
 export function TextPart({ part, value, wrong, onChange }: Props) {
   const [typed, setTyped] = useState("");
-  const text = isSame(meant(part, typed), value) ? typed : said(value);
+  const text = isSame(meant(part, typed), value) ? typed : textOf(value);
   const common = {
     ...{ label: labelOf(part), hint: HINTS[part.path], wrong, value: text, "data-path": part.path },
     ...{ placeholder: usually(part), required: part.isRequired && part.name === part.path },
@@ -39,7 +39,7 @@ function meant({ kind }: Part, text: string): unknown {
   return kind === "number" ? numberOf(text) : text || undefined;
 }
 
-function said(value: unknown): string {
+function textOf(value: unknown): string {
   if (Array.isArray(value)) return value.map(String).join("\n");
   if (value === undefined || value === null) return "";
   return typeof value === "string" ? value : JSON.stringify(value);

@@ -1,4 +1,4 @@
-/** A spec that is being written, in fields or as text, and what the server says of it. */
+/** A spec that is being written, in fields or as text, and the server's answer to it. */
 
 import { useState } from "react";
 

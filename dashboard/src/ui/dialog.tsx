@@ -57,9 +57,9 @@ export function Dialog({ title, onClose, children }: Props) {
 
 interface QuestionProps {
   about: ReactNode;
-  /** What the button that does it says. */
+  /** The label of the button that confirms. */
   done: string;
-  /** What the one that does nothing says. */
+  /** The label of the button that cancels. */
   dismiss?: string;
   isGrave?: boolean | undefined;
   isReady: boolean;
@@ -103,7 +103,7 @@ interface OutlookProps {
   refused?: { detail: string; remedy?: string | null } | null | undefined;
   /** The same in a shell. */
   command?: string | undefined;
-  /** What to say while nothing is known. */
+  /** The text shown while nothing is known. */
   hint: string;
 }
 

@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 
-/** Whether a component has been there for a while: one that only passes by need not ask for data. */
+/** Whether a component has been mounted for a while; one that only scrolls by requests no data. */
 export function useLasting(milliseconds: number): boolean {
   const [lasts, setLasts] = useState(false);
   useEffect(() => {
@@ -25,7 +25,7 @@ export function useMedia(query: string): boolean {
   return useSyncExternalStore(listen, () => window.matchMedia(query).matches);
 }
 
-/** A value that has not changed for a while: what is asked of the server while somebody types. */
+/** A value that has not changed for a while, such as the text of a request while the user types. */
 export function useSettled<T>(value: T, milliseconds: number): T {
   const words = JSON.stringify(value);
   const [settled, setSettled] = useState(words);

@@ -69,7 +69,7 @@ export function FactList({ facts }: { facts: readonly (readonly [name: string, v
   );
 }
 
-/** Small fields and buttons that say how something is shown. */
+/** Small fields and buttons that set how something is shown. */
 export function Tools({ children }: { children: ReactNode }) {
   return <div className={styles.tools}>{children}</div>;
 }

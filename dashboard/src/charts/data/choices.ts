@@ -1,4 +1,4 @@
-/** What is shown when nobody has chosen. Pure. */
+/** What is shown by default. Pure. */
 
 /** Return the metric to show: the chosen one, else the loss, else the first. */
 export function metricOf(metrics: readonly string[], chosen: string): string {

@@ -9,7 +9,7 @@ export type Column = (number | null)[];
 
 export interface Drawn {
   xs: number[];
-  /** One for each line: the last value of each bucket, smoothed if that is wished for. */
+  /** One for each line: the last value of each bucket, smoothed where the user chose that. */
   lines: Column[];
   /** What a smoothed line was before; only of a curve that is alone. */
   raw: Column | null;

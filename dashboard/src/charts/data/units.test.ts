@@ -5,12 +5,12 @@ import { axisName, inUnit, unitOf } from "./units";
 
 const curve = (name: string) => ({ name, min: [2 ** 20, null], max: [2 ** 21, null], last: [2 ** 21, null] }) as unknown as Curve;
 
-test("an axis says what it is of, and in which unit where the name tells", () => {
+test("an axis has its metric, and its unit where the name reveals it", () => {
   const names = ["loss", "train/loss", "loom/memory", "loom/step_seconds", "io/read_bytes", "memory"];
 
   expect(names.map(axisName)).toEqual([
     ...["loss", "loss", "memory (MiB)", "step_seconds (s)", "read_bytes (MiB)"],
-    "memory", // of a metric of the program's own nobody knows the unit
+    "memory", // a metric of the program has no known unit
   ]);
   expect(unitOf("items")).toBe("");
 });

@@ -1,4 +1,4 @@
-/** In which unit the numbers of a metric are shown, where its name tells what they are. Pure. */
+/** In which unit the numbers of a metric are shown, where its name reveals it. Pure. */
 
 import type { Curve } from "../../api/wire";
 
@@ -10,14 +10,14 @@ interface Unit {
 
 const MIB: Unit = { word: "MiB", size: 2 ** 20 };
 const UNITS: readonly [RegExp, Unit][] = [
-  [/^loom\/(device_)?memory$/, MIB], // what ranks tell of themselves is in bytes
+  [/^loom\/(device_)?memory$/, MIB], // ranks report their own memory in bytes
   [/(^|[/_.])bytes$/, MIB],
   [/^loom\/cpu$/, { word: "cores", size: 1 }],
   [/(^|[/_.])(seconds|secs)$/, { word: "s", size: 1 }],
   [/(^|[/_.])ms$/, { word: "ms", size: 1 }],
 ];
 
-/** Return the unit's word; nothing where a name tells none. */
+/** Return the name of the unit; nothing where a metric has none. */
 export function unitOf(name: string): string {
   return found(name)?.word ?? "";
 }

@@ -19,6 +19,6 @@ test("a range is a word and back; what is none is none", () => {
   expect(["", "5", "7..3", "a..b", ".."].map(zoomOf)).toEqual([null, null, null, null, null]);
 });
 
-test("an axis that nobody knows is steps", () => {
+test("an unknown axis is steps", () => {
   expect(["", "time", "relative", "tokens"].map(acrossOf)).toEqual(["step", "time", "relative", "step"]);
 });

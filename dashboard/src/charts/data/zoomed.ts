@@ -4,7 +4,7 @@ import type { Curve } from "../../api/wire";
 import { type Across, xsOf } from "./columns";
 import type { Zoom } from "./words";
 
-/** Steps, both ends in; without a last one it goes on as the job does. */
+/** Steps, both ends in; without a last one it grows with the job. */
 export interface Range {
   first: number;
   last?: number;

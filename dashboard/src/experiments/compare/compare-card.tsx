@@ -22,7 +22,7 @@ const HEIGHT = 200;
 interface Props {
   name: string;
   runs: readonly Run[];
-  /** What each run has told; shorter while nothing has been asked. */
+  /** The data of each run; shorter while nothing has been requested. */
   found: readonly Reading<"series">[];
 }
 

@@ -10,14 +10,14 @@ import { CompareCard } from "./compare-card";
 
 const NONE: readonly never[] = [];
 
-/** Every metric that one of the runs has, as a chart of all of them; those that go on grow as they do. */
+/** Every metric that one of the runs has, as a chart of all of them; charts of active runs grow. */
 export function CompareCharts({ runs, metrics }: { runs: readonly Run[]; metrics: Comparison["metrics"] }) {
-  const going = runs.filter((run) => !run.ended_at).map((run) => ({ topic: "job" as const, job: run.job_id }));
-  const told = useLives(going);
+  const active = runs.filter((run) => !run.ended_at).map((run) => ({ topic: "job" as const, job: run.job_id }));
+  const live = useLives(active);
   const names = useMemo(() => {
-    const fresh = told.flatMap((one) => one.value?.metrics ?? []);
+    const fresh = live.flatMap((one) => one.value?.metrics ?? []);
     return [...new Set([...metrics.map((one) => one.name), ...fresh])];
-  }, [metrics, told]);
+  }, [metrics, live]);
   return (
     <Panel title="Curves">
       <MetricGrid
@@ -30,13 +30,13 @@ export function CompareCharts({ runs, metrics }: { runs: readonly Run[]; metrics
 }
 
 const BUCKETS = 300;
-const PASSING = 120; // milliseconds in view; a row that is scrolled past is not asked for
+const PASSING = 120; // milliseconds in view; a row that is scrolled past is not requested
 
-/** The charts of one row: each run is asked once for all of them, and goes on telling what is new. */
+/** The charts of one row: one subscription per run serves all of them. */
 function CompareRow({ runs, names }: { runs: readonly Run[]; names: readonly string[] }) {
   const isHere = useLasting(PASSING);
-  const wished = { topic: "series" as const, names: [...names], ranks: [0], buckets: BUCKETS };
-  const found = useLives(isHere ? runs.map((run) => ({ ...wished, job: run.job_id })) : []);
+  const request = { topic: "series" as const, names: [...names], ranks: [0], buckets: BUCKETS };
+  const found = useLives(isHere ? runs.map((run) => ({ ...request, job: run.job_id })) : []);
   return (
     <>
       {names.map((name) => (

@@ -31,7 +31,7 @@ test("only what differs is a line, each value held against the baseline's", () =
   ]);
 });
 
-test("what came out says how far it is from the baseline, and which is the best", () => {
+test("a result has its distance from the baseline, and which is the best", () => {
   const loss = { name: "loss", goal: "min" as const, last: [0.5, 0.4, null], best: [0.5, 0.3, null], best_step: [9, 7, null], winner: 1 };
 
   expect(outcomesOf([loss, { ...loss, name: "loom/cpu" }], 0)).toEqual([

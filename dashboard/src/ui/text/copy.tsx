@@ -31,7 +31,7 @@ export async function copy(text: string): Promise<boolean> {
   }
 }
 
-/** As if somebody had marked the text and pressed the keys. */
+/** Copy by selecting the text, as a user would. */
 function copyByHand(text: string): boolean {
   const field = document.createElement("textarea");
   field.value = text;

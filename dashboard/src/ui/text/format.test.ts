@@ -18,7 +18,7 @@ test("a number has four digits that matter", () => {
   ]);
 });
 
-test("a span is said with its two largest units", () => {
+test("a duration has its two largest units", () => {
   const values = [0, 0.085, 1.25, 12.7, 60, 250, 11_100, 187_300, Infinity];
 
   expect(values.map(span)).toEqual([
@@ -34,7 +34,7 @@ test("a span is said with its two largest units", () => {
   ]);
 });
 
-test("an age is said with one unit", () => {
+test("an age has one unit", () => {
   expect([0.4, 7.9, 250, 11_100].map(age)).toEqual(["now", "7 s", "4 min", "3 h"]);
 });
 

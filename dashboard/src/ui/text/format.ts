@@ -18,7 +18,7 @@ export function whole(value: number | null | undefined): string {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 }
 
-/** A span as people say it: 850 ms, 12 s, 4 min 10 s, 3 h 5 min, 2 d 4 h. */
+/** A duration for people: 850 ms, 12 s, 4 min 10 s, 3 h 5 min, 2 d 4 h. */
 export function span(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return NOTHING;
   if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;

@@ -13,7 +13,7 @@ let isPrinting = false; // paper is light
 /** Put the kept choice into force; before anything is drawn. */
 export function beginTheme(): void {
   apply(kept());
-  dark().addEventListener("change", tell);
+  dark().addEventListener("change", notify);
   window.addEventListener("beforeprint", () => print(true));
   window.addEventListener("afterprint", () => print(false));
 }
@@ -22,14 +22,14 @@ export function setTheme(theme: Theme): void {
   if (theme === "system") memory()?.removeItem(KEPT);
   else memory()?.setItem(KEPT, theme);
   apply(theme);
-  tell();
+  notify();
 }
 
 export function useTheme(): Theme {
   return useSyncExternalStore(listen, kept);
 }
 
-/** Whether it is dark now; whoever paints by hand paints again when it changes. */
+/** Whether the dark theme is shown; a canvas is painted again when this changes. */
 export function useDark(): boolean {
   return useSyncExternalStore(listen, () => {
     const theme = isPrinting ? "light" : kept();
@@ -42,7 +42,7 @@ function kept(): Theme {
   return found === "light" || found === "dark" ? found : "system";
 }
 
-/** A page that stands in a frame of somebody else may keep nothing. */
+/** A page in a frame of another site may have no storage. */
 function memory(): Storage | null {
   try {
     return localStorage;
@@ -59,10 +59,10 @@ function apply(theme: Theme): void {
 function print(begins: boolean): void {
   isPrinting = begins;
   apply(begins ? "light" : kept());
-  tell();
+  notify();
 }
 
-function tell(): void {
+function notify(): void {
   listeners.forEach((listener) => listener());
 }
 

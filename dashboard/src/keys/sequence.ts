@@ -1,14 +1,14 @@
-/** Keys that are pressed one after the other, against what is bound. Pure: the time goes in. */
+/** Sequences of keys, matched against the bound ones. Pure: the time is a parameter. */
 
 export interface Begun {
-  /** The keys of a sequence that is not whole yet; empty where none has begun. */
+  /** The keys of an incomplete sequence; empty where none has begun. */
   keys: string;
   since: number;
 }
 
-export interface Heard {
+export interface Pressed {
   next: Begun;
-  /** The sequence that has become whole, or none. */
+  /** The sequence that is complete now, or none. */
   done: string | null;
   /** Whether the key is part of a sequence, so that the browser leaves it alone. */
   isTaken: boolean;
@@ -17,8 +17,8 @@ export interface Heard {
 export const QUIET: Begun = { keys: "", since: 0 };
 const PAUSE = 1500; // milliseconds between two keys of a sequence
 
-/** Return what a key comes to. A sequence that goes nowhere ends: its last key does nothing by itself. */
-export function heard(before: Begun, key: string, now: number, bound: readonly string[]): Heard {
+/** Return the effect of a key. A sequence that is not bound ends: its last key has no effect of its own. */
+export function press(before: Begun, key: string, now: number, bound: readonly string[]): Pressed {
   const isLate = now - before.since > PAUSE;
   const begun = isLate ? "" : before.keys;
   const keys = begun ? `${begun} ${key}` : key;
