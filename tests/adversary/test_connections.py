@@ -21,8 +21,8 @@ from torchloom.plane.certificates import certificate
 from torchloom.server.security.limits import ConnectionLimits, Connections, Visit, counted_address
 from torchloom.server.security.protocol import OpenTransport
 
-from ..control import evidence
-from ..living import until
+from ..harness import evidence
+from ..harness.home import until
 from .limited import OTHER, PATIENCE, Lag, Limited, read_all, request, serving
 
 pytestmark = pytest.mark.process

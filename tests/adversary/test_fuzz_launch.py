@@ -12,10 +12,10 @@ import pytest
 
 from torchloom.unix import hear, say
 
-from ..control.steering import LOOM
+from ..harness.home import home, until
+from ..harness.plane_jobs import LOOM
+from ..harness.warm_zygote import hearth
 from ..launch.keeper.test_keeper import Keeper
-from ..living import home, until
-from ..warmth import hearth
 from . import fuzzing
 from .fuzzing import PATIENCE, Dice, Fuzz, Watched
 from .test_fuzz_sockets import messages

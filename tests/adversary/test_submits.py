@@ -20,9 +20,9 @@ from torchloom.client import places
 from torchloom.unix import hear, reachable, say
 
 from ..control.conftest import living
-from ..control.steering import LOOM, PATIENCE, Plane, loom
-from ..living import until
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 
 pytestmark = pytest.mark.process
 

@@ -6,8 +6,8 @@ import pytest
 
 from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
 
+from ..harness.async_wait import come_true, live
 from .conftest import Middle
-from .waiting import come_true, live
 
 Said = tuple[str, bytes, str]
 

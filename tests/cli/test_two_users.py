@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..cluster import Cluster
+from ..harness.cluster import Cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 ADDRESS = "10.77.0.1"  # of ctl

@@ -13,7 +13,7 @@ from torchloom.client import places
 from torchloom.launch.host import sockets
 from torchloom.unix import hear, say
 
-from ..living import home
+from ..harness.home import home
 
 __all__ = ["home"]
 

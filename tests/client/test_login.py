@@ -21,8 +21,8 @@ from torchloom.client.http import BadUrl, Refused, address
 from torchloom.client.trust import fingerprint
 from torchloom.plane.certificates import certificate
 
+from ..harness.server_plane import Plane, Server, running
 from ..plane.conftest import as_nobody
-from ..server.plane import Plane, Server, running
 
 pytestmark = pytest.mark.process
 

@@ -20,9 +20,9 @@ from torchloom.client import places
 from torchloom.client import plane as door
 from torchloom.messages.plane import VERSION, Goodbye, Head, Ready
 
-from ..living import until
-from . import absurd
-from .steering import PATIENCE, SCRIPTS, Job, Plane
+from ..harness import absurd_messages as absurd
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 AGENT = os.uname().nodename

@@ -49,7 +49,7 @@ from torchloom.weaver.store import DatabasePlace, backup, restoration, state_tab
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.series import curves
 
-from ..weaver.fakes import weaver_at
+from ..harness.fake_agents import weaver_at
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 PINNED: dict[str, list[str]] = json.loads(Path(__file__).with_name("pinned.json").read_text())

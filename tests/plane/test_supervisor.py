@@ -14,7 +14,7 @@ from torchloom.plane.supervisor import (
     PlanePart,
 )
 
-from ..living import until
+from ..harness.home import until
 from .conftest import alive
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from torchloom.schedulers.batch.folder import write
 from torchloom.schedulers.pbs_scheduler import create_scheduler
 from torchloom.specs.api import AppDef, Resource, Workspace, app_to_dict
 
-from ..cluster.pbs import Pbs
+from ..harness.cluster.pbs import Pbs
 from .planned import APP, HOSTILE, directives_of, options_of, role
 from .test_slurm_plan import VALUES
 

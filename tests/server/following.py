@@ -11,8 +11,8 @@ from websockets.sync.client import ClientConnection
 
 from torchloom.server.models.stream import ServerMessage, StreamDeltas, StreamValues
 
+from ..harness.server_plane import PATIENCE, Server
 from .listening import listening
-from .plane import PATIENCE, Server
 
 _MESSAGE: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
 _DATA = {

@@ -16,11 +16,11 @@ from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import Event, Greeting, Message, Metrics, Stored
 
-from ..bus.server import NatsServer
-from ..living import TIMEOUT
-from ..metrics import in_file
+from ..harness.fake_agents import FakeAgent, FakeRank, register, rows, until
+from ..harness.home import TIMEOUT
+from ..harness.metric_rows import in_file
+from ..harness.nats_server import NatsServer
 from .api.test_doors import Caller
-from .fakes import FakeAgent, FakeRank, register, rows, until
 
 pytestmark = pytest.mark.process
 

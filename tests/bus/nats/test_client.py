@@ -11,10 +11,10 @@ from torchloom.bus import subjects
 from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.nats.client import NatsBus
 
-from ...living import allowed
-from ..server import NatsServer
-from ..signing import Authority
-from ..waiting import come_true, live
+from ...harness.async_wait import come_true, live
+from ...harness.home import allowed
+from ...harness.nats_keys import Authority
+from ...harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.process
 

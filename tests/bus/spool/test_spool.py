@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchloom.bus.spool.spool import Spool, SpoolFull, SpoolTaken
 from torchloom.messages.plane import VERSION, Batch, Head
 
-from ...living import until
+from ...harness.home import until
 
 ONE = Head(VERSION, "job-1", 3, 0, "aaaa")
 TWO = Head(VERSION, "job-1", 3, 1, "bbbb")

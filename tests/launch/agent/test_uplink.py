@@ -14,7 +14,7 @@ from torchloom.launch.agent.uplink import NodeAgentProcess
 from torchloom.launch.host import descendants, sockets
 from torchloom.launch.host.descendants import NodeShare
 
-from ...living import home, until
+from ...harness.home import home, until
 
 __all__ = ["home"]
 pytestmark = pytest.mark.process

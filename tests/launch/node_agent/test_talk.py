@@ -40,7 +40,7 @@ from torchloom.messages.plane import (
     Welcome,
 )
 
-from ...bus.waiting import come_true, live
+from ...harness.async_wait import come_true, live
 from .test_node_agent import JOB, LIFE, NOBODY, Caller, Stage, event, said_by, stage
 
 pytestmark = pytest.mark.process  # it takes seconds

@@ -10,7 +10,7 @@ import pytest
 from torchloom.rules.membership.election import Cause, StateOrigin, What
 from torchloom.rules.membership.events import Event
 
-from ...living import allowed
+from ...harness.home import allowed
 from ..simulation.campaign import Found, campaign, first_broken, several
 from ..simulation.checks import Broken
 from ..simulation.mutants import BUGS, planted

@@ -13,7 +13,7 @@ from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 
-from ..fakes import weaver_at
+from ...harness.fake_agents import weaver_at
 
 
 def asked(folder: Path, *questions: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:

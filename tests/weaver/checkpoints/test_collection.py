@@ -18,7 +18,7 @@ from torchloom.messages.plane import Commit, Committed, Event, Metrics, Remove, 
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, FakeRank, job_event, register, rows, until, weaver_at
 
 ROOT = "/runs/job-1/checkpoints"
 HASH = "blake3:" + "0" * 64

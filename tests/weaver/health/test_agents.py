@@ -19,7 +19,7 @@ from torchloom.messages.plane import (
     Welcome,
 )
 
-from ..fakes import FakeAgent, crowd, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, crowd, register, rows, until, weaver_at
 
 HEARTBEATS = "SELECT kind, rank FROM events ORDER BY seq"
 

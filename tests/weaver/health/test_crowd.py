@@ -12,9 +12,9 @@ from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.nats.client import NatsBus
 from torchloom.rules.liveness import LivenessLimits
 
-from ...bus.waiting import come_true
-from ...living import TIMEOUT
-from ..fakes import FakeAgent, register, rows
+from ...harness.async_wait import come_true
+from ...harness.fake_agents import FakeAgent, register, rows
+from ...harness.home import TIMEOUT
 from ..test_main import WeaverProcess, weaver
 
 __all__ = ["weaver"]

@@ -19,7 +19,16 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.health.hangs import limits_of
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import (
+    FakeAgent,
+    FakeRank,
+    crowd,
+    job_event,
+    register,
+    rows,
+    until,
+    weaver_at,
+)
 
 SLEEP = Frame("train", "/job/train.py", 32, "time.sleep(1000)")
 BARRIER = Frame("barrier", "/v/site-packages/torch/distributed/distributed_c10d.py", 5356)

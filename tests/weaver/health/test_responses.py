@@ -26,8 +26,8 @@ from torchloom.rules.devices import DeviceState
 from torchloom.weaver.health.devices import DeviceAlert, NoAlerts, read_alerts
 from torchloom.weaver.health.responses import policy_of
 
-from ...living import allowed
-from ..fakes import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.home import allowed
 
 NOBODY = Head(VERSION, "", 0, NO_RANK, "")
 

@@ -31,7 +31,7 @@ from torchloom.rules.devices import DeviceState
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.rows import LiveRecoveryRow
 
-from ..fakes import job_event, register, until, weaver_at
+from ...harness.fake_agents import job_event, register, until, weaver_at
 from .members import JOB, begun, events, facts, orders, recovered, timeless, trained
 
 

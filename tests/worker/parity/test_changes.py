@@ -13,7 +13,7 @@ from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.unix import say
 
-from ...living import until
+from ...harness.home import until
 from .ranks import PATIENCE, SCRIPTS, Outcome, Process, Ranks, base
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]

@@ -59,7 +59,7 @@ from torchloom.rules.membership.election import (
     roll_forward,
 )
 
-from ..ranks import free_port, seats
+from ...harness.forked_ranks import free_port, seats
 
 LIMIT = 60.0
 FORKING = Path(__file__).with_name("forking.py")

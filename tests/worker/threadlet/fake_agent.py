@@ -29,7 +29,7 @@ from torchloom.messages.plane import (
     Write,
 )
 
-from ...living import until
+from ...harness.home import until
 
 M = TypeVar("M", bound=Message)
 

@@ -13,7 +13,7 @@ import pytest
 from torchloom.bus.progress_page import PageView
 from torchloom.messages.plane import Applied, Decided, Ready, Refused, Register, Write
 
-from ...living import until
+from ...harness.home import until
 from .conftest import Ranks
 from .fake_agent import FakeAgent
 

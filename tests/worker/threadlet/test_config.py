@@ -8,7 +8,7 @@ import pytest
 from torchloom.messages.plane import Applied, Event, Refused, Register
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-from ...living import until
+from ...harness.home import until
 from .conftest import Ranks
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]

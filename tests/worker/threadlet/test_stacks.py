@@ -12,7 +12,7 @@ from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, 
 from torchloom.worker.threadlet.environment import hang_wishes
 from torchloom.worker.threadlet.link import AgentLink, own_stacks
 
-from ...bus.samples import HEAD, REGISTER
+from ...harness.message_samples import HEAD, REGISTER
 
 
 class Call:

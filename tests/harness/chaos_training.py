@@ -12,10 +12,10 @@ from torchloom.chaos.checker.case import case_of
 from torchloom.chaos.checker.judgement import Checker
 from torchloom.chaos.report import report_of
 
-from ..control.steering import LOOM, loom
-from ..living import processes_of, until
+from .home import processes_of, until
+from .plane_jobs import LOOM, loom
 
-SCRIPT = str(Path(__file__).parent / "script.py")
+SCRIPT = str(Path(__file__).parents[1] / "chaos" / "script.py")
 LONG = 300.0  # seconds
 LIMIT = "120s"
 ENDS = ("SUCCEEDED", "FAILED", "CANCELLED")

@@ -10,31 +10,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from ...living import until
+from ...home import until
 from ..hosts import CTL, SYSTEM_PATH, Hosts
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 # Commands and daemons start in a few milliseconds: without site-packages, and without what the
 # package of the cluster imports for tests.
 PROGRAM = """\
 #!{python} -IS
 import sys, types
-for name in ("tests", "tests.cluster", "tests.cluster.{vendor}"):
+for name in ("tests", "tests.harness", "tests.harness.cluster", "tests.harness.cluster.{vendor}"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = ["{root}/" + name.replace(".", "/")]
 {body}
 """
 SERVER = """\
 from pathlib import Path
-from tests.cluster.batch.server import main
+from tests.harness.cluster.batch.server import main
 main(Path({folder!r}), sys.argv[1:])"""
 NODE = """\
 from pathlib import Path
-from tests.cluster.batch.node import main
+from tests.harness.cluster.batch.node import main
 main(Path({folder!r}), sys.argv[1:])"""
 COMMAND = """\
-from tests.cluster.batch.command import run
-from tests.cluster.{module} import {function}
+from tests.harness.cluster.batch.command import run
+from tests.harness.cluster.{module} import {function}
 sys.exit(run({folder!r}, {function}))"""
 
 

@@ -17,9 +17,9 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.messages.plane import Event, Message, Metrics, Stored
 from torchloom.specs.api import AppState
 
-from ..living import until
-from ..weaver.fakes import FakeAgent, FakeRank, job_event, register
-from .plane import PATIENCE, Plane
+from .fake_agents import FakeAgent, FakeRank, job_event, register
+from .home import until
+from .server_plane import PATIENCE, Plane
 
 _AGAIN = 0.3  # seconds after which what was not answered is said again
 

@@ -6,8 +6,8 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from ..living import until
-from ..served import Served
+from .home import until
+from .server_process import Served
 
 
 def program() -> str:

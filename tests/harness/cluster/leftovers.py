@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..living import until
+from ..home import until
 
 PREFIX = "loom-hosts-"
 MARK = "LOOM_TEST_HOSTS"

@@ -13,11 +13,11 @@ import httpx
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 
-from ..control.steering import PATIENCE, loom
-from ..living import until
+from .home import until
+from .plane_jobs import PATIENCE, loom
 
 WISH = "types=metric,event,state,log"
-SCRIPTS = Path(__file__).with_name("scripts")
+SCRIPTS = Path(__file__).parents[1] / "jobs" / "scripts"
 LEARN, HELD = SCRIPTS / "learn.py", SCRIPTS / "held.py"
 LOST = (ConnectionClosed, InvalidHandshake, EOFError, OSError)
 

@@ -43,7 +43,7 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from .fresh import fresh
+from .fresh_databases import fresh
 
 M = TypeVar("M", bound=Message)
 LR = Knob("lr", 0.1, "float", 0.0, 1.0)

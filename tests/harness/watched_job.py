@@ -8,9 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from ...living import until
-from ...metrics import in_file
-from .launches import LOOM, Launches
+from .home import until
+from .host_launches import LOOM, Launches
+from .metric_rows import in_file
 
 PATIENCE = 90.0  # seconds; generous, for loaded machines
 RELAY = "torchloom.launch.node_agent"

@@ -27,7 +27,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore, open_store
 from torchloom.weaver.store.state import Transaction
 
-from .fresh import fresh
+from .fresh_databases import fresh
 
 
 class Crash(BaseException):

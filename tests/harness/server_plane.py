@@ -18,10 +18,10 @@ from torchloom.bus.api import BusLost, NobodyAnswers
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import Progress
 
-from ..bus.server import NatsServer
-from ..living import TIMEOUT, until
-from ..weaver.fakes import FakeAgent, job_event, register
-from ..weaver.fresh import fresh
+from .fake_agents import FakeAgent, job_event, register
+from .fresh_databases import fresh
+from .home import TIMEOUT, until
+from .nats_server import NatsServer
 
 PATIENCE = 120.0  # seconds; generous, for loaded machines
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..living import until
+from ..home import until
 from .hosts import CTL, Hosts
 
 SERVER = """\

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..living import until
-from ..served import Served
+from .home import until
+from .server_process import Served
 
 KEY = "loomtestkey"
 SECRET = "loomtestsecret"

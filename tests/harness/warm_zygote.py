@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .control.conftest import living
-from .living import until
+from ..control.conftest import living
+from .home import until
 
 _PATIENCE = 120.0  # seconds, for loaded machines
 

@@ -15,9 +15,9 @@ from typing import Any
 from torchloom.client import plane
 from torchloom.errors import LoomError
 
-from ..living import processes_of, until
+from .home import processes_of, until
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "control" / "scripts"
 LOOM = str(Path(sys.executable).with_name("loom"))
 PATIENCE = 120.0  # seconds; generous, for loaded machines
 

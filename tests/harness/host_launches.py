@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...cluster import Cluster
-from ...living import until
+from .cluster import Cluster
+from .home import until
 
 LOOM = (sys.executable, "-m", "torchloom")
 LIMIT = 90.0  # seconds; a launch that takes longer is stuck

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..control.steering import PATIENCE, loom
-from ..living import processes_of, until
-from . import ledgers
+from . import step_records as ledgers
+from .home import processes_of, until
+from .plane_jobs import PATIENCE, loom
 
-SCRIPT = str(Path(__file__).parent / "script.py")
+SCRIPT = str(Path(__file__).parents[1] / "live" / "script.py")
 WORLD, EVERY, SAMPLES, EPOCHS = 3, 5, 96, 5
 STEPS = EPOCHS * SAMPLES // (WORLD * 4)
 LONG = 180.0

@@ -190,7 +190,7 @@ class Server:
 def main(folder: Path, words: list[str]) -> None:
     """Run the daemon of the site that a folder describes."""
     site = json.loads((folder / "site.json").read_text())
-    vendor = importlib.import_module(f"tests.cluster.{site['vendor']}.vendor")
+    vendor = importlib.import_module(f"tests.harness.cluster.{site['vendor']}.vendor")
     queue = Queue(
         vendor.vendor(
             Site(site["server"], site["home"], site["bin"], site["settings"], site["queues"])

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ..living import until
+from ..home import until
 from .hosts import CTL, Hosts
 
 CONF = """\
