@@ -5,11 +5,13 @@ from files. Where other accounts cannot reach this interpreter, which may lie in
 the plane runs in a mount namespace in which they can; nothing outside of it changes.
 """
 
+import contextlib
 import json
 import os
 import pwd
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -505,6 +507,80 @@ def test_a_job_of_an_account_is_steered_saved_recovered_live_and_resumed(
     status, said = plane.ask("alice", f"/api/jobs/{job}/commands", {"verb": "stop"})
     assert status in (200, 201, 202), said
     plane.ended(job)
+
+
+def test_a_job_of_an_account_is_adopted_and_recovered_live_when_the_state_is_lost(
+    plane: RootPlane, folder: Path
+) -> None:
+    out = out_of(folder, ALICE)
+    recovery = {"resources": {"workers": 2}, "recovery": {"policy": "live"}}
+    training = script(folder, "train.py", TRAIN)
+    job = plane.submit("alice", training, str(out), "100000", **recovery)
+    until(lambda: len(steps_of(out, 1)) > 40, "40 steps")
+    survivor = steps_of(out, 0)[-1]["pid"]
+    forged = forge_run(plane, folder, job, "forged-1")
+
+    plane.down()
+    for path in (plane.home / "plane").glob("state.db*"):
+        path.unlink()
+    plane.up()
+    until(lambda: is_watched(plane, job) and is_live(plane, job), "the ranks to be watched")
+    found = plane.job(job)
+    killed = steps_of(out, 1)[-1]["pid"]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: steps_of(out, 1)[-1]["pid"] != killed, "another process of rank 1")
+    at = steps_of(out, 1)[-1]["step"]
+    until(lambda: steps_of(out, 1)[-1]["step"] > at + 20, "steps after the recovery")
+
+    assert (found["owner"], found["name"], found["state"]) == ("alice", "job", "RUNNING")
+    assert steps_of(out, 0)[-1]["pid"] == survivor
+    assert {row["uid"] for row in steps_of(out, 1)} == {pwd.getpwnam(ALICE).pw_uid}
+    assert [one["id"] for one in plane.ask("admin", "/api/jobs")[1]["items"]] == [job], forged
+    assert plane.ask("admin", f"/api/jobs/{job}", method="DELETE")[0] == 200
+    plane.ended(job, "CANCELLED")
+    until(lambda: not [w for w in of_account(ALICE).values() if "train.py" in w], "no rank")
+
+
+def forge_run(plane: RootPlane, folder: Path, job: str, name: str) -> Path:
+    """Have bob make a run that he never submitted, and that says to be somebody else's."""
+    record = json.loads((plane.run_folder(ALICE, job) / "status.json").read_text())
+    forged = folder / "forged.json"
+    forged.write_text(json.dumps({**record, "id": name, "owner": "admin"}))
+    run = plane.run_folder(BOB, name)
+    attack(BOB, 'mkdir -p "$1"; cp "$2" "$1/status.json"', str(run), str(forged))
+    return run
+
+
+def is_live(plane: RootPlane, job: str) -> bool:
+    """Tell whether the plane would recover a job live, by what it has stored."""
+    path = plane.home / "plane" / "state.db"
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as opened:
+        words = "SELECT count(*) FROM regroupings WHERE job = ?"
+        return bool(opened.execute(words, (job,)).fetchone()[0])
+
+
+def test_root_removes_checkpoints_of_an_account_with_a_plane_and_without(
+    plane: RootPlane, folder: Path
+) -> None:
+    out = out_of(folder, ALICE)
+    job = plane.submit("alice", script(folder, "train.py", TRAIN), str(out), "80")
+    plane.ended(job)
+    root = plane.run_folder(ALICE, job) / "checkpoints"
+    steps = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
+
+    with_plane = plane.loom("checkpoint", "rm", "--yes", job, str(steps[0]))
+    until(lambda: not list(root.glob(f"ckpt_step_*{steps[0]}")), "the removal by the plane")
+    plane.down()
+    without = plane.loom("checkpoint", "rm", "--yes", "--json", job, str(steps[1]))
+    unknown = plane.loom("checkpoint", "rm", "--yes", job, str(steps[1]))
+    plane.up()
+
+    assert with_plane.returncode == 0, with_plane.stderr
+    assert json.loads(without.stdout) == [{"step": steps[1], "state": "removed"}], without.stderr
+    assert unknown.returncode != 0
+    assert b"checkpoint of step" in unknown.stderr
+    left = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
+    assert left == steps[2:]
 
 
 def is_watched(plane: RootPlane, job: str) -> bool:

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,18 +108,23 @@ def complaint(error: LoomError) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Idleness:
-    """How long there has been nothing to do: told now and then whether there is."""
+    """For how long there was nothing to do, by a clock that no one sets."""
 
     limit: float
-    since: float
+    clock: Callable[[], float] = time.monotonic
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
 
     @property
     def interval(self) -> float:
         """Return how often to look, in seconds."""
         return min(60.0, self.limit / _LOOKS)
 
-    def over(self, now: float, busy: bool) -> bool:
-        """Take in whether there is a job now; tell whether it has been quiet for too long."""
+    def over(self, busy: bool) -> bool:
+        """Take in whether there is a job now; return whether there was none for too long."""
+        now = self.clock()
         if busy:
             self.since = now
         return now - self.since >= self.limit
@@ -185,7 +190,7 @@ class Plane:
         self._lines: dict[str, Connection] = {}  # to the agents of accounts
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._begun = time.monotonic()
-        self._idleness = Idleness(idle_limit(env), self._begun)
+        self._idleness = Idleness(idle_limit(env))
         self._next_look = self._begun + self._idleness.interval
         self._logs_due = self._begun
         self._ready = self._was_up = self._leaving = False
@@ -320,13 +325,12 @@ class Plane:
         self._logs_due = time.monotonic() + LOG_INTERVAL
 
     def _look_whether_idle(self) -> None:
-        now = time.monotonic()
-        self._next_look = now + self._idleness.interval
+        self._next_look = time.monotonic() + self._idleness.interval
         for path in (self._folder, *self._folder.iterdir()):
             with contextlib.suppress(OSError):
                 os.utime(path)  # so that nobody who clears out old files takes ours
         busy = self._pinned or has_live_job(client.ask)
-        self._leaving = self._leaving or self._idleness.over(now, busy)
+        self._leaving = self._leaving or self._idleness.over(busy)
 
     def _serve(self, message: WireMessage, answer: Answer) -> None:
         asked = message.get("ask")

@@ -108,7 +108,7 @@ class Weaver:
             self.roster,
             self.devices,
             self.journal,
-            launcher or AccountLauncher(RunnerLauncher(), self.jobs.account),
+            launcher or AccountLauncher(RunnerLauncher(), self.jobs.get),
         )
         self._keep_checkpoints()
         self.regrouping = LiveRecovery(
