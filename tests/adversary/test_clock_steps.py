@@ -23,11 +23,11 @@ import httpx
 import pytest
 from cryptography import x509
 
-from ..chaos.struck import Training
 from ..control.conftest import database, living, plane, warm
-from ..control.steering import PATIENCE, Plane, loom
-from ..living import processes_of, until
-from ..metrics import in_file
+from ..harness.chaos_training import Training
+from ..harness.home import processes_of, until
+from ..harness.metric_rows import in_file
+from ..harness.plane_jobs import PATIENCE, Plane, loom
 from .clock import Clock
 from .test_nats_rights import Admitted
 

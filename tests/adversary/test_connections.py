@@ -35,8 +35,8 @@ from torchloom.server.security.limits import (
 )
 from torchloom.server.security.protocol import OpenTransport
 
-from ..control import evidence
-from ..living import until
+from ..harness import evidence
+from ..harness.home import until
 from .limited import OTHER, PATIENCE, Lag, Limited, read_all, request, serving
 
 pytestmark = pytest.mark.process

@@ -32,8 +32,8 @@ from torchloom.weaver.store.rows import Fact
 from torchloom.weaver.store.schema import SchemaNewer
 
 from ..cli.test_json import problems
-from ..control.steering import LOOM, PATIENCE
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.plane_jobs import LOOM, PATIENCE
 
 FAST = CopyPace(rest=0.0, least=0.0)
 

@@ -14,8 +14,8 @@ import pytest
 from torchloom.plane.certificates import certificate
 from torchloom.plane.nats_server import Certificate
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 from . import limited
 from .limited import PATIENCE, Limited, read_all, request, serving
 from .test_connections import (

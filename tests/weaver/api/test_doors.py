@@ -16,8 +16,8 @@ from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import Event, Goodbye, Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
-from ...living import TIMEOUT
-from ..fakes import LR, FakeAgent, crowd, job_event, rows, until, weaver_at
+from ...harness.fake_agents import LR, FakeAgent, crowd, job_event, rows, until, weaver_at
+from ...harness.home import TIMEOUT
 
 HEADER = struct.Struct("!IH")
 

@@ -15,9 +15,9 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from ..fakes import until
-from ..fresh import fresh
-from ..queued import World, stored
+from ...harness.fake_agents import until
+from ...harness.fresh_databases import fresh
+from ...harness.queue_world import World, stored
 
 SPEC = {"name": "train", "script": "train.py", "resources": {"workers": 2}}
 

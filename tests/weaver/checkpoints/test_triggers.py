@@ -14,7 +14,7 @@ from torchloom.weaver import main
 from torchloom.weaver.jobs.registry import SAVING
 from torchloom.weaver.service import Weaver
 
-from ..fakes import rows, until, weaver_at
+from ...harness.fake_agents import rows, until, weaver_at
 from .test_collection import ask, launched, states
 
 

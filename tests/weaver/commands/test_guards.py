@@ -17,7 +17,7 @@ from torchloom.weaver.api.refusals import JobOver, NothingToUndo
 from torchloom.weaver.api.request import WeaverRequest
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, crowd, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, FakeRank, crowd, rows, until, weaver_at
 
 COMMANDS = "SELECT id, author, reason, state, effective FROM commands ORDER BY number"
 GUARDS = "SELECT command, state, why, base FROM guards"

@@ -13,13 +13,31 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.client.calls import question
-from torchloom.messages.plane import Beat, Frame, Kill, Look, Progress, Stacks, TakeStacks, Thread
+from torchloom.messages.plane import (
+    Frame,
+    Heartbeat,
+    Kill,
+    Look,
+    Progress,
+    Stacks,
+    TakeStacks,
+    Thread,
+)
 from torchloom.rules.hang import HangLimits
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.health.hangs import limits_of
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import (
+    FakeAgent,
+    FakeRank,
+    crowd,
+    job_event,
+    register,
+    rows,
+    until,
+    weaver_at,
+)
 
 SLEEP = Frame("train", "/job/train.py", 32, "time.sleep(1000)")
 BARRIER = Frame("barrier", "/v/site-packages/torch/distributed/distributed_c10d.py", 5356)
@@ -40,8 +58,8 @@ class Stage:
         """Let the agent beat after so many seconds without progress."""
         self.age += seconds
         progress = tuple(Progress(rank.head, 20, 1, self.age, 0.1) for rank in self.ranks)
-        said = Beat(self.agent.head, self.agent.name, time.time(), progress)
-        await self.agent.bus.publish(subjects.beat(self.agent.name), encode(said))
+        said = Heartbeat(self.agent.head, self.agent.name, time.time(), progress)
+        await self.agent.bus.publish(subjects.heartbeat(self.agent.name), encode(said))
 
     async def show(self, ways: dict[int, Frame] | None = None, cpu: float = 0.0) -> None:
         """Answer the next question for stacks; rank 1 computes so much between the looks."""

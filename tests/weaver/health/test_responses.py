@@ -14,11 +14,11 @@ from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
-    Beat,
     Device,
     DeviceEvent,
     Event,
     Head,
+    Heartbeat,
     Kill,
     Progress,
 )
@@ -26,8 +26,8 @@ from torchloom.rules.devices import DeviceState
 from torchloom.weaver.health.devices import DeviceAlert, NoAlerts, read_alerts
 from torchloom.weaver.health.responses import policy_of
 
-from ...living import allowed
-from ..fakes import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.home import allowed
 
 NOBODY = Head(VERSION, "", 0, NO_RANK, "")
 
@@ -180,8 +180,8 @@ def test_a_rank_that_stands_still_is_suspect_until_it_moves(tmp_path: Path) -> N
 
             for sent, step, moved in beats:
                 progress = (Progress(rank.head, step, 1, moved, 0.1),)
-                said = Beat(NOBODY, agent.name, sent, progress)
-                await agent.bus.publish(subjects.beat(agent.name), encode(said))
+                said = Heartbeat(NOBODY, agent.name, sent, progress)
+                await agent.bus.publish(subjects.heartbeat(agent.name), encode(said))
             waiting = Progress(rank.head, 6, 2, 900.0, 0.1)  # in a pause
             await agent.beat(waiting)
 

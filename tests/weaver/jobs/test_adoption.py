@@ -28,7 +28,7 @@ from torchloom.weaver.health.responses import policy_of
 from torchloom.weaver.jobs.adoption import Adoption, RunNotices
 from torchloom.weaver.service import Weaver
 
-from ..fakes import Exchange, crowd, register, rows, until, weaver_at
+from ...harness.fake_agents import Exchange, crowd, register, rows, until, weaver_at
 
 JOB = "SELECT id, name, owner, state, reason, attempt FROM jobs"
 RANKS = "SELECT rank, state, reason FROM ranks ORDER BY rank"

@@ -10,8 +10,8 @@ from torchloom.rules.devices import DeviceState
 from torchloom.weaver.jobs.launch import Spot
 from torchloom.weaver.jobs.submissions import KeyReused, Unschedulable
 
-from ..fakes import until
-from ..queued import Plane, World, stored
+from ...harness.fake_agents import until
+from ...harness.queue_world import Plane, World, stored
 
 STATES = "SELECT name, state, reason FROM jobs ORDER BY created_at, name"
 

@@ -20,8 +20,8 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.jobs.retention import RunRetention
 from torchloom.weaver.service import Weaver
 
-from ...launch.records.ended import ended_run
-from ..fakes import FakeAgent, crowd, job_event, rows, until, weaver_at
+from ...harness.ended_runs import ended_run
+from ...harness.fake_agents import FakeAgent, crowd, job_event, rows, until, weaver_at
 
 DAY = 86400.0
 OLD, NEW, LIVE = "old-1", "new-1", "live-1"

@@ -17,10 +17,10 @@ from torchloom.messages.membership import (
     Finished,
     Fork,
     Go,
+    JoinGeneration,
     Life,
     Lives,
     MakeStore,
-    Regroup,
     Release,
     Restart,
     Restored,
@@ -33,8 +33,8 @@ from torchloom.messages.plane import NO_RANK, VERSION, Greeting, Head, Message, 
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from ..fakes import FakeAgent, FakeRank, job_event, register, until
-from ..fresh import fresh
+from ...harness.fake_agents import FakeAgent, FakeRank, job_event, register, until
+from ...harness.fresh_databases import fresh
 
 JOB = "job-1"
 NODE = "node1"
@@ -60,7 +60,7 @@ class Member(FakeRank):
         if type(message) in self.silent:
             return
         match message:
-            case Regroup():
+            case JoinGeneration():
                 await self.arrive(message.head.generation)
             case Transfer():
                 await self.joins(message.head.generation)

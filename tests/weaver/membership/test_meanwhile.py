@@ -14,7 +14,7 @@ from torchloom.rules.control.command import Command, CommandEntry, CommandKind, 
 from torchloom.weaver.commands.wire import wrapped
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeRank, job_event, until, weaver_at
+from ...harness.fake_agents import FakeRank, job_event, until, weaver_at
 from .members import JOB, LiveAgent, events, recovered, trained
 
 HASH = "blake3:" + "0" * 64

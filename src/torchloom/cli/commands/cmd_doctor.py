@@ -95,7 +95,7 @@ def _kept(home: Path) -> "list[CheckFinding]":
 
 def _look(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
     """Take the looks; a terminal is told which is being taken."""
-    from torchloom.doctor.checks import CHECKS, SLOW, look
+    from torchloom.doctor.checks import CHECKS, SLOW, run_checks
 
     live = show and sys.stderr.isatty()
 
@@ -103,7 +103,7 @@ def _look(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
         if live:
             rewrite_line(f"looking at {name} ...")
 
-    found = look(place, CHECKS if quick else CHECKS + SLOW, tell)
+    found = run_checks(place, CHECKS if quick else CHECKS + SLOW, tell)
     if live:
         rewrite_line("")
     return found
