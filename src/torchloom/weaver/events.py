@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import Event, Hello, Metrics, Register
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
@@ -90,7 +90,7 @@ class MemberReported:
     """A rank or a launch process reports on its membership through an agent."""
 
     agent: str
-    message: Talk
+    message: MembershipReport
 
 
 @dataclass(frozen=True, slots=True)

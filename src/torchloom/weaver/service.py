@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
+from torchloom.bus.api import Bus, Handler, RawMessage, Subscription, Taker
 from torchloom.bus.codec import MessageReader
 from torchloom.messages.plane import DeviceEvent
 from torchloom.rules.devices import DeviceState
@@ -101,7 +101,7 @@ class Weaver:
         self._make_core()
         self._make_checkpoints(checkpoint_margin)
         self._make_health()
-        self._make_jobs(launcher or AccountLauncher(RunnerLauncher(), self.jobs.account))
+        self._make_jobs(launcher or AccountLauncher(RunnerLauncher(), self.jobs.get))
         self._device_events: MessageReader[DeviceEvent] = MessageReader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._own_tasks: list[asyncio.Task[None]] = []
@@ -281,7 +281,7 @@ class Weaver:
             subscription = await self.bus.subscribe(subject, self._guarded(handler))
             self._subscriptions.append(subscription)
         heartbeats = self._guarded_taker(self.agents.on_heartbeats)
-        self._subscriptions.append(await self.bus.collect(subjects.BEATS, heartbeats))
+        self._subscriptions.append(await self.bus.collect(subjects.HEARTBEATS, heartbeats))
         self._own_tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
         self._own_tasks.append(self.tasks.start(self.liveness.run(), "losses"))
         self.bus.on_back(self.agents.call_all)
@@ -390,7 +390,7 @@ class Weaver:
         return guarded
 
     def _guarded_taker(self, taker: Taker) -> Taker:
-        def guarded(messages: list[Said]) -> None:
+        def guarded(messages: list[RawMessage]) -> None:
             try:
                 taker(messages)
             except StateLost as error:

@@ -11,15 +11,15 @@ from itertools import islice
 import msgspec
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Said
+from torchloom.bus.api import RawMessage
 from torchloom.bus.codec import MessageReader, encode
 from torchloom.messages import plane
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
-    Beat,
     Goodbye,
     Greeting,
+    Heartbeat,
     Hello,
     Planned,
     Register,
@@ -95,8 +95,10 @@ class Agents:
         self._dropped = dropped
         self._clock = clock
         self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
-        self._beats: MessageReader[Beat] = MessageReader(Beat, dropped)
-        self._acts: MessageReader[plane.Message] = MessageReader(plane.FromRank | Talk, dropped)
+        self._beats: MessageReader[Heartbeat] = MessageReader(Heartbeat, dropped)
+        self._acts: MessageReader[plane.Message] = MessageReader(
+            plane.FromRank | MembershipReport, dropped
+        )
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
@@ -122,7 +124,7 @@ class Agents:
         if not self._greet_again(message, reply, digest):
             self._later(message.agent, message, reply, digest)
 
-    def on_heartbeats(self, received: list[Said]) -> None:
+    def on_heartbeats(self, received: list[RawMessage]) -> None:
         """Keep the heartbeats of agents; examine those of ranks that make no progress after all."""
         standing: list[bytes] = []
         for subject, data, _ in received:
@@ -151,7 +153,7 @@ class Agents:
             self._leave(agent)
         else:
             self._store_registrations()  # it may be of a rank that has just registered
-            if isinstance(message, Talk):
+            if isinstance(message, MembershipReport):
                 self._events.publish(MemberReported(agent, message))
             else:
                 self._reports.take(agent, message)
@@ -160,7 +162,7 @@ class Agents:
         """Handle that an agent leaves in order: its silence is no loss."""
         self._store_registrations()
         self._heartbeats.present.pop(agent, None)
-        self._up.pop(subjects.beat(agent), None)
+        self._up.pop(subjects.heartbeat(agent), None)
         self._roster.agent_left(agent)
         self._liveness.left(agent)
 
@@ -218,7 +220,7 @@ class Agents:
 
         Nothing is stored. False where it is not such a one.
         """
-        presence = self._up.get(subjects.beat(message.agent))
+        presence = self._up.get(subjects.heartbeat(message.agent))
         if presence is None or presence.hello != digest or message.epoch > self._state.epoch:
             return False
         found = [self._roster.of_life(each.head.incarnation) for each in message.ranks]
@@ -241,11 +243,9 @@ class Agents:
         agent = self._roster.greet(message)
         presence = self._heartbeats.present.setdefault(agent.id, Presence(agent.id))
         presence.hello = arrival.digest
-        self._up[subjects.beat(agent.id)] = presence
+        self._up[subjects.heartbeat(agent.id)] = presence
         self._liveness.seen(agent.id)
-        if not subjects.account_mark(
-            agent.id
-        ):  # the agent of an account does not describe the host
+        if not subjects.account_mark(agent.id):  # an account's agent does not describe the host
             self._devices.seen(agent.host, message.devices)
             self._events.publish(NodeReported(message))
         for reply in arrival.replies:
@@ -262,7 +262,7 @@ class Agents:
 
     def on_agent_down(self, down: AgentDown) -> None:
         """Ignore the heartbeats of an agent until it registers again."""
-        self._up.pop(subjects.beat(down.agent), None)
+        self._up.pop(subjects.heartbeat(down.agent), None)
 
     def _on_other(self, subject: str, data: bytes) -> None:
         """Handle what is not the heartbeat of a registered agent: our own echo, the heartbeat of

@@ -12,7 +12,7 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import MessageReader
 from torchloom.bus.progress_page import StepPhase
 from torchloom.messages import plane
-from torchloom.messages.plane import Beat, Progress, Register, Stacks, TakeStacks
+from torchloom.messages.plane import Heartbeat, Progress, Register, Stacks, TakeStacks
 from torchloom.rules import hang, verdict
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import HangVerdict, RankSamples, StackFrame, StackSample, stands
@@ -232,7 +232,7 @@ class Hangs:
         self._options: dict[str, Mapping[str, Any]] = {}  # by job
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
-    def on_heartbeat(self, beat: Beat) -> None:
+    def on_heartbeat(self, beat: Heartbeat) -> None:
         """Check the ranks that make no progress, or made none at the last heartbeat."""
         roles: dict[Key, dict[int, Progress]] = {}
         for each in beat.progress:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from torchloom.bus.codec import Garbled, decode
-from torchloom.messages.plane import VERSION, Beat, Progress
+from torchloom.messages.plane import VERSION, Heartbeat, Progress
 from torchloom.rules.verdict import STANDS
 from torchloom.weaver.store.rows import RankProcessRow
 
@@ -64,7 +64,7 @@ class Presence:
     def progress(self) -> tuple[Progress, ...]:
         """The progress of its ranks; empty where the heartbeat cannot be decoded."""
         try:
-            return decode(self.beat, Beat).progress
+            return decode(self.beat, Heartbeat).progress
         except Garbled:
             return ()
 
@@ -72,7 +72,7 @@ class Presence:
     def beat_at(self) -> float | None:
         """When its last heartbeat was sent; none where there is none, or it cannot be decoded."""
         try:
-            return decode(self.beat, Beat).sent
+            return decode(self.beat, Heartbeat).sent
         except Garbled:
             return None
 

@@ -13,7 +13,7 @@ from torchloom.weaver.health.roster import Roster
 
 LOOK = 0.1  # seconds between two checks for silent agents
 _TOGETHER = 50  # agents that are stored as lost in one transaction
-ECHO = subjects.beat("weaver")  # the weaver's own heartbeats, in order with those of agents
+ECHO = subjects.heartbeat("weaver")  # the weaver's own heartbeats, in order with those of agents
 _SHARE = 0.25  # of the time that this takes, left to other messages
 _AGAIN = 5.0  # seconds after which an echo is held to be lost
 

@@ -167,7 +167,7 @@ class JobQueue:
 
         The effects are stored; the caller acts on them after the transaction.
         """
-        effects = self.decide(queue.JobsLeft(frozenset(jobs)))
+        effects = self.decide(queue.JobsGone(frozenset(jobs)))
         self.store(effects)
         return effects
 
@@ -178,7 +178,7 @@ class JobQueue:
             with self._state.together():
                 if job in self.state.placed:
                     self._state.remove(Placement, job=job)
-                effects = self.decide(queue.JobLeft(job))
+                effects = self.decide(queue.JobGone(job))
                 self.store(effects)
             self.act(effects)
 

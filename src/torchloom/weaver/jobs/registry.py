@@ -71,7 +71,7 @@ class JobRegistry:
 
         Only the plane's own agents may report on a job that is unknown.
         """
-        return subjects.may_speak_for(agent, job) and subjects.may_speak_as(
+        return subjects.may_report_job(agent, job) and subjects.may_report_account(
             agent, self.account(job)
         )
 
@@ -92,6 +92,10 @@ class JobRegistry:
         self._jobs[job.id] = job
         self._events.publish(JobChanged(job))
         return job
+
+    def adopt(self, job: JobRow) -> None:
+        """Store a job of the queue that runs already, and whose row was lost."""
+        self._begin(replace(job, facts={**job.facts, SUBMITTED: True}))
 
     def mark(self, job: str, facts: Mapping[str, Any]) -> None:
         """Store something about a job."""

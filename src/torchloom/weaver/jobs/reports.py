@@ -18,8 +18,8 @@ from torchloom.messages.plane import (
     Head,
     Message,
     Metrics,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Stored,
 )
@@ -81,7 +81,7 @@ class RankReports:
     def take(self, agent: str, message: Message) -> None:
         """Handle a report, sent by itself or in a batch of records."""
         match message:
-            case Ready() | Refused() | Decided() | Applied():
+            case Ready() | RankRefusal() | Decided() | Applied():
                 rank = self._roster.speaker(message.head, agent)
                 if rank is not None and rank.state == "up":
                     self._commands.said(rank, message)
