@@ -118,7 +118,7 @@ def test_the_last_admin_can_be_neither_demoted_nor_disabled(
 ) -> None:
     people.put("old", "admin", True, "admin")
 
-    with pytest.raises(LastAdmin, match="make somebody else an admin first"):
+    with pytest.raises(LastAdmin, match="make another user an admin first"):
         people.put("admin", role, disabled, "admin")
 
     people.put("bob", "admin", None, "admin")

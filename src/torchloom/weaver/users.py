@@ -76,7 +76,7 @@ class LastAdmin(UserError):
     code = "last_admin"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is the last admin; make somebody else an admin first")
+        super().__init__(f"{name} is the last admin; make another user an admin first")
 
 
 class UserDisabled(UserError):

@@ -1,4 +1,4 @@
-"""What jobs, ranks, commands, devices and events look like at the doors: plain JSON."""
+"""Jobs, ranks, commands, devices and events as clients see them: plain JSON."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -28,7 +28,7 @@ from torchloom.weaver.store.series.snapshot import RecordsLost
 
 
 def when(seconds: float | None) -> str | None:
-    """Return a time as every door shows it: UTC, to the millisecond."""
+    """Return a time as clients see it: UTC, to the millisecond."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
@@ -190,11 +190,11 @@ def _phase(number: int) -> str:
         return str(number)
 
 
-EventPosition = tuple[int, int]  # how far the weaver's events and those of ranks are known
+EventPosition = tuple[int, int]  # the last event of the weaver, and the last one of ranks
 
 
 class Databases(Protocol):
-    """Whatever has both databases."""
+    """An object with both databases."""
 
     @property
     def state(self) -> StateStore: ...
@@ -206,7 +206,7 @@ class Databases(Protocol):
 def events_since(
     store: Databases, job: str | None, after: EventPosition | None, limit: int
 ) -> tuple[list[dict[str, Any]], EventPosition]:
-    """Return what is new since a place, or the newest of all; and how far that goes."""
+    """Return the events after a position, or the newest ones, and the position after them."""
     if after is None:
         happened = store.state.last_happened(job, limit)
     else:

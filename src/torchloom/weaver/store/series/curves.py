@@ -41,7 +41,7 @@ _FEW = 256  # points that are looked through one by one
 
 @dataclass(frozen=True, slots=True)
 class NewsSegment:
-    """Points that came together for one series, as they were told; `position` says after which
+    """Points that arrived together for one series, as reported; `position` says after which
     number there is only what came later."""
 
     job: str
@@ -57,7 +57,7 @@ class NewsSegment:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What came, and what to ask with next; not whole where some of it may have been heard."""
+    """New points, and the cursor after them; not whole where some may be repeated."""
 
     segments: list[NewsSegment]
     next: int
@@ -161,7 +161,7 @@ def recent(
     span: float,
     buckets: int,
 ) -> list[Recent]:
-    """Return what some ranks told of a metric in the last seconds, in at least so many buckets."""
+    """Return a metric of some ranks in the last seconds, in at least so many buckets."""
     with records.snapshot() as reader:
         looks = [
             (each, _look(each, LOWEST, buckets))
