@@ -49,7 +49,7 @@ from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
 from torchloom.weaver.health.divergence import LossWatch
 from torchloom.weaver.health.hangs import Hangs, StackRequests
 from torchloom.weaver.health.heartbeats import Heartbeats
-from torchloom.weaver.health.liveness import LOOK, AgentLiveness
+from torchloom.weaver.health.liveness import CHECK, AgentLiveness
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.adoption import Adoption
@@ -65,7 +65,7 @@ from torchloom.weaver.membership.live_recovery import LiveRecovery
 from torchloom.weaver.runs.experiments import Experiments
 from torchloom.weaver.sender import Sender
 from torchloom.weaver.store import PlaneStore, StateLost
-from torchloom.weaver.store.integrity import LOOK as LOOK_AT_FILES
+from torchloom.weaver.store.integrity import LOOK as CHECK_FILES
 from torchloom.weaver.store.integrity import DatabaseHealth
 from torchloom.weaver.users import UserRegistry
 
@@ -112,8 +112,8 @@ class Weaver:
             (_CHECKPOINTS, self.checkpoints.tick),
             (_QUEUE, self.triggers.check),
             (_QUEUE, self.coordinator.nodes.update),
-            (PERIOD, self.retention.look_soon),
-            (LOOK_AT_FILES, self.health.look),
+            (PERIOD, self.retention.remove_soon),
+            (CHECK_FILES, self.health.look),
         ]
 
     def _make_core(self) -> None:
@@ -369,9 +369,9 @@ class Weaver:
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
-            if now - checked >= LOOK:
+            if now - checked >= CHECK:
                 checked = now
-                await self.liveness.look()
+                await self.liveness.check()
             for seconds, act in self._periodic:
                 if now - done.setdefault(act, now) >= seconds:
                     done[act] = now

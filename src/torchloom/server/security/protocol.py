@@ -3,7 +3,8 @@
 uvicorn's parser has no limits of its own: it collects a header of any length, waits for its end
 for ever, and queues every request that a client sends ahead. `LimitedProtocol` hands it small
 pieces, counts what they are part of, and answers 414, 431, 408 or 413 by itself.
-`ConnectionListener` accepts the connections, some in each turn of the event loop, and limits handshakes, too.
+`ConnectionListener` accepts the connections, some in each turn of the event loop, and limits
+handshakes, too.
 """
 
 import asyncio

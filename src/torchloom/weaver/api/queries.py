@@ -54,7 +54,7 @@ class StackApi:
             return await self._kept(job)
         ranks = self._weaver.roster.ranks(job.id)
         roles = sorted({rank.role for rank in ranks if rank.state == "up"})
-        found = await asyncio.gather(*(self._weaver.hangs.look((job.id, role)) for role in roles))
+        found = await asyncio.gather(*(self._weaver.hangs.sample((job.id, role)) for role in roles))
         return {
             "job": job.id,
             "taken": "now",

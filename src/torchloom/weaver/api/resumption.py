@@ -302,7 +302,7 @@ class ResizeApi:
         after = self._weaver.jobs.get(job)
         return {**answer, "after": after.state if after else None}
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start the new attempt of every job whose ranks have ended for it."""
         for name in tuple(self._names() - self._tasks.keys()):
             job = self._weaver.jobs.get(name)

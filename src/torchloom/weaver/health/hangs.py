@@ -227,7 +227,7 @@ class Hangs:
         self._tasks = tasks
         self._states: dict[Key, hang.State] = {}
         self._lives: dict[Key, dict[int, str]] = {}
-        self._looks: dict[Key, asyncio.Task[None]] = {}
+        self._requests: dict[Key, asyncio.Task[None]] = {}
         self._last_verdict: dict[Key, tuple[Any, ...]] = {}
         self._options: dict[str, Mapping[str, Any]] = {}  # by job
         self.suspects: dict[str, str] = {}  # why, by incarnation
@@ -260,7 +260,7 @@ class Hangs:
         if not self._lives[key]:
             self._drop(key)
 
-    async def look(self, key: Key) -> StackEvidence:
+    async def sample(self, key: Key) -> StackEvidence:
         """Take the stacks of a role's ranks now, and judge them."""
         ranks = self._ranks(key)
         stacks = await self._stack_requests.take(ranks)
@@ -270,7 +270,7 @@ class Hangs:
 
     async def close(self) -> None:
         """Cancel the requests that wait."""
-        looks = list(self._looks.values())
+        looks = list(self._requests.values())
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
@@ -317,7 +317,7 @@ class Hangs:
         for effect in effects:
             match effect:
                 case hang.RequestStacks():
-                    self._look_soon(key)
+                    self._sample_soon(key)
                 case hang.Suspect():
                     self.suspects[self._lives[key][effect.rank]] = effect.why
                     self._note("rank_suspect", key, effect.rank, effect.why)
@@ -338,14 +338,14 @@ class Hangs:
         facts = {"words": finding.words} if kind == "hang" and finding else {}
         self._journal.note(kind, key[0], rank=rank, step=step, reason=reason, facts=facts)
 
-    def _look_soon(self, key: Key) -> None:
+    def _sample_soon(self, key: Key) -> None:
         """Take stacks in the background; a request for other ranks is cancelled."""
-        if (before := self._looks.get(key)) is not None:
+        if (before := self._requests.get(key)) is not None:
             before.cancel()
-        self._looks[key] = self._tasks.start(self._look(key), "stacks")
+        self._requests[key] = self._tasks.start(self._judge(key), "stacks")
 
-    async def _look(self, key: Key) -> None:
-        evidence = await self.look(key)
+    async def _judge(self, key: Key) -> None:
+        evidence = await self.sample(key)
         if key not in self._states:
             return  # its ranks have ended
         self._write_down(key, evidence)
@@ -384,7 +384,7 @@ class Hangs:
         self._states.pop(key, None)
         self._last_verdict.pop(key, None)
         with contextlib.suppress(KeyError):
-            self._looks.pop(key).cancel()
+            self._requests.pop(key).cancel()
 
 
 def limits_of(options: Mapping[str, Any], ranks: Iterable[RankProcessRow]) -> hang.HangLimits:

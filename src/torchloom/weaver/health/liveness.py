@@ -11,7 +11,7 @@ from torchloom.bus.api import Bus, BusLost
 from torchloom.rules import liveness
 from torchloom.weaver.health.roster import Roster
 
-LOOK = 0.1  # seconds between two checks for silent agents
+CHECK = 0.1  # seconds between two checks for silent agents
 _TOGETHER = 50  # agents that are stored as lost in one transaction
 ECHO = subjects.heartbeat("weaver")  # the weaver's own heartbeats, in order with those of agents
 _SHARE = 0.25  # of the time that this takes, left to other messages
@@ -58,7 +58,7 @@ class AgentLiveness:
         """Note that the weaver's echo arrived, and with it all that was sent before."""
         self._echo, self._awaited = True, None
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once which agents are silent; the weaver repeats it.
 
         While the weaver's own echo is on its way, so may be the heartbeats of agents. A busy

@@ -63,10 +63,10 @@ class RunRetention:
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def look_soon(self) -> None:
+    def remove_soon(self) -> None:
         """Remove what is due in the background, unless that is still under way."""
         if self._task is None or self._task.done():
-            self._task = self._tasks.start(self._look(), "retention")
+            self._task = self._tasks.start(self._remove_due(), "retention")
 
     async def close(self) -> None:
         """Cancel what is under way; the next weaver continues it."""
@@ -97,7 +97,7 @@ class RunRetention:
         async with self._alone:
             return [(one, await self._remove(one)) for one in await self.find()]
 
-    async def _look(self) -> None:
+    async def _remove_due(self) -> None:
         try:
             for one, (is_done, text) in await self.carry_out():
                 if not is_done:
