@@ -48,8 +48,7 @@ from torchloom.weaver.health.agents import Agents
 from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
 from torchloom.weaver.health.divergence import LossWatch
 from torchloom.weaver.health.hangs import Hangs, StackRequests
-from torchloom.weaver.health.heartbeats import Heartbeats
-from torchloom.weaver.health.liveness import CHECK, AgentLiveness
+from torchloom.weaver.health.heartbeats import CHECK, AgentLiveness, Heartbeats
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.adoption import Adoption

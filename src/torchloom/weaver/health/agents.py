@@ -39,8 +39,13 @@ from torchloom.weaver.events import (
 )
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.hangs import Hangs
-from torchloom.weaver.health.heartbeats import Heartbeats, Presence, read_header
-from torchloom.weaver.health.liveness import ECHO, AgentLiveness
+from torchloom.weaver.health.heartbeats import (
+    ECHO,
+    AgentLiveness,
+    Heartbeats,
+    Presence,
+    read_header,
+)
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.reports import RankReports
 from torchloom.weaver.sender import Sender, head_of, own_head
