@@ -61,7 +61,7 @@ def version_of(connection: sa.Connection) -> str:
 
 
 def _number(revision: str) -> float:
-    """Return which revision this is; one whose name says nothing is none of ours, but later."""
+    """Return the number of a revision; an unknown name counts as a later one."""
     number = revision.rpartition("_")[2]
     return int(number) if number.isdecimal() else float("inf")
 
