@@ -1,4 +1,4 @@
-"""Name what live control is about: commands, where each stands, and how it ended."""
+"""Commands of live control, the state of each, and how it ended."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -42,21 +42,21 @@ class CommandKind(StrEnum):
 
     @property
     def is_aligned(self) -> bool:
-        """Tell whether it must act before one and the same step on all ranks.
+        """Return whether it must act before one and the same step on all ranks.
 
-        A paused rank reaches no further step, so what lets it go on cannot wait for one.
+        A paused rank reaches no further step, so a resume cannot wait for one.
         """
         return self not in (CommandKind.RESUME, CommandKind.PROFILE)
 
     @property
     def is_replayed(self) -> bool:
-        """Tell whether a recovery that goes back before its step does it again."""
+        """Return whether a recovery that goes back before its step does it again."""
         return self is CommandKind.KNOB
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What somebody wants, as they said it; `at_step` is a wish for the step it acts before."""
+    """What is requested; `at_step` is the step it shall take effect before, where one is given."""
 
     id: str
     kind: CommandKind
@@ -84,10 +84,10 @@ Outcome = CommitAt | Abort
 
 
 class Status(StrEnum):
-    """Where a command stands."""
+    """The status of a command."""
 
     ACCEPTED = "accepted"
-    OFFERED_AGAIN = "offered_again"  # an offer came to nothing; the next one waits its turn
+    OFFERED_AGAIN = "offered_again"  # an offer failed; the next one is queued
     PREPARING = "preparing"  # ranks are asked
     COMMITTED = "committed"
     APPLIED = "applied"
@@ -101,7 +101,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One rank's word that it did it: before which step, and the values before and after."""
+    """A rank's report that it did it: before which step, and the values before and after."""
 
     step: int
     before: Any = None
@@ -110,7 +110,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command's row: all that is remembered of it, and enough to go on after a restart.
+    """A command's row: all that is stored of it, enough to continue after a restart.
 
     `number` is its place among the job's commands: of two with one step, the lower acts first.
     An `offer` is one try at a decision; its outcome has an entry of its own in the store.
@@ -168,7 +168,7 @@ def schedule(
     """Return the knob changes of a job in the order in which every run of it comes upon them.
 
     A generation that begins anew goes through the changes of those before it at their steps. When
-    somebody changes a knob there, older changes of it that are still ahead have had their time.
+    a knob is changed there, older changes of it that are still ahead no longer count.
     `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
     """
     happened = [
@@ -205,7 +205,7 @@ def desired(
 def _less_what_is_over(entry: CommandEntry, others: Iterable[CommandEntry]) -> CommandEntry:
     """Return a change without the knobs that a later generation has set before its step."""
     if entry.status != Status.APPLIED:
-        return entry  # a plan: nobody has come to its step yet
+        return entry  # a plan: no rank has reached its step yet
     step = entry.step or 0
     later = (e for e in others if e.generation > entry.generation and (e.step or 0) <= step)
     over = {name for other in later for name in other.command.payload}

@@ -240,7 +240,7 @@ class CommandDriver:
 
 
 def _may_wait(event: events.Event, effects: Iterable[events.Effect]) -> bool:
-    """Tell whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
+    """Return whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
     match event:
         case events.RankReport(_, plane.Decided() | plane.Applied()):
             kinds = events.StoreCommand | events.SendOutcome

@@ -165,7 +165,7 @@ class Guards:
         return next((entry for entry in audit if entry.id == watch.row.command), None)
 
     def _is_first(self, metrics: Metrics) -> bool:
-        """Tell whether these are of the lowest rank that takes steps."""
+        """Return whether these are of the lowest rank that takes steps."""
         rows = [r for r in self._roster.ranks(metrics.head.job) if r.boundary != "none"]
         if not rows:
             return False

@@ -115,7 +115,7 @@ def checked(job: JobRow, ranks: list[RankProcessRow], values: dict[str, Any]) ->
 
 
 def _is_unread(name: str, ranks: Iterable[RankProcessRow]) -> bool:
-    """Tell whether a rank has this in its config alone, though it is one of those that train."""
+    """Return whether a rank has this in its config alone, though it is one of those that train."""
     having = [(rank.role, knob) for rank in ranks for knob in rank.knobs if knob["name"] == name]
     used = {role for role, knob in having if knob.get("is_used", True)}
     return any(role in used or not used for role, knob in having if not knob.get("is_used", True))

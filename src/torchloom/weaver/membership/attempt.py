@@ -48,7 +48,7 @@ class LiveAttempt:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether its losses are the launch process' own again."""
+        """Return whether its losses are the launch process' own again."""
         return self.is_restarting or self.state.record.phase in (
             GenerationPhase.COMPLETE,
             GenerationPhase.FAILED,
@@ -56,13 +56,13 @@ class LiveAttempt:
 
     @property
     def is_regrouping(self) -> bool:
-        """Tell whether its members are about to form a generation, or are to be started again."""
+        """Return whether its members are about to form a generation, or are to be started again."""
         forming = self.state.record.phase in (GenerationPhase.GATHERING, GenerationPhase.MOVING)
         return forming or self.is_restarting
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether time alone makes something happen."""
+        """Return whether time alone makes something happen."""
         return self.is_due or self.is_restarting or not is_quiet(self.state)
 
     @property

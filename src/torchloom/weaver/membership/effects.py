@@ -70,7 +70,7 @@ class MemberMessages:
         self._launches[job] = agent
 
     def is_launch(self, job: str, agent: str) -> bool:
-        """Tell whether an agent may speak for a job's launch process."""
+        """Return whether an agent may speak for a job's launch process."""
         if self._launches.setdefault(job, agent) == agent:
             return True
         self._dropped["foreign_agent"] += 1

@@ -149,7 +149,7 @@ class LiveRecovery:
         return frozenset(one.job for one in self._carrying.all() if not one.is_over)
 
     def is_regrouping(self, job: str) -> bool:
-        """Tell whether the ranks of a job are about to meet again, or to be started again."""
+        """Return whether the ranks of a job are about to meet again, or to be started again."""
         one = self._carrying.get(job)
         return one is not None and one.is_regrouping
 
@@ -281,7 +281,7 @@ def _has_loss(said: Lives) -> bool:
 
 
 def _wants_live(job: JobRow | None, is_said: bool = False) -> bool:
-    """Tell whether a job is to be recovered live: it said so, or nothing, unless it had to."""
+    """Return whether a job is to be recovered live: it said so, or nothing, unless it had to."""
     if job is None or is_over(job):
         return False
     return policy_of(job.facts, can_live=not is_said).recovery is LossRecovery.LIVE

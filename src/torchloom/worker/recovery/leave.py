@@ -263,7 +263,7 @@ class DefaultGroup:
         return self._opened if self._opened is not None else _open_sockets() - self._before
 
     def _is_open(self) -> bool:
-        """Tell whether gloo still has a connection of this group."""
+        """Return whether gloo still has a connection of this group."""
         for number, inode in self._sockets():
             with contextlib.suppress(OSError), _borrowed(number, inode) as one:
                 if _is_connection(one):
@@ -272,7 +272,7 @@ class DefaultGroup:
 
 
 def is_collective_error(error: BaseException) -> bool:
-    """Tell whether an exception, or what led to it, may come from a group, and so from a peer."""
+    """Return whether an exception, or what led to it, may come from a group, and so from a peer."""
     seen: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in seen:
@@ -302,7 +302,7 @@ def free() -> None:
 
 
 def has_more_groups() -> bool:
-    """Tell whether there are groups besides the default one."""
+    """Return whether there are groups besides the default one."""
     world = getattr(sys.modules.get(_MODULE), "_world", None)
     return len(getattr(world, "pg_map", ())) > 1
 

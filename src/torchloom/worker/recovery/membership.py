@@ -28,7 +28,7 @@ from torchloom.messages.membership import (
     Transfer,
 )
 from torchloom.messages.plane import Head, Message
-from torchloom.rules.membership.faults import PATIENCE, FaultOwner, GenerationNews, whose
+from torchloom.rules.membership.faults import PATIENCE, FaultOwner, GenerationNews, fault_owner
 
 EVERY = 5.0  # seconds between two tellings of what holds
 _MOST = 64  # words that wait for a connection; the newest ones count
@@ -181,7 +181,7 @@ class Member:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether a newer generation is called together than the one this rank is in."""
+        """Return whether a newer generation is called together than the one this rank is in."""
         return self.line.newest > self.generation
 
     def train(self, step: int, why: str = "") -> None:
@@ -198,7 +198,7 @@ class Member:
         while True:
             heard = GenerationNews.OVER if self.is_over else heard
             waited = self._clock() - begun
-            if (verdict := whose(heard, waited, is_collective)) is not FaultOwner.OPEN:
+            if (verdict := fault_owner(heard, waited, is_collective)) is not FaultOwner.OPEN:
                 return verdict
             if waited - said >= RESEND:
                 line.say(word)
@@ -219,7 +219,7 @@ class Member:
                 return heard
 
     def is_restored(self, seconds: float, taken: int) -> bool:
-        """Say that this rank has all it needs; tell whether it may train: not if others broke."""
+        """Say that this rank has all it needs; return whether it may train: not if others broke."""
         word = Restored(self._at(self.generation), seconds, taken)
         return self._insist(word, Go) is not None
 
@@ -228,7 +228,7 @@ class Member:
         self._insist(NotRestored(self._at(self.generation), why[:_LONGEST]))
 
     def has_finished(self, step: int) -> bool:
-        """Say that no step is left; tell whether that is so for all, or nobody can be asked.
+        """Say that no step is left; return whether that is so for all, or nobody can be asked.
 
         Otherwise one of the others is lost, and this rank is needed.
         """

@@ -149,7 +149,7 @@ class RankRecovery:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether members change: what is under way is left at the next boundary."""
+        """Return whether members change: what is under way is left at the next boundary."""
         return self._member.is_over
 
     def loop(self) -> int:

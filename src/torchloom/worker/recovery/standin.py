@@ -74,7 +74,7 @@ _here = _Standin()
 
 
 def is_wanted(env: Mapping[str, str]) -> bool:
-    """Tell whether this process is a newcomer."""
+    """Return whether this process is a newcomer."""
     return env.get(VARIABLE) == "1"
 
 
@@ -86,7 +86,7 @@ def install() -> None:
 
 
 def is_on() -> bool:
-    """Tell whether the default group is a stand-in, or will be."""
+    """Return whether the default group is a stand-in, or will be."""
     return _here.is_on
 
 

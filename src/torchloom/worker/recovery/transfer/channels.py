@@ -70,7 +70,7 @@ def readable_memory() -> Iterator[None]:
 
 
 def can_be_read() -> bool:
-    """Tell whether this system has what it takes."""
+    """Return whether this system has what it takes."""
     return hasattr(_library(), "process_vm_readv")
 
 

@@ -279,7 +279,7 @@ def _remove(names: Iterable[Path]) -> None:
 
 
 def _has_room(folder: Path, size: int) -> bool:
-    """Tell whether a file of this size leaves a tenth of what is free."""
+    """Return whether a file of this size leaves a tenth of what is free."""
     with contextlib.suppress(OSError):
         there = os.statvfs(folder)
         return there.f_bavail * there.f_frsize * 9 // 10 > size

@@ -93,7 +93,7 @@ class PayloadHead:
         self._own: dict[int, Tensor] = {}
 
     def is_whole(self) -> bool:
-        """Tell whether it is what was given."""
+        """Return whether it is what was given."""
         return hash_of(self.view) == self._label.hash
 
     @property
@@ -174,7 +174,7 @@ def _is_large(kind: Kind) -> bool:
 
 
 def _fits(tensor: Tensor, kind: Kind) -> bool:
-    """Tell whether a tensor of ours can be filled as it is with one of this kind."""
+    """Return whether a tensor of ours can be filled as it is with one of this kind."""
     is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
     is_same = (tensor.dtype, tensor.shape) == kind and tensor.is_contiguous()
     return is_plain and is_same and not tensor.is_conj() and not tensor.is_neg()
