@@ -287,7 +287,7 @@ class AgentLink:
             self._put(self._said.popleft())
         if self._closing or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + TICK
-            self.words.look()
+            self.words.resend_if_due()
             for message in self._collect():
                 self._put(message)
             self._looks += 1

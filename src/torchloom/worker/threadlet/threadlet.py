@@ -13,7 +13,7 @@ import msgspec
 
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
-from torchloom.worker.recovery.membership import MembershipLine
+from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.commands import Acts, program_world
@@ -58,7 +58,7 @@ class Threadlet:
         self._begun = False
         self._noted = False
         self._link: AgentLink | None = None
-        self.line: MembershipLine | None = None  # about who trains, where somebody may want to know
+        self.line: MembershipLink | None = None  # about who trains, where somebody may want to know
 
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
@@ -155,11 +155,11 @@ class Threadlet:
 
     # When members change.
 
-    def talk(self) -> MembershipLine | None:
+    def talk(self) -> MembershipLink | None:
         """Return the line on which it is said who trains; nothing where there is no agent."""
         if self.line is None and self._link is not None:
-            self.line = MembershipLine(self._link.words, self.seat.generation)
-            self.control.regrouped = self.line.hear
+            self.line = MembershipLink(self._link.words, self.seat.generation)
+            self.control.regrouped = self.line.receive
         return self.line
 
     def settle(self) -> None:
