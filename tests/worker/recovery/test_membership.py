@@ -137,8 +137,8 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     one, agent = link
     agent.accept()
     assert isinstance(agent.next(), Register)
-    one.say(Goodbye(HEAD, 5))
-    one.words.send(Training(HEAD, 3))
+    one.send(Goodbye(HEAD, 5))
+    one.membership.send(Training(HEAD, 3))
 
     assert agent.next() == Training(HEAD, 3)  # a record waits until the agent says what it has
     agent.say(Kept(HEAD, 0))
@@ -147,7 +147,7 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     agent.accept()
     assert isinstance(agent.next(), Register)
     agent.say(Kept(HEAD, 1))
-    one.words.send(Training(HEAD, 4))
+    one.membership.send(Training(HEAD, 4))
     assert agent.next() == Training(HEAD, 4)  # the record was kept: words did not shift the count
 
 
@@ -155,7 +155,7 @@ def test_what_holds_is_said_again_on_a_new_connection(link: tuple[AgentLink, Age
     one, agent = link
     agent.accept()
     agent.next()
-    one.words.keep_sending(Training(HEAD, 3))
+    one.membership.keep_sending(Training(HEAD, 3))
     assert agent.next() == Training(HEAD, 3)
 
     agent.hang_up()

@@ -8,6 +8,12 @@ from typing import Any
 from torchloom.errors import UserError
 
 
+class BadKnobValue(UserError):
+    """A knob does not accept this value."""
+
+    code = "bad_value"
+
+
 class NotAKnob(UserError):
     """A value of the program's config that no step has read: to change it would do nothing."""
 
@@ -19,12 +25,6 @@ class NotAKnob(UserError):
             f" effect; read run.config[{name!r}] inside the step, or register it with"
             f" run.knob({name!r}, ...) or run.on({name!r}, ...)"
         )
-
-
-class BadKnobValue(UserError):
-    """A value that a knob does not take, and why."""
-
-    code = "bad_value"
 
 
 class CommandKind(StrEnum):

@@ -40,7 +40,7 @@ class KnobChange:
     """A command whose parts may act one after the other; reported once, when all have."""
 
     command: str
-    wish: KnobRequest
+    request: KnobRequest
     report: Report
     before: dict[str, Value] = field(default_factory=dict)
     after: dict[str, Value] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class KnobChange:
         if name in self.after:
             return
         self.before[name], self.after[name] = before, after
-        if self.after.keys() == self.wish.values.keys():
-            self._tell(step)
+        if self.after.keys() == self.request.values.keys():
+            self._send_report(step)
 
-    def _tell(self, step: int) -> None:
+    def _send_report(self, step: int) -> None:
         if len(self.after) == 1:
             (before,), (after,) = self.before.values(), self.after.values()
             self.report(self.command, step, before, after)
