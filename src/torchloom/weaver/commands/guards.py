@@ -1,4 +1,4 @@
-"""Watch what metrics do after a change, and take it back where its guard says so.
+"""Watch what metrics do after a change, and undo it where its guard trips.
 
 A guard is a row beside its command: a weaver that begins reads both and watches on.
 """
