@@ -1,6 +1,6 @@
 """The states of a job, the transitions between them, and their reasons."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchloom.specs.states import JobState
@@ -90,18 +90,6 @@ def step(job: JobLifecycle, event: Event) -> tuple[JobLifecycle, tuple[Transitio
     attempt = job.attempt + isinstance(event, Resume)
     change = Transition(job.id, job.changes + 1, attempt, job.state, to, event.reason)
     return JobLifecycle(job.id, to, event.reason, attempt, change.number), (change,)
-
-
-def replay(job: JobLifecycle, transitions: Iterable[Transition]) -> JobLifecycle:
-    """Return the job as its stored events have it; one that does not fit is a bug."""
-    for change in transitions:
-        is_next = (change.number, change.before) == (job.changes + 1, job.state)
-        if not is_next:
-            raise IllegalTransition(job.id, job.state, change.after, f"event {change.number}")
-        resumes = change.attempt > job.attempt
-        event = Resume(change.reason) if resumes else ChangeState(change.after, change.reason)
-        job, _ = step(job, event)
-    return job
 
 
 def _is_legal(state: JobState, event: Event) -> bool:

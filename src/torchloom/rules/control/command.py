@@ -1,7 +1,7 @@
 """Commands of live control, the state of each, and how it ended."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -148,58 +148,21 @@ def offer_of(offer_id: str) -> tuple[str, int] | None:
     return command, int(offer)
 
 
-def entry_to_dict(entry: CommandEntry) -> dict[str, Any]:
-    """Return a row as plain values; ranks are texts, as JSON wants its keys."""
-    acks = {str(rank): asdict(ack) for rank, ack in entry.acks.items()}
-    return {**asdict(entry), "acks": acks}
-
-
-def entry_from_dict(row: Mapping[str, Any]) -> CommandEntry:
-    """Read back what `entry_to_dict` wrote."""
-    command = {**row["command"], "kind": CommandKind(row["command"]["kind"])}
-    acks = {int(rank): Ack(**ack) for rank, ack in row["acks"].items()}
-    values = {**row, "command": Command(**command), "status": Status(row["status"]), "acks": acks}
-    return CommandEntry(**values)
-
-
-def schedule(
-    audit: Iterable[CommandEntry], without: frozenset[str] = frozenset()
-) -> tuple[CommandEntry, ...]:
+def schedule(audit: Iterable[CommandEntry]) -> tuple[CommandEntry, ...]:
     """Return the knob changes of a job in the order in which every run of it comes upon them.
 
     A generation that begins anew goes through the changes of those before it at their steps. When
     a knob is changed there, older changes of it that are still ahead no longer count.
-    `without` names those that a recovery must not repeat: inside a guard's window, after a NaN.
     """
     happened = [
         entry
         for entry in audit
-        if entry.status in (Status.COMMITTED, Status.APPLIED)
-        and entry.command.kind.is_replayed
-        and entry.id not in without
+        if entry.status in (Status.COMMITTED, Status.APPLIED) and entry.command.kind.is_replayed
     ]
     kept = (_less_what_is_over(entry, happened) for entry in happened)
     return tuple(
         sorted((e for e in kept if e.command.payload), key=lambda e: (e.step or 0, e.number))
     )
-
-
-def upcoming(
-    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
-) -> tuple[CommandEntry, ...]:
-    """Return the knob changes that act after this step, in the order in which they do."""
-    return tuple(e for e in schedule(audit, without) if e.step is not None and e.step > step)
-
-
-def desired(
-    audit: Iterable[CommandEntry], step: int, without: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Return the knob values in force in a step, as far as commands have set them."""
-    values: dict[str, Any] = {}
-    for entry in schedule(audit, without):
-        if entry.step is not None and entry.step <= step:
-            values.update(entry.command.payload)
-    return values
 
 
 def _less_what_is_over(entry: CommandEntry, others: Iterable[CommandEntry]) -> CommandEntry:
