@@ -101,7 +101,7 @@ class Weaver:
         self._make_core()
         self._make_checkpoints(checkpoint_margin)
         self._make_health()
-        self._make_jobs(launcher or AccountLauncher(RunnerLauncher(), self.jobs.account))
+        self._make_jobs(launcher or AccountLauncher(RunnerLauncher(), self.jobs.get))
         self._device_events: MessageReader[DeviceEvent] = MessageReader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
         self._own_tasks: list[asyncio.Task[None]] = []

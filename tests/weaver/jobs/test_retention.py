@@ -132,6 +132,30 @@ def test_a_run_that_is_old_goes_whole_and_one_that_lives_stays(tmp_path: Path) -
     assert metrics == (1,)
 
 
+def test_a_clock_that_is_set_back_keeps_a_run_longer_and_one_set_forward_less_long(
+    tmp_path: Path,
+) -> None:
+    days = [0.0]
+
+    async def act(weaver: Weaver) -> None:
+        retention = RunRetention(
+            weaver.store,
+            weaver.jobs,
+            weaver.journal,
+            weaver.checkpoint_rows,
+            weaver.tasks,
+            lambda: RetentionLimits(runs=2 * DAY, keep=0),
+            lambda: time.time() + days[0] * DAY,
+        )
+        found = []
+        for days[0] in (0.0, -100.0, 1.0, -1.0, 3.0):
+            found.append([one.job for one, _ in await retention.carry_out()])
+
+        assert found == [[], [], [], [], [OLD]]
+
+    scene(tmp_path, act, OLD)
+
+
 def test_the_last_ones_and_the_pinned_stay(tmp_path: Path) -> None:
     async def act(weaver: Weaver) -> None:
         pins = frozenset({OLD})

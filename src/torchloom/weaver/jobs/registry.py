@@ -93,6 +93,10 @@ class JobRegistry:
         self._events.publish(JobChanged(job))
         return job
 
+    def adopt(self, job: JobRow) -> None:
+        """Store a job of the queue that runs already, and whose row was lost."""
+        self._begin(replace(job, facts={**job.facts, SUBMITTED: True}))
+
     def mark(self, job: str, facts: Mapping[str, Any]) -> None:
         """Store something about a job."""
         known = self._jobs[job]
