@@ -306,7 +306,7 @@ def _look_at(state: State, culprit: int | None) -> float:
 def _looked(state: State, finding: StackFinding) -> Next:
     """Compare with what was found before: only one that has not moved since is given up."""
     if not state.is_looking:
-        return state, ()  # asked for before a rank came or went
+        return state, ()  # requested before a rank started or ended
     same = state.finding is not None and finding.culprit == state.finding.culprit
     has_stood = same and state.finding is not None and finding.stack == state.finding.stack
     is_due = _is_due(state)

@@ -45,7 +45,7 @@ Rooms = Mapping[str, NodeCapacity]
 
 
 def place(need: Need, free: Rooms) -> tuple[NodeShare, ...] | None:
-    """Return a share for every node that is needed; nothing when there is no room for all."""
+    """Return a share for every node that is needed; None when there is no room for all."""
     fits = {name: count for name, room in free.items() if (count := fit(need, room))}
     if sum(fits.values()) < need.workers:
         return None
@@ -80,7 +80,7 @@ def free(rooms: Rooms, shares: Iterable[NodeShare]) -> dict[str, NodeCapacity]:
 
 
 def shortage(need: Need, rooms: Rooms) -> str:
-    """Say what nodes lack to ever run this, if nothing else ran; nothing when they could."""
+    """Return what nodes lack to ever run this, if nothing else ran; empty when they could."""
     there = sum(fit(need, room) for room in rooms.values())
     if there >= need.workers:
         return ""

@@ -158,7 +158,7 @@ def _is_needed(replica: Replica) -> bool:
 
 
 def _seat(state: State, keys: Iterable[ReplicaKey]) -> tuple[State, tuple[Effect, ...]] | None:
-    """Find a place for replicas whose node is lost; nothing when there is none for one of them."""
+    """Find a place for replicas whose node is lost; None when one of them has none."""
     moves: tuple[Effect, ...] = ()
     for key in keys:
         if state.seats[key] in state.lost:

@@ -187,7 +187,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The app was asked to end and does so by itself; nothing is started again any more."""
+    """The app ends by itself, on request; nothing is restarted any more."""
 
     reason: str
     state: AppState = AppState.CANCELLED
@@ -203,7 +203,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class WaitOver:
-    """The time that `Wait` asked for has passed."""
+    """The time of a `Wait` has passed."""
 
     number: int
 

@@ -144,7 +144,7 @@ def _asked(state: State, command: Command) -> Next:
 
 
 def _withdrawn(state: State, event: Withdrawn) -> Next:
-    """Close a command that no rank was asked for, or only in an offer that is over."""
+    """Close a command that was not offered to ranks, or only in an offer that is over."""
     for entry in state.queue:
         if entry.id == event.id and entry.status != Status.PREPARING:
             state, effects = _close(state, entry, Status.ABORTED, event.why)
@@ -278,7 +278,7 @@ def _failed(state: State, rank: int, message: RankRefusal) -> Next:
 
 
 def _settle(state: State, entry: CommandEntry) -> Next:
-    """Store what ranks said, and close the command when all of them did it."""
+    """Store the acks of ranks, and close the command when all of them did it."""
     if state.ranks and entry.acks.keys() >= state.ranks:
         return _close(state, entry, Status.APPLIED, entry.why)
     standing = tuple(entry if e.id == entry.id else e for e in state.standing)

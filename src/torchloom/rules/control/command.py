@@ -88,7 +88,7 @@ class Status(StrEnum):
 
     ACCEPTED = "accepted"
     OFFERED_AGAIN = "offered_again"  # an offer failed; the next one is queued
-    PREPARING = "preparing"  # ranks are asked
+    PREPARING = "preparing"  # it is offered to ranks
     COMMITTED = "committed"
     APPLIED = "applied"
     REFUSED = "refused"

@@ -37,14 +37,14 @@ def newest_copy(held: Mapping[int, Copies], ranks: int) -> int | None:
 
 
 class RecoveryMode(StrEnum):
-    """How a job comes back from a loss."""
+    """How a job recovers from a loss."""
 
     LIVE = "live"  # survivors stay up
     RESTART = "restart"  # every process is a new one
 
 
 class Cause(StrEnum):
-    """Why it cannot come back as it was trying to."""
+    """Why a job cannot recover in its present mode."""
 
     NO_SURVIVOR = "no_survivor"
     LIVE_WAIT = "live_wait"  # members did not meet in time

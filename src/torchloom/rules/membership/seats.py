@@ -68,7 +68,7 @@ def survivors(seats: Seats) -> list[MemberSeat]:
 
 
 def seat_newcomers(seats: Seats, room: Mapping[str, int], lost: Iterable[str]) -> Seats:
-    """Give every seat whose process is gone a new one: where it was, or where there is room."""
+    """Give every seat whose process has ended a new one: where it was, or where there is room."""
     gone_nodes = frozenset(lost)
     taken = {node: 0 for node in sorted(room) if node not in gone_nodes}
     for seat in seats:

@@ -83,7 +83,7 @@ class CommandDriver:
         self._feed(job, events.Asked(command))
 
     def withdraw(self, job: str, command: str, why: str) -> None:
-        """Close a command that no rank has been asked for."""
+        """Close a command that was not offered to ranks."""
         self._feed(job, events.Withdrawn(command, why))
 
     def registered(self, rank: RankProcessRow) -> None:

@@ -60,7 +60,7 @@ class Guards:
         return {row.command: row for row in self._state.find(GuardRow, job=job)}
 
     def add(self, job: str, command: str, words: str, span: int) -> None:
-        """Watch over a change that is about to be asked for."""
+        """Guard a change that is about to be requested."""
         if self._state.one(GuardRow, command=command) is None:
             row = GuardRow(command, job, words, span)
             self._state.put(row)

@@ -43,7 +43,7 @@ class JobCommands:
 
 
 class CommandRows:
-    """What was asked and what became of it."""
+    """The rows of commands: what was requested, and how it ended."""
 
     def __init__(
         self, state: StateStore, journal: Journal, now: Callable[[], float] = time.time
@@ -89,7 +89,7 @@ class CommandRows:
         return list(self._book(job).commands.values())
 
     def job_of(self, command: str) -> str | None:
-        """Return whose command this is; nothing when there is none of this id."""
+        """Return the job of a command; empty when there is none of this id."""
         self.settle()
         for job, book in self._books.items():
             if command in book.commands:

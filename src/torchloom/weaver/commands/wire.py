@@ -19,7 +19,7 @@ _KINDS: dict[CommandKind, plane.Kind] = {
     CommandKind.CHECKPOINT: "checkpoint",
     CommandKind.DIGEST: "digest",
 }
-KINDS = frozenset(_KINDS)  # what ranks can be asked for
+KINDS = frozenset(_KINDS)  # that can be offered to ranks
 
 
 def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:

@@ -206,7 +206,7 @@ class DefaultGroup:
     def opened(cls, make: Callable[[], None]) -> "DefaultGroup":
         """Make the group and note what that opens."""
         group = cls()
-        _current[:] = [group]  # from now on: making it may take as long as a dead member lets it
+        _current[:] = [group]  # already now: with a dead member its creation may take long
         try:
             with one_prefix():
                 make()
@@ -284,7 +284,7 @@ def is_collective_error(error: BaseException) -> bool:
 
 
 def watch() -> None:
-    """Note the group that the program makes by itself; to be called before its first line."""
+    """Note the group that the program makes by itself; to be called before it starts."""
     when_distributed(_take_over)
 
 

@@ -176,7 +176,7 @@ def _begin(
     *_: Any,
     **more: Any,
 ) -> None:
-    """Make a group of this rank alone that looks like all of them."""
+    """Make a group of this rank alone that reports the size of the whole."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     rank = rank if rank >= 0 else int(environment.variables()["RANK"])

@@ -75,7 +75,7 @@ def take(move: StateMove, me: int, own: Sequence[Tensor] = ()) -> tuple[State, i
 
 
 def _read_head(offer: TransferOffer) -> PayloadHead | None:
-    """Return the head out of the source's memory; nothing where that may not be read, or is not
+    """Return the head out of the source's memory; None where that may not be read, or is not
     the expected memory."""
     head = PayloadHead(offer.label)
     try:
@@ -254,7 +254,7 @@ def _give_by_group(load: StatePayload, peers: Sequence[int]) -> None:
 
 
 def _created(names: Sequence[Path], size: int) -> int | None:
-    """Return a file for a state, under a name for each target; nothing where there can be none."""
+    """Return a file for a state, under a name for each target; None where there can be none."""
     if not _has_room(names[0].parent, size):
         return None
     try:
