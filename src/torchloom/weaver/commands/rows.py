@@ -89,7 +89,7 @@ class CommandRows:
         return list(self._book(job).commands.values())
 
     def job_of(self, command: str) -> str | None:
-        """Return the job of a command; empty when there is none of this id."""
+        """Return the job of a command; None when there is none of this id."""
         self.settle()
         for job, book in self._books.items():
             if command in book.commands:
