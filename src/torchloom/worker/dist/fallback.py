@@ -1,4 +1,4 @@
-"""When the wished backend does not come up: gloo with advice, or an honest refusal."""
+"""What to do if a backend does not start: fall back to gloo with advice, or fail."""
 
 from collections.abc import Mapping
 
@@ -23,14 +23,14 @@ ANY = ("GLOO_SOCKET_IFNAME chooses the interface that gloo uses",)
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The backend to go on with and what to tell the user."""
+    """The backend to use instead, and advice for the user."""
 
     backend: str
     advice: tuple[str, ...]
 
 
 class BackendFailed(Failure):
-    """The backend did not come up and nothing else may be used."""
+    """The backend did not start, and no other may be used."""
 
     code = "backend_failed"
 
@@ -44,6 +44,6 @@ def after_backend_failure(backend: str, error: str, fallback: bool = True) -> Fa
     advice = ADVICE.get(backend, ANY)
     if not fallback or backend == "gloo":
         raise BackendFailed(backend, error, advice)
-    said = f"backend {backend} did not start ({error}): going on with gloo, for debugging only"
+    note = f"backend {backend} did not start ({error}): using gloo instead, for debugging only"
     refuse = "--no-fallback, or LOOM_NO_FALLBACK=1 in the ranks, refuses instead"
-    return Fallback("gloo", (said, *advice, refuse))
+    return Fallback("gloo", (note, *advice, refuse))
