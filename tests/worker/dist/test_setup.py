@@ -143,7 +143,7 @@ dist.cleanup()
     assert [each[:2] for each in told] == [["gloo", 2], ["gloo", 2]]
     assert told[1][2] == []
     (advice,) = told[0][2]
-    assert "backend mpi did not start (rank 0: this torch has no mpi): going on with gloo" in advice
+    assert "backend mpi did not start (rank 0: this torch has no mpi): using gloo instead" in advice
     assert "must be built with MPI" in advice
 
 

@@ -59,7 +59,8 @@ def init(
         replica: The replica group of this rank, if it is not the one that the launcher set.
 
     Example:
-        >>> run = torchloom.init(project="gpt", config={"temperature": 0.7})
+        >>> import torchloom as loom
+        >>> run = loom.init(project="gpt", config={"temperature": 0.7})
         >>> run.config["temperature"]
         0.7
     """
@@ -89,7 +90,7 @@ def init(
 
 
 class Run:
-    """One run: its steps, metrics, knobs and checkpoints. `torchloom.init` returns it.
+    """One run: its steps, metrics, knobs and checkpoints. `loom.init()` returns it.
 
     Attributes:
         id: The id of the job.
@@ -230,7 +231,7 @@ class Run:
     def finish(self) -> None:
         """Flush what was logged and unregister this process; later calls of `log` are dropped.
 
-        Ending the process does the same. `with torchloom.init() as run:` finishes at the end of the
+        Ending the process does the same. `with loom.init() as run:` finishes at the end of the
         block.
         """
         if not self._is_finished:
