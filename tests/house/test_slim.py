@@ -1,71 +1,68 @@
-"""`launch` and `worker` import few packages of others; each is listed with a reason."""
+"""What a job's own processes need of others: a few packages, and a job trains with only those."""
 
-import ast
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "torchloom"
-MOST = 8
-ALWAYS = {
-    "torch": "what a rank trains with; imported in the worker only",
-    "msgspec": "encodes the messages between a rank, its agent and the weaver",
-    "xxhash": "checks the bytes of pages and transfers in live recovery",
-    "threadpoolctl": "stops the threads of BLAS and OpenMP before the zygote forks",
+import pytest
+
+from torchloom.client.plane import ask, leave
+from torchloom.launch.keeper.zygote_client import leave_all
+
+from ..harness.home import TIMEOUT, home
+from .slim import SOURCE, make_environment
+
+__all__ = ["home"]
+EXAMPLE = SOURCE.parent / "examples/pytorch/train_resumable.py"
+PACKAGES = {  # what launch and worker, and what they call of ours, import of others
+    "torch": "the ranks",
+    "numpy": "torch.from_numpy, for data sets of `loom.train`",
+    "msgspec": "messages of the threadlet",
+    "blake3": "hashes of checkpoints",
+    "xxhash": "hashes of state that a rank gets from another",
+    "threadpoolctl": "thread pools of a zygote, before it forks",
 }
-ON_USE = {
-    "numpy": "reads the .npy datasets of the ready-made training",
-    "safetensors": "writes the format of that name; an extra",
-    "pynvml": "reads the sensors of NVIDIA GPUs where it is installed",
-}
 
 
-def _texts(tree: ast.Module) -> dict[str, str]:
-    """Return the texts that names stand for: constants, and arguments that default to them."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
-                found[name] = text
-            case ast.arguments(args=[*args], defaults=[*defaults]):
-                given = zip(reversed(args), reversed(defaults), strict=False)
-                found |= {arg.arg: found.get(ast.unparse(value), "") for arg, value in given}
-    return {name: text for name, text in found.items() if text}
+@pytest.fixture
+def plane(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the test a plane, which runs in the whole environment."""
+    monkeypatch.delenv("LOOM_PLANE", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("LOOM_WARM", "1")
+    _run(sys.executable, "up")
+    yield
+    leave_all()
+    leave()
 
 
-def _imported(path: Path) -> Iterator[str]:
-    """Yield every module that a file imports, also inside functions and by `import_module`."""
-    tree = ast.parse(path.read_text())
-    names = _texts(tree)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module
-            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if _imports(node):
-                yield module
-            case ast.Call(args=[ast.Name(id=name), *_]) if _imports(node) and name in names:
-                yield names[name]
+@pytest.mark.process
+def test_a_job_trains_where_only_those_are_installed(
+    plane: None, home: Path, tmp_path: Path
+) -> None:
+    python = make_environment(tmp_path / "slim", PACKAGES)
+
+    for _ in range(2):  # the second time by a zygote, if one is ready
+        words = ("launch", "--nproc-per-node", "2", str(EXAMPLE), "--epochs", "1")
+        done = _run(python, *words)
+        assert done.stdout.count(": weights ") == 2
+        assert "has no" not in done.stderr  # of an interpreter that a zygote cannot use
+        assert "NumPy" not in done.stderr
+
+    jobs = ask("jobs", limit=10)
+    assert [(job["state"], job["step"]) for job in jobs] == [("COMPLETED", 64)] * 2
+    assert len(list(home.glob("runs/*/checkpoints/ckpt_step_*/manifest.json"))) == 6
 
 
-def _imports(call: ast.Call) -> bool:
-    return ast.unparse(call.func).rpartition(".")[2] in ("import_module", "__import__")
-
-
-def _packages(room: str) -> set[str]:
-    files = (SOURCE / room).rglob("*.py")
-    tops = {name.partition(".")[0] for file in files for name in _imported(file)}
-    return tops - set(sys.stdlib_module_names) - {"torchloom"}
-
-
-def test_launch_and_worker_import_few_packages_of_others() -> None:
-    found = _packages("launch") | _packages("worker")
-
-    print(f"{len(found)} packages: {', '.join(sorted(found))}")
-    assert found == {*ALWAYS, *ON_USE}
-    assert len(found) <= MOST
-
-
-def test_the_launcher_needs_no_package_that_trains() -> None:
-    assert _packages("launch") <= {"msgspec", "pynvml"}
+def _run(python: Path | str, *words: str) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [python, "-P", "-m", "torchloom", *words],
+        env={**os.environ, "PYTHONWARNINGS": "default"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done

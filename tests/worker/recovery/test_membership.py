@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.messages.membership import Go, LetStand, Regroup, Release, Restored, Talk, Training
+from torchloom.messages.membership import (
+    Go,
+    JoinGeneration,
+    LetStand,
+    MembershipReport,
+    Release,
+    Restored,
+    Training,
+)
 from torchloom.messages.plane import VERSION, FromRank, Goodbye, Head, Kept, Message, Register
 from torchloom.worker.recovery.membership import MembershipLine, MembershipOutbox
 from torchloom.worker.threadlet.link import AgentLink
@@ -23,7 +31,7 @@ def head(generation: int) -> Head:
 def drained(words: MembershipOutbox) -> list[Message]:
     found: list[Message] = []
     while (data := words.take()) is not None:
-        found += [decode(whole, Talk) for whole in Frames().feed(data)]
+        found += [decode(whole, MembershipReport) for whole in Frames().feed(data)]
     return found
 
 
@@ -55,13 +63,13 @@ def test_a_newer_generation_is_told_in_the_hearing_thread_and_ends_what_was_hear
     line = MembershipLine(MembershipOutbox(lambda: None), 3, called.append)
 
     line.hear(LetStand(head(3), 1))
-    line.hear(Regroup(head(5), 1))
-    line.hear(Regroup(head(4), 1))
-    line.hear(Regroup(head(5), 1))
+    line.hear(JoinGeneration(head(5), 1))
+    line.hear(JoinGeneration(head(4), 1))
+    line.hear(JoinGeneration(head(5), 1))
 
     assert called == [5]
     assert line.newest == 5
-    assert [line.next(0), line.next(0), line.next(0)] == [Regroup(head(5), 1)] * 2 + [None]
+    assert [line.next(0), line.next(0), line.next(0)] == [JoinGeneration(head(5), 1)] * 2 + [None]
 
 
 def test_a_rank_that_trains_already_answers_the_word_to_train_by_itself() -> None:
@@ -102,7 +110,7 @@ class Agent:
     def next(self) -> Message:
         while not self._waiting:
             for whole in self._frames.feed(self._line.recv(1 << 16)):
-                self._waiting.append(decode(whole, FromRank | Talk))
+                self._waiting.append(decode(whole, FromRank | MembershipReport))
         return self._waiting.pop(0)
 
     def say(self, message: Message) -> None:

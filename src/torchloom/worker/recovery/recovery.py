@@ -127,7 +127,7 @@ class RecoverableRun(Protocol):
     def take_private(self, private: State | None) -> None: ...
 
 
-class LiveRecovery:
+class RankRecovery:
     """One rank's way through the generations of its job."""
 
     def __init__(
@@ -334,12 +334,12 @@ class LiveRecovery:
         leave.free()
 
 
-def opened(course: RecoverableRun, threadlet: Threadlet) -> LiveRecovery | None:
+def opened(course: RecoverableRun, threadlet: Threadlet) -> RankRecovery | None:
     """Return a rank's way through generations; nothing where it has nobody to ask."""
     seat, line = threadlet.identity, threadlet.open_membership()
     if line is None or not seat.page:
         return None
-    return LiveRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.start_count))
+    return RankRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.start_count))
 
 
 def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:

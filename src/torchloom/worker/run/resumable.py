@@ -27,7 +27,7 @@ from torchloom.worker.threadlet.rank_identity import SubmittedJob
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
-    from torchloom.worker.recovery.recovery import LiveRecovery
+    from torchloom.worker.recovery.recovery import RankRecovery
 
 _FIXED = "NCCL_ALGO"  # NCCL sums in a fixed order only with a fixed algorithm
 
@@ -68,14 +68,10 @@ class ResumableRun:
         self._has_searched = False
         self._loops = 0  # calls of run.steps
         self._source: BatchSource | None = None
-        self._opening: Callable[[], BatchSource] | None = (
-            None  # once the seed of the order is known
-        )
-        self._is_extended: Callable[[], bool] = lambda: (
-            False
-        )  # whether the loop iterates its data once more
+        self._opening: Callable[[], BatchSource] | None = None  # once the seed is known
+        self._is_extended: Callable[[], bool] = lambda: False  # whether data is iterated again
         self._at = -1  # the last step that began
-        self.live: LiveRecovery | None = None
+        self.live: RankRecovery | None = None
         self.unfit = ""
         self._broadcasts: BroadcastValues | None = None
         self._rank = 0
@@ -178,7 +174,7 @@ class ResumableRun:
             self.live.begin(step)
         return deal(self._source, self._is_extended), step
 
-    def _opened(self) -> "LiveRecovery | None":
+    def _opened(self) -> "RankRecovery | None":
         from torchloom.worker.recovery import recovery  # imported on use
 
         return recovery.opened(self, self._threadlet)
@@ -292,7 +288,7 @@ class ResumableRun:
             world = self._threadlet.identity.world_size
             self._source.restore(private["position"], world, world)
 
-    def _begin_beside_others(self, live: "LiveRecovery") -> tuple[Dealt, int] | None:
+    def _begin_beside_others(self, live: "RankRecovery") -> tuple[Dealt, int] | None:
         """Join the running members in the place of a lost rank."""
         if live.loop() > self._loops:
             return None
@@ -304,7 +300,7 @@ class ResumableRun:
         assert self._source is not None
         return deal(self._source, self._is_extended), step
 
-    def _watch(self, live: "LiveRecovery") -> None:
+    def _watch(self, live: "RankRecovery") -> None:
         """Have the page of each step written after its forward pass."""
         for model in self.things.models.values():
             model.register_training_forward_hook(lambda: live.note(self._at))

@@ -135,7 +135,7 @@ class Run:
         self._tags: tuple[str, ...] = ()
         self._notes = ""
         self._resumable: Any = None  # a ResumableRun, once there is state to save
-        self._live: Any = None  # its LiveRecovery, in loops that are recovered live
+        self._live: Any = None  # its RankRecovery, in loops that are recovered live
         self._error: BaseException | None = None  # of a step or section, not raised yet
 
     def log(

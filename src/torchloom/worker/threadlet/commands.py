@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom.errors import Failure
-from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, Refused, Value
+from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, RankRefusal, Value
 from torchloom.rules.control.command import NotAKnob
 from torchloom.worker.threadlet import optimizers
 from torchloom.worker.threadlet.boundary import PromisedCommand, StepBoundary
@@ -216,7 +216,7 @@ class Acts:
         assert knob is not None
         if knob.unread is not None:
             why = f"{name} was set again before a step had read it"
-            self._send(Refused(self._head, knob.unread[0].command, why, is_late=True))
+            self._send(RankRefusal(self._head, knob.unread[0].command, why, is_late=True))
             knob.unread = None
         if knob.handlers:
             change.done(name, self._boundary.step, before, value)
@@ -259,7 +259,7 @@ class Acts:
     def _failed(self, command: str, error: Exception) -> None:
         traceback.print_exc(file=sys.stderr)
         why = f"failed in step {self._boundary.step}: {type(error).__name__}: {error}"
-        self._send(Refused(self._head, command, why, is_late=True))
+        self._send(RankRefusal(self._head, command, why, is_late=True))
 
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
         self._send(Applied(self._head, command, step, before, after))

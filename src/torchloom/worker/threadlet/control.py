@@ -14,7 +14,7 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from torchloom.errors import Failure, LoomError
-from torchloom.messages.membership import Regrouping
+from torchloom.messages.membership import ToMember
 from torchloom.messages.plane import (
     Decided,
     Kind,
@@ -22,8 +22,8 @@ from torchloom.messages.plane import (
     Outcome,
     Planned,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Value,
     Welcome,
     Write,
@@ -37,7 +37,7 @@ _COMMIT = "commit "
 _FILE, _TCP = "file://", "tcp://"
 _PATIENCE = timedelta(seconds=2)  # for a store process that does not answer
 _UNREACHABLE = (OSError, RuntimeError, LoomError)  # torch's stores raise RuntimeError
-_REGROUPING = get_args(Regrouping)
+_MEMBERSHIP = get_args(ToMember)
 
 
 class NoStore(Failure):
@@ -210,7 +210,7 @@ class RankControl:
 
     def handle(self, message: Message) -> None:
         """Handle a message; one for another incarnation of the rank is dropped and counted."""
-        if isinstance(message, _REGROUPING) and (line := self._membership()) is not None:
+        if isinstance(message, _MEMBERSHIP) and (line := self._membership()) is not None:
             if self._identity.is_named(message.head):
                 line.hear(message)
             return
@@ -233,7 +233,7 @@ class RankControl:
             self._check(message.kind, message.payload)
             self._judge.open()
         except (LoomError, OSError) as error:
-            self._send(Refused(self._head, message.command, str(error)))
+            self._send(RankRefusal(self._head, message.command, str(error)))
             return
         order = self._boundary.promise(message.command, message.kind, message.payload)
         if order is None:
