@@ -1,6 +1,6 @@
 import pytest
 
-from torchloom.worker.dist.fallback import BackendFailed, after_backend_failure
+from torchloom.worker.dist.setup import BackendFailed, after_backend_failure
 
 
 def test_a_backend_that_fails_gives_way_to_gloo_with_advice() -> None:
