@@ -3,19 +3,22 @@
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
+from torchloom.launch.protocol import RankReport
 from torchloom.launch.supervisor.reports import RankReports
 
 WARNED = "Traceback (most recent call last):\n  in old\nDeprecationWarning: use new\n"
 KILL = "exit_signal_9_rank_1"
 
 
-def rank(folder: Path, number: int, code: int, stderr: str = "", **more: Any) -> dict[str, Any]:
+def rank(
+    folder: Path, number: int, code: int, stderr: str = "", error: tuple[str, float] | None = None
+) -> RankReport:
     logs = folder / str(number)
     logs.mkdir()
     (logs / "stderr.log").write_text(stderr)
-    return {"code": code, "attempt": 0, "logs": str(number), "directory": str(logs), **more}
+    place = ("trainer", 0, number)
+    return RankReport(*place, 0, 1, logs=str(number), directory=str(logs), code=code, error=error)
 
 
 def test_a_killed_rank_is_the_first_error_though_it_had_warned_and_its_peers_complain(
@@ -23,7 +26,7 @@ def test_a_killed_rank_is_the_first_error_though_it_had_warned_and_its_peers_com
 ) -> None:
     reports = RankReports(str(tmp_path))
     killed = rank(tmp_path, 1, -signal.SIGKILL, WARNED)
-    peer = rank(tmp_path, 0, 1, error=['{"message": "connection reset by peer"}', time.time() - 1])
+    peer = rank(tmp_path, 0, 1, error=('{"message": "connection reset by peer"}', time.time() - 1))
 
     reports.failed(("trainer", 0, 1), 1, killed, KILL)
     reports.failed(("trainer", 0, 0), 0, peer, "exit_code_1_rank_0")

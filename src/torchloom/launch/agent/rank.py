@@ -4,14 +4,14 @@ import os
 import pty
 import selectors
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from torchloom.launch.agent.terminal import TerminalRelay
 from torchloom.launch.host.identity import ProcessIdentity, boot_id, host_name
-from torchloom.launch.protocol import RankOrder, ReplicaOrder
+from torchloom.launch.protocol import ChildReport, OutputRouting, RankNote, RankOrder, ReplicaOrder
 from torchloom.specs.states import ReplicaKey
 
 _CHUNK = 1 << 16
@@ -51,7 +51,7 @@ class AgentRank:
         self.generation = generation  # that it was born into
         self.logs = logs  # where its output is sent, when it is not written here
         self.log = log
-        self.beside: dict[str, Any] = {}  # what happens to its output beside
+        self.output = OutputRouting()
         self.warmth = ""  # "warm", or "cold" and why
         self.number = 0  # the keeper's name for it
         self.process: ProcessIdentity | None = None
@@ -59,28 +59,30 @@ class AgentRank:
         self.outputs: dict[int, str] = {}
 
     @property
-    def note(self) -> dict[str, Any]:
+    def note(self) -> RankNote:
         """What the keeper remembers of a rank, for an agent that knows nothing."""
+        return RankNote(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a RankNote, for it and for what is made of it."""
         return {
             "role": self.key.role,
             "index": self.key.index,
             "local_rank": self.local_rank,
             "attempt": self.attempt,
-            "life": self.life,
+            "incarnation": self.life,
             "generation": self.generation,
             "logs": self.logs,
             "directory": str(self.log.directory),
-            "beside": self.beside,
-            "warm": self.warmth,
+            "output": self.output,
+            "warmth": self.warmth,
         }
 
     @classmethod
-    def from_note(cls, note: Mapping[str, Any], log: RankLog) -> "AgentRank":
-        key = ReplicaKey(note["role"], note["index"])
-        lived = (note["life"], note["generation"])
-        rank = cls(key, note["local_rank"], note["attempt"], note["logs"], log, *lived)
-        rank.beside = note["beside"]
-        rank.warmth = note.get("warm", "")  # a keeper of an older torchloom has none
+    def from_note(cls, note: RankNote, log: RankLog) -> "AgentRank":
+        lived = (note.incarnation, note.generation)
+        rank = cls(note.key, note.local_rank, note.attempt, note.logs, log, *lived)
+        rank.output, rank.warmth = note.output, note.warmth
         return rank
 
     @property
@@ -131,12 +133,12 @@ class AgentRank:
         os.set_blocking(fd, False)
         self.outputs[fd] = stream
 
-    def started(self, shown: Mapping[str, Any]) -> None:
+    def started(self, shown: ChildReport) -> None:
         """Take note of what the keeper says of the process."""
-        self.process = ProcessIdentity(host_name(), boot_id(), shown["pid"], shown["started"])
-        self.code = shown["code"]
-        if shown.get("cold"):
-            self.warmth = f"cold: {shown['cold']}"
+        self.process = ProcessIdentity(host_name(), boot_id(), shown.pid, shown.started)
+        self.code = shown.code
+        if shown.cold_reason:
+            self.warmth = f"cold: {shown.cold_reason}"
 
     def pump(self, fd: int, copy: Callable[[bytes], None] | None = None) -> int | None:
         """Move what is there from one output to the log; return how much, nothing at its end."""

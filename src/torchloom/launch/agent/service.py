@@ -11,9 +11,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torchloom import settings
 from torchloom.launch import wire
@@ -31,9 +30,39 @@ from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper.client import KeeperLink
 from torchloom.launch.logs.display import Display
 from torchloom.launch.logs.sinks import MOST_UNSENT, RankLogs
-from torchloom.launch.protocol import ReplicaOrder
+from torchloom.launch.protocol import (
+    TO_JOB_AGENT,
+    AgentHello,
+    AgentLeaving,
+    AgentProof,
+    ChildExit,
+    ChildFailed,
+    ChildrenExited,
+    ChildStarted,
+    EndIncarnation,
+    EndJob,
+    ForkRank,
+    HostStore,
+    JobSettings,
+    KeeperHello,
+    LaunchMessage,
+    MeetingReady,
+    NodeCleared,
+    NodeQuiet,
+    NodeUnwatched,
+    PrepareMeeting,
+    ProofRequest,
+    RankReport,
+    RanksExited,
+    ReplicaOrder,
+    SignalRanks,
+    StartReplica,
+    StopReplica,
+    StoreHosted,
+    decoding,
+)
 from torchloom.launch.variables import TOKEN_VARIABLE
-from torchloom.launch.wire import Connection, WireMessage
+from torchloom.launch.wire import Connection
 from torchloom.specs.dataclass import dataclass
 from torchloom.specs.states import ReplicaKey
 
@@ -54,7 +83,7 @@ class OrderQueue:
         argv: Sequence[str],
         cwd: str,
         keeper: KeeperLink,
-        act: Callable[[WireMessage], None],
+        act: Callable[[LaunchMessage], None],
     ) -> None:
         self._node = node
         self._argv = tuple(argv)
@@ -62,7 +91,7 @@ class OrderQueue:
         self._inherited = settings.environment()
         self._keeper = keeper
         self._act = act
-        self._todo: deque[WireMessage] = deque()
+        self._todo: deque[LaunchMessage] = deque()
         self.orphan_limit = 0.0
 
     @property
@@ -70,7 +99,7 @@ class OrderQueue:
         """Tell whether there are some."""
         return bool(self._todo)
 
-    def add(self, message: WireMessage) -> None:
+    def add(self, message: LaunchMessage) -> None:
         self._todo.append(message)
         self.work()
 
@@ -78,27 +107,26 @@ class OrderQueue:
         """Do what can be done."""
         while self._todo:
             message = self._todo[0]
-            if "order" in message and not self._has_keeper(message["order"]):
+            if isinstance(message, StartReplica | HostStore | ForkRank | PrepareMeeting) and (
+                not self._has_keeper(message.order)
+            ):
                 return
             self._todo.popleft()
             self._act(message)
 
-    def take_back(self, key: ReplicaKey) -> list[WireMessage]:
+    def take_back(self, key: ReplicaKey) -> list[RanksExited]:
         """Forget starts that still wait for their keeper; return the ends of their ranks."""
-        taken: list[WireMessage] = []
-        for message in [each for each in self._todo if each["do"] == "start"]:
-            order = self.order(message["order"])
-            if order.key == key:
-                self._todo.remove(message)
-                taken.append({"say": "exited", "ranks": _never_begun(order)})
-        return taken
+        starts = [each for each in self._todo if isinstance(each, StartReplica)]
+        taken = [start for start in starts if start.order.key == key]
+        for start in taken:
+            self._todo.remove(start)
+        return [RanksExited(_never_begun(start.order)) for start in taken]
 
     def clear(self) -> None:
         self._todo.clear()
 
-    def order(self, data: Mapping[str, Any]) -> ReplicaOrder:
+    def order(self, order: ReplicaOrder) -> ReplicaOrder:
         """Return an order in the words of this host, where it has its own."""
-        order = ReplicaOrder.from_dict(data)
         if not self._argv:
             return order
         return replace(order, argv=self._argv, cwd=self._cwd, env={})
@@ -109,17 +137,17 @@ class OrderQueue:
         """Return what processes of a replica have in common, and what one of them has beside."""
         return rank_environment(self._inherited, order, variables or {}, self._node, Path(), {})
 
-    def _has_keeper(self, data: Mapping[str, Any]) -> bool:
-        order = self.order(data)
+    def _has_keeper(self, given: ReplicaOrder) -> bool:
+        order = self.order(given)
         env = self.environment(order, order.ranks[0].variables)
         return self._keeper.prepare(order, env, self.orphan_limit)
 
 
-def _never_begun(order: ReplicaOrder) -> list[dict[str, Any]]:
+def _never_begun(order: ReplicaOrder) -> tuple[RankReport, ...]:
     """Return the ends of ranks that ended before they began."""
-    facts = {"role": order.role, "index": order.index, "attempt": order.attempt}
-    facts |= {"life": order.life, "code": -int(signal.SIGTERM)}
-    return [{**facts, "local_rank": rank.local_rank} for rank in order.ranks]
+    lived, code = (order.attempt, order.incarnation), -int(signal.SIGTERM)
+    places = ((order.role, order.index, rank.local_rank) for rank in order.ranks)
+    return tuple(RankReport(*place, *lived, code=code) for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +183,10 @@ class JobAgent:
         if post.leash is not None:
             self._selector.register(post.leash, selectors.EVENT_READ, self._on_leash)
         self._launcher = Connection(
-            post.launcher.connect(), self._selector, self._on_launcher, self._on_launcher_gone
+            post.launcher.connect(),
+            self._selector,
+            decoding(TO_JOB_AGENT, self._on_launcher),
+            self._on_launcher_gone,
         )
         self._furnish(post)
 
@@ -186,11 +217,16 @@ class JobAgent:
 
     def _introduce(self) -> None:
         """Tell the launch process who is here, and which ranks an agent before has left."""
-        hello: dict[str, Any] = {"say": "hello", "host": host_name(), "challenge": self._challenge}
-        hello["process"] = asdict(ProcessIdentity.mine())
-        hello |= {"seat": self._post.seat, "place": self._post.place}
-        hello["ranks"] = self._ranks.all_shown()
-        self._launcher.send(hello)
+        self._launcher.send(
+            AgentHello(
+                host=host_name(),
+                process=ProcessIdentity.mine(),
+                ranks=self._ranks.all_shown(),
+                challenge=self._challenge,
+                registration=self._post.seat,
+                place=self._post.place,
+            )
+        )
 
     def _turn(self, longest: float | None = None) -> None:
         for key, ready in self._selector.select(self._patience(longest)):
@@ -201,7 +237,7 @@ class JobAgent:
         self._ranks.kill_due()
         now = time.monotonic()
         if self._quiet_limit and now >= self._last_output + self._quiet_limit:
-            self._launcher.send({"say": "quiet", "seconds": now - self._last_output})
+            self._launcher.send(NodeQuiet(now - self._last_output))
             self._last_output = now
 
     def _patience(self, longest: float | None) -> float | None:
@@ -224,52 +260,50 @@ class JobAgent:
 
     # What the launch process says.
 
-    def _on_launcher(self, message: WireMessage, _fds: list[int]) -> None:
-        match message["do"]:
-            case "prove":
-                answer = wire.proof(self._token, "agent", message["challenge"])
-                self._launcher.send({"say": "proof", "proof": answer})
-            case "job":
+    def _on_launcher(self, message: LaunchMessage, _fds: list[int]) -> None:
+        match message:
+            case ProofRequest():
+                answer = wire.proof(self._token, "agent", message.challenge)
+                self._launcher.send(AgentProof(answer))
+            case JobSettings():
                 self._take_job(message)
-            case "end":
-                self.code = message["code"]
-                self._end(message["grace"])
+            case EndJob():
+                self.code = message.code
+                self._end(message.grace)
+            case StopReplica():
+                for ended in self._errands.take_back(ReplicaKey(*message.key)):
+                    self._launcher.send(ended)
+                self._errands.add(message)
             case _:
-                if message["do"] == "stop":
-                    for ended in self._errands.take_back(ReplicaKey(*message["key"])):
-                        self._launcher.send(ended)
                 self._errands.add(message)
 
-    def _act(self, message: WireMessage) -> None:
-        match message["do"]:
-            case "start":
+    def _act(self, message: LaunchMessage) -> None:
+        match message:
+            case StartReplica():
                 self._on_output()  # of those that begin none is expected yet
-                self._births.start(self._errands.order(message["order"]))
-            case "store":
-                self._host_store(self._errands.order(message["order"]), message["address"])
-            case "fork":
-                if self._births.fork(self._errands.order(message["order"])):
+                self._births.start(self._errands.order(message.order))
+            case HostStore():
+                self._host_store(self._errands.order(message.order), message.address)
+            case ForkRank():
+                if self._births.fork(self._errands.order(message.order)):
                     self._on_output()
-            case "meet":
-                self._meet(self._errands.order(message["order"]), message["address"])
-            case "end_life":
-                self._ranks.end_life(ReplicaKey(*message["key"]), *message["life"])
-            case "stop":
-                key = ReplicaKey(*message["key"])
-                self._ranks.stop(key, message["signum"], message["grace"])
-            case "signal":
-                self._ranks.signal_all(message["signum"])
+            case PrepareMeeting():
+                self._meet(self._errands.order(message.order), message.address)
+            case EndIncarnation():
+                self._ranks.end_life(ReplicaKey(*message.key), *message.incarnation)
+            case StopReplica():
+                self._ranks.stop(ReplicaKey(*message.key), message.signum, message.grace)
+            case SignalRanks():
+                self._ranks.signal_all(message.signum)
 
-    def _take_job(self, message: WireMessage) -> None:
-        if self._token and not wire.is_proof(
-            message.get("proof"), self._token, "launcher", self._challenge
-        ):
+    def _take_job(self, job: JobSettings) -> None:
+        if self._token and not wire.is_proof(job.proof, self._token, "launcher", self._challenge):
             self._on_launcher_gone()  # whoever that is, it is not ours
             return
-        self._quiet_limit = message["quiet_limit"]
-        self._errands.orphan_limit = message["orphan_limit"]
-        self._logs.settle(message["log_dir"], message["marker"])
-        self._uplink.settle(message["uplink"])
+        self._quiet_limit = job.quiet_limit
+        self._errands.orphan_limit = job.orphan_limit
+        self._logs.settle(job.log_dir, job.marker)
+        self._uplink.settle(job.uplink)
         if self._ranks.alive:  # an agent before has started them
             self._uplink.start()
         if self._post.terminal is not None and self._pump.relay is None:
@@ -290,7 +324,7 @@ class JobAgent:
             self._ranks.signal_all(signum)
         if not signums:
             self._selector.unregister(self._post.leash)
-            self._launcher.send({"say": "leaving"})
+            self._launcher.send(AgentLeaving())
             self._on_launcher_gone()
 
     def _on_launcher_gone(self) -> None:
@@ -306,50 +340,47 @@ class JobAgent:
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
         port = self._stores.host(order, self._errands.environment(order), address)
-        answer = {"say": "store", "role": order.role, "attempt": order.attempt}
-        self._launcher.send({**answer, "port": port.number, "hosted": port.hosted})
+        self._launcher.send(StoreHosted(order.role, order.attempt, port.number, port.hosted))
 
     def _meet(self, order: ReplicaOrder, address: str) -> None:
         """Have a store for a later generation of an attempt that is under way."""
-        answer = {"say": "met", "attempt": order.attempt, "generation": order.generation}
         if order.file_store:
             store = self._stores.file_of(order.role, order.generation)
-            self._launcher.send({**answer, "store": store})
-            return
-        port = self._stores.host(order, self._errands.environment(order), address)
-        store = f"tcp://{address}:{port.number}" if port.hosted else ""
-        self._launcher.send({**answer, "store": store})
+        else:
+            port = self._stores.host(order, self._errands.environment(order), address)
+            store = f"tcp://{address}:{port.number}" if port.hosted else ""
+        self._launcher.send(MeetingReady(order.attempt, order.generation, store))
 
     def _look_after_uplink(self, ended: Sequence[tuple[int, int]] = ()) -> None:
         if why := self._uplink.look(ended):
-            self._launcher.send({"say": "unwatched", "why": why})
+            self._launcher.send(NodeUnwatched(why))
 
     # What the keeper says.
 
-    def _on_keeper(self, message: WireMessage, fds: list[int]) -> None:
-        match message["say"]:
-            case "hello":
+    def _on_keeper(self, message: LaunchMessage, fds: list[int]) -> None:
+        match message:
+            case KeeperHello():
                 if self._keeper.was_found:
-                    self._ranks.take_over(message["children"], fds, self._logs)
+                    self._ranks.take_over(message.children, fds, self._logs)
                     self._introduce()
-            case "started":
+            case ChildStarted():
                 self._births.started(message)
-            case "failed":
+            case ChildFailed():
                 self._births.failed(message)
-            case "exited":
-                self._exited(message["children"])
+            case ChildrenExited():
+                self._exited(message.children)
 
-    def _exited(self, children: Sequence[Mapping[str, int]]) -> None:
+    def _exited(self, children: Sequence[ChildExit]) -> None:
         for child in children:
-            self._stores.exited(child["id"])
+            self._stores.exited(child.number)
         if ended := self._ranks.exited(children):
-            self._launcher.send({"say": "exited", "ranks": ended})
+            self._launcher.send(RanksExited(ended))
 
     def _on_no_keeper(self) -> None:
         """The keeper is gone, and the kernel has ended its ranks."""
         ended = self._ranks.killed()
         if ended and not self._leaving:
-            self._launcher.send({"say": "exited", "ranks": list(map(self._ranks.shown, ended))})
+            self._launcher.send(RanksExited(tuple(map(self._ranks.shown, ended))))
 
     # The end.
 
@@ -368,7 +399,7 @@ class JobAgent:
         self._pump.finish(_DRAIN)
         self._logs.say_hidden()
         self._end_uplink()
-        self._launcher.send({"say": "cleared", "lost": self._ranks.lost_bytes})
+        self._launcher.send(NodeCleared(self._ranks.lost_bytes))
         if self._pump.relay is not None:
             self._pump.relay.close()
 

@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING
 from torchloom.errors import Failure
 from torchloom.launch import wire
 from torchloom.launch.grammar.values import NodeCount
+from torchloom.launch.protocol import (
+    TO_JOB_AGENT,
+    AgentProof,
+    AppIdReply,
+    AppIdRequest,
+    LaunchMessage,
+    ProofRequest,
+    decoding,
+)
 from torchloom.launch.variables import TOKEN_VARIABLE
-from torchloom.launch.wire import Connection, WireMessage
+from torchloom.launch.wire import Connection
 from torchloom.settings import LOCAL_HOST_NAME
 from torchloom.specs.dataclass import dataclass
 
@@ -184,16 +193,21 @@ def _ask(channel: socket.socket, secret: str, patience: float) -> tuple[str, str
     selector = selectors.DefaultSelector()
     answers: list[tuple[str, str]] = []
 
-    def hear(message: WireMessage, _fds: list[int]) -> None:
-        match message.get("do"):
-            case "prove":
-                proof = wire.proof(secret, "agent", str(message.get("challenge")))
-                connection.send({"say": "proof", "proof": proof})
-                connection.send({"say": "ask"})
-            case "tell":
-                answers.append((str(message.get("app_id")), ""))
+    def handle(message: LaunchMessage, _fds: list[int]) -> None:
+        match message:
+            case ProofRequest():
+                proof = wire.proof(secret, "agent", message.challenge)
+                connection.send(AgentProof(proof))
+                connection.send(AppIdRequest())
+            case AppIdReply():
+                answers.append((message.app_id, ""))
 
-    connection = Connection(channel, selector, hear, lambda: answers.append(("", _REFUSED)))
+    connection = Connection(
+        channel,
+        selector,
+        decoding(TO_JOB_AGENT, handle),
+        lambda: answers.append(("", _REFUSED)),
+    )
     deadline = time.monotonic() + patience
     while not answers and (left := deadline - time.monotonic()) > 0:
         for key, ready in selector.select(left):

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.host import sockets
-from torchloom.launch.host.identity import boot_id, host_name
+from torchloom.launch.host.identity import ProcessIdentity, boot_id, host_name
+from torchloom.launch.protocol import (
+    LaunchMessage,
+    PlaneAddress,
+    PlanePassage,
+    PlaneRefusal,
+    PlaneRequest,
+)
 from torchloom.launch.wire import Connection, WireMessage
 from torchloom.unix import same_user, say
 
@@ -139,25 +146,27 @@ class Tunnels:
         self._unreached_since: float | None = None
         self._told = False
 
-    def uplink(self, hello: WireMessage) -> str:
-        """Return where ranks of a node find the plane's own agent; nothing: it brings its own."""
-        process = hello["process"]
-        is_here = (process["host"], process["boot"]) == (host_name(), boot_id())
+    def uplink(self, agent: ProcessIdentity) -> str:
+        """Return where ranks of a job agent's node find the plane's node agent.
+
+        Nothing: the node gets one of its own.
+        """
+        is_here = (agent.host, agent.boot) == (host_name(), boot_id())
         if is_here or not settings.wants_plane():
             return str(settings.plane_dir() / sockets.UPLINK)
         return ""
 
-    def take(self, connection: Connection, asked: WireMessage) -> None:
+    def take(self, connection: Connection, asked: PlaneRequest) -> None:
         """Deal with an agent that has shown who it is, and wants to the plane."""
         from torchloom.bus import subjects
 
         channel = connection.channel.dup()
         connection.close()
-        name = subjects.agent_of_job(str(asked.get("node")), self._app_id)
-        proof = wire.proof(self._token, "launcher", str(asked.get("challenge")))
+        name = subjects.agent_of_job(asked.node, self._app_id)
+        proof = wire.proof(self._token, "launcher", asked.challenge)
         call = Call(self, self._selector, channel, proof)
         self._calls.append(call)
-        call.ask({"agent": name, "key": str(asked.get("key"))})
+        call.ask({"agent": name, "key": asked.key})
 
     def close(self) -> None:
         """Hang up on all."""
@@ -239,20 +248,19 @@ class Call:
 
         given = answer["ok"]
         where = urlsplit(given["nats"])
-        told = {"proof": self._proof, "token": given["token"]}
+        facts = (self._proof, given["token"])
         try:
             if where.hostname not in settings.LOOPBACK_NAMES:
-                told |= {"nats": given["nats"], "authority": given["authority"]}
-                self._admit({"do": "go", **told}, None)
+                self._admit(PlaneAddress(*facts, given["nats"], given["authority"]), None)
             else:
                 nats = socket.create_connection((where.hostname, where.port or 0), _MOMENT)
-                self._admit({"do": "pass", **told}, nats)
+                self._admit(PlanePassage(*facts), nats)
         except OSError as error:
             self._refuse(f"the plane's NATS does not answer: {error}")
 
-    def _admit(self, message: WireMessage, nats: socket.socket | None) -> None:
+    def _admit(self, message: LaunchMessage, nats: socket.socket | None) -> None:
         try:
-            say(self.channel, message)
+            say(self.channel, message.to_wire())
         except OSError:
             if nats is not None:
                 nats.close()
@@ -264,7 +272,7 @@ class Call:
 
     def _refuse(self, why: str) -> None:
         with contextlib.suppress(OSError):  # it is gone
-            say(self.channel, {"do": "refuse", "proof": self._proof, "why": why})
+            say(self.channel, PlaneRefusal(self._proof, why).to_wire())
         self.close()
         self._tunnels.refused(self, why)
 

@@ -20,16 +20,27 @@ from torchloom.launch.host.descendants import NodeShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
-from torchloom.launch.wire import BadFrame, Connection, WireMessage, check
+from torchloom.launch.protocol import (
+    TO_KEEPER,
+    BuryChild,
+    ChildExit,
+    ChildFailed,
+    ChildrenExited,
+    ChildrenLeft,
+    ChildReport,
+    ChildStarted,
+    EndKeeper,
+    KeeperHello,
+    LaunchMessage,
+    SignalChild,
+    SpawnRequest,
+    SweepJob,
+    decoding,
+)
+from torchloom.launch.wire import BadFrame, Connection
 from torchloom.unix import same_user
 
 _SIGNALS = {0, *signal.valid_signals()}
-_SHAPES: dict[str, dict[str, type]] = {
-    "start": {"id": int, "given": int, "argv": list, "env": dict, "cwd": str},
-    "signal": {"id": int, "signum": int},
-    "bury": {"id": int},
-    "sweep": {"signum": int},
-}
 
 
 @dataclass(slots=True)
@@ -44,15 +55,19 @@ class KeptProcess:
     code: int | None = None
     cold: str = ""  # why it was executed though the keeper could fork it
 
-    def shown(self) -> dict[str, Any]:
+    def report(self) -> ChildReport:
+        return ChildReport(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields of a ChildReport, for it and for what is made of it."""
         return {
-            "id": self.number,
+            "number": self.number,
             "note": self.note,
             "pid": self.pid,
             "started": self.process.started if self.process else "",
             "code": self.code,
             "kept": len(self.kept),
-            "cold": self.cold,
+            "cold_reason": self.cold,
         }
 
 
@@ -127,40 +142,37 @@ class Keeper:
         self._agent.send(self._hello(), kept)
 
     def _connected(self, channel: socket.socket) -> Connection:
-        return Connection(channel, self._selector, self._on_message, self._on_agent_gone)
+        handle = decoding(TO_KEEPER, self._on_message)
+        return Connection(channel, self._selector, handle, self._on_agent_gone)
 
-    def _hello(self) -> WireMessage:
-        children = [child.shown() for child in self._children.values()]
-        warm = self._run is not None
-        return {"say": "hello", "pid": os.getpid(), "children": children, "warm": warm}
+    def _hello(self) -> KeeperHello:
+        children = tuple(child.report() for child in self._children.values())
+        return KeeperHello(os.getpid(), children, warm=self._run is not None)
 
     def _on_agent_gone(self) -> None:
         self._orphaned_at = time.monotonic()
 
-    def _on_message(self, message: WireMessage, fds: list[int]) -> None:
-        check(message, "do", _SHAPES)
-        if message["do"] != "start":
+    def _on_message(self, message: LaunchMessage, fds: list[int]) -> None:
+        if not isinstance(message, SpawnRequest):
             _close(fds)
             fds.clear()
-        if message["do"] in ("signal", "sweep") and message["signum"] not in _SIGNALS:
-            raise BadFrame
-        match message["do"]:
-            case "start":
+        match message:
+            case SpawnRequest():
                 self._start(message, fds)
-            case "signal":
-                self._signal(self._children.get(message["id"]), message["signum"])
-            case "bury":
-                self._bury(message["id"])
-            case "sweep":
-                self._sweep(message["signum"])
-            case "end":
+            case SignalChild():
+                self._signal(self._children.get(message.number), _signal_of(message))
+            case BuryChild():
+                self._bury(message.number)
+            case SweepJob():
+                self._sweep(_signal_of(message))
+            case EndKeeper():
                 self._end()
 
     # Processes.
 
-    def _start(self, message: WireMessage, fds: list[int]) -> None:
-        number = message["id"]
-        given, kept = fds[: message["given"]], fds[message["given"] :]
+    def _start(self, message: SpawnRequest, fds: list[int]) -> None:
+        number = message.number
+        given, kept = fds[: message.given], fds[message.given :]
         order = _order(message, given)
         if order.warm and self._judge is not None:
             order = replace(order, cold=self._judge(order))
@@ -168,16 +180,14 @@ class Keeper:
             pid = spawn(order, self._run)
         except OSError as error:
             _close(kept)
-            answer = {"say": "failed", "id": number, "errno": error.errno, "what": error.filename}
+            self._agent.send(ChildFailed(number, error.errno, error.filename))
         else:
-            child = KeptProcess(
-                number, message.get("note"), ProcessIdentity.of(pid), pid, kept, cold=order.cold
-            )
+            process = ProcessIdentity.of(pid)
+            child = KeptProcess(number, message.note, process, pid, kept, cold=order.cold)
             self._children[number] = child
-            answer = {"say": "started", **child.shown()}
+            self._agent.send(ChildStarted(**child.facts()))
         finally:
             _close(given)
-        self._agent.send(answer)
 
     def _signal(self, child: KeptProcess | None, signum: int) -> None:
         """Signal a rank and its process group; a child not reaped yet keeps its pid."""
@@ -200,7 +210,7 @@ class Keeper:
         """Signal all that still runs of the job, and say how much that was."""
         left = descendants.remaining(self._share, os.getpid())
         descendants.send(left, signum)
-        self._agent.send({"say": "left", "count": len(left)})
+        self._agent.send(ChildrenLeft(len(left)))
 
     def _on_signals(self, _ready: int) -> None:
         if self._signals.read():
@@ -214,9 +224,9 @@ class Keeper:
         for child in self._children.values():
             if child.code is None and child.pid in codes:
                 child.code = codes[child.pid]
-                ended.append({"id": child.number, "code": child.code})
+                ended.append(ChildExit(child.number, child.code))
         if ended:
-            self._agent.send({"say": "exited", "children": ended})
+            self._agent.send(ChildrenExited(tuple(ended)))
 
     def _end(self) -> None:
         descendants.kill_all(self._share, os.getpid(), collect=self._reap)
@@ -224,18 +234,24 @@ class Keeper:
         self._ended = True
 
 
-def _order(message: WireMessage, given: list[int]) -> SpawnOrder:
-    words = [*message["argv"], message["cwd"], *message["env"], *message["env"].values()]
-    is_text = all(isinstance(word, str) and "\0" not in word for word in words)
-    if not is_text or not message["argv"] or not 0 <= message["given"] <= len(given):
+def _signal_of(message: SignalChild | SweepJob) -> int:
+    if message.signum not in _SIGNALS:
+        raise BadFrame
+    return message.signum
+
+
+def _order(message: SpawnRequest, given: list[int]) -> SpawnOrder:
+    words = [*message.argv, message.cwd, *message.env, *message.env.values()]
+    is_text = not any("\0" in word for word in words)
+    if not is_text or not message.argv or not 0 <= message.given <= len(given):
         raise BadFrame
     return SpawnOrder(
-        argv=tuple(message["argv"]),
-        env=message["env"],
-        cwd=message["cwd"],
+        argv=message.argv,
+        env=message.env,
+        cwd=message.cwd,
         fds=tuple(given),
-        terminal=message.get("terminal") is True,
-        warm=message.get("warm") is True,
+        terminal=message.terminal,
+        warm=message.warm,
     )
 
 

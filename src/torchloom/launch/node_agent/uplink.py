@@ -22,8 +22,18 @@ from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
-from torchloom.launch import wire
+from torchloom.launch import protocol, wire
 from torchloom.launch.node_agent.ranks import KnownRanks
+from torchloom.launch.protocol import (
+    TO_NODE_AGENT,
+    AgentProof,
+    PlaneAddress,
+    PlanePassage,
+    PlaneRefusal,
+    PlaneRequest,
+    ProofRequest,
+)
+from torchloom.launch.wire import BadFrame
 from torchloom.messages.membership import Regrouping, ToLaunch
 from torchloom.messages.plane import (
     NO_RANK,
@@ -76,7 +86,7 @@ class TunnelClient:
             async with asyncio.timeout(_PATIENCE):
                 channel = await self._call()
                 return self._caller(await self._ask(channel), channel)
-        except (OSError, ValueError, KeyError) as error:  # a timeout is an OSError
+        except (OSError, ValueError, BadFrame) as error:  # a timeout is an OSError
             _hang_up(channel)
             why = str(error) or type(error).__name__
             raise NoWay(f"no way to the plane through {self._launcher}: {why}") from error
@@ -98,26 +108,34 @@ class TunnelClient:
             raise
         return channel
 
-    async def _ask(self, channel: socket.socket) -> Mapping[str, Any]:
+    async def _ask(self, channel: socket.socket) -> PlaneAddress | PlanePassage | PlaneRefusal:
         challenge = wire.nonce()
-        asked = str((await _hear(channel))["challenge"])
-        await _say(channel, say="proof", proof=wire.proof(self._token, "agent", asked))
-        await _say(channel, say="plane", node=self._node, key=self._key, challenge=challenge)
-        answer = await _hear(channel)
-        if not wire.is_proof(answer.get("proof"), self._token, "launcher", challenge):
-            raise NoWay(f"whoever answers at {self._launcher} does not know our job")
+        asked = protocol.decode(await _hear(channel), TO_NODE_AGENT)
+        if not isinstance(asked, ProofRequest):
+            raise BadFrame
+        proof = wire.proof(self._token, "agent", asked.challenge)
+        await _say(channel, AgentProof(proof).to_wire())
+        await _say(channel, PlaneRequest(self._node, self._key, challenge).to_wire())
+        answer = protocol.decode(await _hear(channel), TO_NODE_AGENT)
+        if not isinstance(answer, PlaneAddress | PlanePassage | PlaneRefusal):
+            raise BadFrame
+        if not wire.is_proof(answer.proof, self._token, "launcher", challenge):
+            raise NoWay(f"the process that answers at {self._launcher} does not know our job")
         return answer
 
-    def _caller(self, answer: Mapping[str, Any], channel: socket.socket) -> Caller:
-        if answer["do"] == "refuse":
-            raise NoWay(str(answer["why"]))
-        known = (str(answer["token"]), self._seed)
-        if answer["do"] == "pass":
-            return Caller(f"nats://{self._launcher}", self._name, known, channel=channel)
+    def _caller(
+        self, answer: PlaneAddress | PlanePassage | PlaneRefusal, channel: socket.socket
+    ) -> Caller:
+        match answer:
+            case PlaneRefusal():
+                raise NoWay(answer.why)
+            case PlanePassage():
+                known = (answer.token, self._seed)
+                return Caller(f"nats://{self._launcher}", self._name, known, channel=channel)
         channel.close()
-        authority = str(answer["authority"])
+        known, authority = (answer.token, self._seed), answer.authority
         tls = ssl.create_default_context(cadata=authority) if authority else None
-        return Caller(str(answer["nats"]), self._name, known, tls)
+        return Caller(answer.nats, self._name, known, tls)
 
 
 class Vouched:
@@ -133,7 +151,7 @@ class Vouched:
         """Return how the plane's NATS is reached; raises NoWay with what is said instead."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await _say(self._line, ask="admit", key=self._key)
+                await _say(self._line, {"ask": "admit", "key": self._key})
                 answer = await _hear(self._line)
                 told = answer["ok"]
                 authority = str(told["authority"])
@@ -165,7 +183,7 @@ async def _exactly(channel: socket.socket, length: int) -> bytes:
     return data
 
 
-async def _say(channel: socket.socket, **message: str) -> None:
+async def _say(channel: socket.socket, message: Mapping[str, Any]) -> None:
     text = json.dumps(message).encode()
     await asyncio.get_running_loop().sock_sendall(channel, HEADER.pack(len(text), 0) + text)
 

@@ -15,7 +15,7 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest, whole_group
 from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 from torchloom.unix import reachable
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ def notify_weaver(app_id: str) -> None:
     ):
         teller.setblocking(False)
         teller.sendto(app_id.encode(), address)
-
-
-Place = tuple[str, int, int]  # role, replica, local rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The ranks that were ordered and have not ended: which process of each that is, and where."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from torchloom.launch.records.record_writer import Place
-from torchloom.launch.wire import WireMessage
-from torchloom.specs.states import ReplicaKey
+from torchloom.launch.protocol import ForkRank, RankNote
+from torchloom.specs.states import Place, ReplicaKey
 
 Life = tuple[int, int]  # the attempt, and the how manieth process of its rank in it
+_Note = TypeVar("_Note", bound=RankNote)
 
 
 class LiveRanks:
@@ -17,7 +17,7 @@ class LiveRanks:
         self.alive: dict[Place, Life] = {}
         self._seat_of = seat_of
         self._moved: dict[Place, str] = {}
-        self._forks: dict[Place, WireMessage] = {}  # orders that no agent has spoken of yet
+        self._forks: dict[Place, ForkRank] = {}  # orders that no agent has spoken of yet
 
     def begin(self, key: ReplicaKey, ranks: int, attempt: int) -> None:
         """All ranks of a replica are about to be started."""
@@ -27,7 +27,7 @@ class LiveRanks:
             self._moved.pop(place, None)
             self._forks.pop(place, None)
 
-    def join(self, place: Place, life: Life, node: str, order: WireMessage) -> None:
+    def join(self, place: Place, life: Life, node: str, order: ForkRank) -> None:
         """One process of a rank is ordered while others live."""
         self.alive[place] = life
         self._forks[place] = order
@@ -37,9 +37,9 @@ class LiveRanks:
         """Return the node of a rank."""
         return self._moved.get(place) or self._seat_of(ReplicaKey(place[0], place[1]))
 
-    def current(self, ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    def current(self, ranks: Sequence[_Note]) -> list[_Note]:
         """Return those of an agent's words that are about who is there now."""
-        return [rank for rank in ranks if self.alive.get(place_of(rank)) == _life(rank)]
+        return [one for one in ranks if self.alive.get(one.place) == (one.attempt, one.incarnation)]
 
     def heard(self, place: Place) -> None:
         """An agent has spoken of a newcomer: its order need not be said again."""
@@ -70,19 +70,10 @@ class LiveRanks:
         moved = {node for place, node in self._moved.items() if place[:2] == (key.role, key.index)}
         return moved | {self._seat_of(key)}
 
-    def to_come(self, node: str) -> dict[Place, WireMessage]:
+    def to_come(self, node: str) -> dict[Place, ForkRank]:
         """Return the orders of newcomers that a node's agent has not spoken of."""
         return {place: order for place, order in self._forks.items() if self.at(place) == node}
 
 
-def place_of(rank: Mapping[str, Any]) -> Place:
-    """Return whose an agent's word is."""
-    return (rank["role"], rank["index"], rank["local_rank"])
-
-
 def key_of(place: Place) -> ReplicaKey:
     return ReplicaKey(place[0], place[1])
-
-
-def _life(rank: Mapping[str, Any]) -> Life:
-    return (rank["attempt"], rank["life"])

@@ -10,24 +10,29 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.host.loop import Timers
-from torchloom.launch.records.record_writer import Place, RunRecordWriter
+from torchloom.launch.protocol import (
+    EndIncarnation,
+    MeetingReady,
+    RankNotForked,
+    RankReport,
+)
+from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
-from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of, place_of
+from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.supervisor.starts import Starts
-from torchloom.launch.wire import WireMessage
 from torchloom.rules import replicas as replica_rules
 from torchloom.rules.membership.faults import Fence, admit
 from torchloom.rules.replicas import (
     Start,
 )
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.launch.supervisor.plane_link import PlaneLink
@@ -362,11 +367,11 @@ class RankReplacement:
             nodes = {rank: self._crew.at(place) for rank, place in enumerate(self._places())}
             self._watching.begin(attempt, self.generation(attempt), nodes)
 
-    def tell(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+    def tell(self, ranks: Sequence[RankReport]) -> None:
         """Tell a weaver of ends before all else: it answers while they are written down."""
         for rank in ranks:
-            facts = (rank["life"], rank["code"], rank.get("step", -1))
-            self._watching.ended(self._rank(place_of(rank)), *facts)
+            facts = (rank.incarnation, rank.code or 0, rank.last_step)
+            self._watching.ended(self._rank(rank.place), *facts)
         if ranks:
             self._watching.tell()
 
@@ -398,21 +403,21 @@ class RankReplacement:
             else:
                 self._crew.heard(place)
 
-    def met(self, message: WireMessage) -> None:
+    def met(self, message: MeetingReady) -> None:
         """A later generation has its store."""
-        if message["attempt"] == self._attempt:
-            self._watching.met(message["generation"], message["store"])
+        if message.attempt == self._attempt:
+            self._watching.met(message.generation, message.store)
 
-    def not_forked(self, message: WireMessage) -> None:
+    def not_forked(self, message: RankNotForked) -> None:
         """A newcomer could not be started."""
         if not self._crew.current([message]):
             return
-        place, why = place_of(message), str(message["cause"])
+        place, life, why = message.place, message.incarnation, message.cause
         rank = self._rank(place)
         self._crew.ended(place)
-        self._watching.ended(rank, message["life"], 1, why=why)
+        self._watching.ended(rank, life, 1, why=why)
         self._watching.tell()
-        self._ledger.note("not_forked", rank=rank, life=message["life"], reason=why)
+        self._ledger.note("not_forked", rank=rank, life=life, reason=why)
         if self.is_watched:
             self.ended()
         else:
@@ -498,8 +503,8 @@ class RankReplacement:
         return {node: taken.get(node, most) for node in self._nodes.present}
 
     def _end(self, place: Place, life: int) -> None:
-        named = {"key": list(place[:2]), "life": [place[2], self._attempt, life]}
-        self._nodes.tell(self._crew.at(place), {"do": "end_life", **named})
+        order = EndIncarnation(place[:2], (place[2], self._attempt, life))
+        self._nodes.tell(self._crew.at(place), order)
 
     def _dismiss(self, place: Place) -> None:
         """End a newcomer that is on another node than its replica was, and hear no more of it."""

@@ -10,8 +10,19 @@ from pathlib import Path
 from torchloom.launch import wire
 from torchloom.launch.hosts.carriers import Carriers
 from torchloom.launch.hosts.host_lists import index_of
+from torchloom.launch.protocol import (
+    TO_SUPERVISOR,
+    AgentHello,
+    AgentProof,
+    AppIdReply,
+    AppIdRequest,
+    LaunchMessage,
+    PlaneRequest,
+    ProofRequest,
+    decoding,
+)
 from torchloom.launch.records.request import LaunchRequest
-from torchloom.launch.wire import BadFrame, Connection, WireMessage, check, nonce
+from torchloom.launch.wire import Connection, nonce
 from torchloom.unix import LONGEST, same_user
 
 REJOIN_LIMIT = 3.0  # seconds in which an agent that is gone must be back
@@ -19,7 +30,6 @@ _MOST_EARLY = 200  # messages of a caller that has not shown who it is
 _EARLY_BYTES = 1 << 20  # of all of them together
 _MOST_STRANGERS = 256  # such callers at a time
 _STRANGE_LIMIT = 30.0  # seconds in which a caller shows who it is
-_SHAPES: dict[str, dict[str, type]] = {"hello": {"host": str, "process": dict, "ranks": list}}
 
 
 @dataclass(slots=True)
@@ -28,10 +38,10 @@ class Stranger:
 
     challenge: str
     since: float
-    hello: WireMessage | None = None
-    early: list[WireMessage] = field(default_factory=list)
+    hello: AgentHello | None = None
+    early: list[LaunchMessage] = field(default_factory=list)
     asks: bool = False
-    plane: WireMessage | None = None  # it is a relay, and asks for the plane
+    plane: PlaneRequest | None = None  # it is a node agent, and asks for the plane
 
 
 class Nodes:
@@ -47,10 +57,10 @@ class Nodes:
         names: Sequence[str],
         token: str,
         app_id: str,
-        on_joined: Callable[[str, WireMessage], None],
-        on_message: Callable[[str, WireMessage], None],
+        on_joined: Callable[[str, AgentHello], None],
+        on_message: Callable[[str, LaunchMessage], None],
         on_lost: Callable[[str, str], None],
-        on_relay: Callable[[Connection, WireMessage], None] = lambda connection, _: (
+        on_relay: Callable[[Connection, PlaneRequest], None] = lambda connection, _: (
             connection.close()
         ),
     ) -> None:
@@ -67,7 +77,7 @@ class Nodes:
         self._addresses: dict[str, str] = {}
         self._seats: dict[str, int] = {}
         self._gone_at: dict[str, float] = {}
-        self._waiting: dict[str, list[WireMessage]] = {}  # for agents that are not there
+        self._waiting: dict[str, list[LaunchMessage]] = {}  # for agents that are not there
         self.lost: set[str] = set()
         self._done: set[str] = set()
 
@@ -95,19 +105,19 @@ class Nodes:
         """Return where other hosts reach a node."""
         return self._addresses.get(name, name)
 
-    def send(self, name: str, message: WireMessage) -> None:
+    def send(self, name: str, message: LaunchMessage) -> None:
         """Tell an agent something, now or when it is back."""
         if name in self._joined:
             self._joined[name].send(message)
         elif name not in self.lost:
             self._waiting.setdefault(name, []).append(message)
 
-    def tell(self, name: str, message: WireMessage) -> None:
+    def tell(self, name: str, message: LaunchMessage) -> None:
         """Tell an agent something that whoever watches its joining repeats where it matters."""
         if name in self._joined:
             self._joined[name].send(message)
 
-    def tell_all(self, message: WireMessage) -> None:
+    def tell_all(self, message: LaunchMessage) -> None:
         for name in self.present:
             self.send(name, message)
 
@@ -168,54 +178,59 @@ class Nodes:
         connection = Connection(
             channel,
             self._selector,
-            lambda message, _fds: self._hear(box[0], message),
+            decoding(TO_SUPERVISOR, lambda message, _fds: self._hear(box[0], message)),
             lambda: self._left(box[0]),
         )
         box.append(connection)
         self._strangers[connection] = Stranger(challenge, time.monotonic())
         if challenge:
             connection.longest = _EARLY_BYTES
-            connection.send({"do": "prove", "challenge": challenge})
+            connection.send(ProofRequest(challenge))
 
-    def _hear(self, connection: Connection, message: WireMessage) -> None:
+    def _hear(self, connection: Connection, message: LaunchMessage) -> None:
         stranger = self._strangers.get(connection)
         if stranger is None:
             name = self._name_of(connection)
             if name is not None:
                 self._on_message(name, message)
-            return
-        if stranger.challenge and connection.taken > _EARLY_BYTES:
+        elif (stranger.challenge and connection.taken > _EARLY_BYTES) or not self._is_welcome(
+            connection, stranger, message
+        ):
             self._dismiss(connection)
-            return
-        check(message, "say", _SHAPES)  # whoever it is may send anything
-        said = message["say"]
-        if said == "hello":
-            stranger.hello = message
-        elif said == "proof":
-            if not wire.is_proof(message.get("proof"), self._token, "agent", stranger.challenge):
-                self._dismiss(connection)
-                return
-            stranger.challenge, connection.longest = "", LONGEST
-        elif said == "ask":
-            stranger.asks = True
-        elif said == "plane":
-            stranger.plane = message
-        elif len(stranger.early) < _MOST_EARLY:  # what happens on a node waits for no proof
-            stranger.early.append(message)
-        else:
-            self._dismiss(connection)
-            return
-        if stranger.asks and not stranger.challenge:
-            connection.send({"do": "tell", "app_id": self._app_id})
-        if stranger.plane is not None and not stranger.challenge:
+        elif not stranger.challenge:
+            self._admit(connection, stranger)
+
+    def _is_welcome(
+        self, connection: Connection, stranger: Stranger, message: LaunchMessage
+    ) -> bool:
+        """Store what a caller sends before it has joined; false if it must not send that."""
+        match message:
+            case AgentHello():
+                stranger.hello = message
+            case AgentProof():
+                if not wire.is_proof(message.proof, self._token, "agent", stranger.challenge):
+                    return False
+                stranger.challenge, connection.longest = "", LONGEST
+            case AppIdRequest():
+                stranger.asks = True
+            case PlaneRequest():
+                stranger.plane = message
+            case _:  # what happens on a node waits for no proof
+                stranger.early.append(message)
+        return len(stranger.early) <= _MOST_EARLY
+
+    def _admit(self, connection: Connection, stranger: Stranger) -> None:
+        """Answer a caller that needs to prove nothing more."""
+        if stranger.asks:
+            connection.send(AppIdReply(self._app_id))
+        if stranger.plane is not None:
             del self._strangers[connection]
             self._on_relay(connection, stranger.plane)
-            return
-        if stranger.hello is not None and not stranger.challenge:
+        elif stranger.hello is not None:
             self._join(connection, stranger.hello, stranger.early)
 
     def _join(
-        self, connection: Connection, hello: WireMessage, early: Sequence[WireMessage]
+        self, connection: Connection, hello: AgentHello, early: Sequence[LaunchMessage]
     ) -> None:
         is_local = connection.channel.family == socket.AF_UNIX
         index = 0 if is_local else self._index(hello)
@@ -236,14 +251,12 @@ class Nodes:
         for message in early:
             self._on_message(name, message)
 
-    def _index(self, hello: WireMessage) -> int | None:
+    def _index(self, hello: AgentHello) -> int | None:
         """Return which node calls: one that was here before, that has this name, or a new one."""
-        seat, place = hello.get("seat"), hello.get("place")
-        if not isinstance(seat, str | None) or not isinstance(place, int | None):
-            raise BadFrame
+        seat, place = hello.registration, hello.place
         if seat and seat in self._seats:
             return self._seats[seat]
-        index = index_of(hello["host"], self.names)
+        index = index_of(hello.host, self.names)
         if seat:
             taken = set(self._seats.values()) | {0}
             free = [i for i in range(len(self.names)) if i not in taken]

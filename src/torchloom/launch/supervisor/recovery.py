@@ -11,7 +11,8 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from torchloom.launch.host.loop import Timers
-from torchloom.launch.records.record_writer import Place, RunRecordWriter
+from torchloom.launch.protocol import StopReplica
+from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
 from torchloom.launch.supervisor.live_ranks import LiveRanks, key_of
 from torchloom.launch.supervisor.live_recovery import RankReplacement
@@ -29,7 +30,7 @@ from torchloom.rules.replicas import (
     Wait,
 )
 from torchloom.settings import environment
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage
@@ -312,6 +313,6 @@ class RecoveryDriver:
 
     def send_stop(self, key: ReplicaKey) -> None:
         """Tell a replica to end, wherever ranks of it are."""
-        order = {"do": "stop", "key": [key.role, key.index], "signum": self.polite}
+        order = StopReplica((key.role, key.index), self.polite, self.grace)
         for node in self.crew.nodes_of(key):
-            self._nodes.tell(node, {**order, "grace": self.grace})
+            self._nodes.tell(node, order)

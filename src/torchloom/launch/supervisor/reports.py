@@ -5,17 +5,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from torchloom.launch.logs.error_file import ErrorFile, first_error
 from torchloom.launch.logs.files import LogFiles
-from torchloom.launch.records.record_writer import Place
-from torchloom.launch.wire import WireMessage
+from torchloom.launch.protocol import RankOutput, RankOutputEnd, RankReport
 from torchloom.rules.recovery import CRASH_LOOP
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import Place
 
 _TRACEBACK = "Traceback (most recent call last)"
 _STDERR = "stderr.log"
@@ -51,30 +51,30 @@ class RankReports:
         self._evidence: dict[str, str] = {}  # of lost nodes, by the reason of the end they may be
         self._logs: dict[str, LogFiles] = {}
 
-    def failed(self, place: Place, number: int, rank: Mapping[str, Any], cause: str) -> None:
+    def failed(self, place: Place, number: int, rank: RankReport, cause: str) -> None:
         """Keep the error file of a rank, here too when it was written elsewhere."""
-        report = ErrorFile(*rank["error"]) if "error" in rank else None
-        is_killed = rank["code"] == -signal.SIGKILL
+        report = ErrorFile(*rank.error) if rank.error else None
+        is_killed = rank.code == -signal.SIGKILL
         text = "" if report else self._printed_by(rank)
         printed = "" if is_killed else _last_traceback(text)
         tail = "" if report or printed else "\n".join(text.splitlines()[-_LAST_LINES:])
         self._broken.append(
-            Broken(place, number, rank["attempt"], cause, report, printed, tail, is_killed)
+            Broken(place, number, rank.attempt, cause, report, printed, tail, is_killed)
         )
-        if report and rank["logs"]:
+        if report and rank.logs:
             with contextlib.suppress(OSError):
-                (self._log_dir / rank["logs"] / "error.json").write_text(report.text)
+                (self._log_dir / rank.logs / "error.json").write_text(report.text)
 
-    def ended(self, rank: Mapping[str, Any]) -> None:
+    def ended(self, rank: RankReport) -> None:
         """Take note of how much a rank has printed: what comes behind that is another life's."""
-        logs = Path(rank.get("directory", ""))
+        logs = Path(rank.directory)
         with contextlib.suppress(OSError):
             self._printed[logs] = (logs / _STDERR).stat().st_size
 
-    def _printed_by(self, rank: Mapping[str, Any]) -> str:
+    def _printed_by(self, rank: RankReport) -> str:
         """Return the end of what a rank has printed in its last life: on a terminal of its own it
         has no stderr, all is stdout."""
-        logs = Path(rank.get("directory", ""))
+        logs = Path(rank.directory)
         for name, printed in ((_STDERR, self._printed.get(logs, 0)), ("stdout.log", 0)):
             with contextlib.suppress(OSError), open(logs / name, "rb") as file:
                 file.seek(max(printed, file.seek(0, os.SEEK_END) - _LONGEST))
@@ -134,12 +134,12 @@ class RankReports:
                 return found
         return next((life[0] for life in lives if life), None)
 
-    def output(self, message: WireMessage) -> None:
+    def output(self, message: RankOutput) -> None:
         """Write down what a rank of another host printed."""
-        self._log(message["logs"]).write(message["stream"], message["data"].encode("latin-1"))
+        self._log(message.logs).write(message.stream, message.data.encode("latin-1", "replace"))
 
-    def output_end(self, message: WireMessage) -> None:
-        self._log(message["logs"]).close()
+    def output_end(self, message: RankOutputEnd) -> None:
+        self._log(message.logs).close()
 
     def close(self) -> None:
         for log in self._logs.values():

@@ -4,26 +4,45 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from torchloom.launch.agent import stores
 from torchloom.launch.host.descendants import NodeShare
-from torchloom.launch.host.identity import ProcessIdentity, host_name
+from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.loop import FORWARDED, LOADED_AFTER, SignalPipe, load_needed
 from torchloom.launch.hosts.carriers import Carriers
 from torchloom.launch.hosts.joint_launch import JOINED
 from torchloom.launch.hosts.tunnels import Tunnels
 from torchloom.launch.keeper.client import kill_share
-from torchloom.launch.records.record_writer import Place, RankStarted, RunRecordWriter
+from torchloom.launch.protocol import (
+    AgentHello,
+    AgentLeaving,
+    EndJob,
+    JobSettings,
+    LaunchMessage,
+    MeetingReady,
+    NodeCleared,
+    NodeQuiet,
+    NodeUnwatched,
+    RankNotForked,
+    RankOutput,
+    RankOutputEnd,
+    RankReport,
+    RanksExited,
+    RanksStarted,
+    ReplicaStartFailed,
+    SignalRanks,
+    StoreHosted,
+)
+from torchloom.launch.records.record_writer import RankStarted, RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.supervisor.cancellation import Cancellation
-from torchloom.launch.supervisor.live_ranks import Life, key_of, place_of
+from torchloom.launch.supervisor.live_ranks import Life, key_of
 from torchloom.launch.supervisor.nodes import NodeGathering, Nodes
 from torchloom.launch.supervisor.recovery import RecoveryDriver
 from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.variables import TOKEN_VARIABLE
-from torchloom.launch.wire import WireMessage, nonce
+from torchloom.launch.wire import nonce
 from torchloom.rules import replicas
 from torchloom.rules.replicas import (
     AppVerdict,
@@ -31,7 +50,7 @@ from torchloom.rules.replicas import (
 )
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
-from torchloom.specs.states import ReplicaKey
+from torchloom.specs.states import Place, ReplicaKey
 
 _PATIENCE = 15.0  # seconds beyond the grace in which agents must have cleared up
 
@@ -48,7 +67,7 @@ class Shutdown:
     def say(self, grace: float, code: int, turn: Callable[[float], None]) -> None:
         """Have all agents end what is there, and take turns until they have or time is over."""
         self._uncleared = set(self._nodes.present) - set(self._nodes.missing())
-        self._nodes.tell_all({"do": "end", "grace": grace, "code": code})
+        self._nodes.tell_all(EndJob(grace, code))
         deadline = time.monotonic() + grace + _PATIENCE
         while self._uncleared and time.monotonic() < deadline:
             turn(max(0.0, deadline - time.monotonic()))
@@ -158,30 +177,30 @@ class RunSupervisor:
 
     # Nodes.
 
-    def _on_joined(self, name: str, hello: WireMessage) -> None:
+    def _on_joined(self, name: str, hello: AgentHello) -> None:
         """Tell an agent about the job, and learn what happened while it had none."""
         self._nodes.send(name, self._job_for(hello))
         if self._request.carrier:
-            self._ledger.note("node_joined", node=name, pid=hello["process"]["pid"])
-        self._started(hello)
-        there = {place_of(rank) for rank in self._current(hello)}
+            self._ledger.note("node_joined", node=name, pid=hello.process.pid)
+        self._started(hello.ranks)
+        current = self._crew.current(hello.ranks)
+        there = {rank.place for rank in current}
         self._repeat(name, {place[:2] for place in there})
         self._live.found(name, there)
         ours, coming = self._crew.on(name), self._crew.to_come(name)
         gone = [_vanished(*one) for one in ours.items() if one[0] not in {*there, *coming}]
-        ended = [rank for rank in self._current(hello) if rank["code"] is not None]
-        self._exited(ended + [rank for rank in gone if not self._starts.is_waiting(_key(rank))])
+        ended = [rank for rank in current if rank.code is not None]
+        self._exited(ended + [rank for rank in gone if not self._starts.is_waiting(rank.key)])
 
-    def _job_for(self, hello: WireMessage) -> WireMessage:
-        return {
-            "do": "job",
-            "log_dir": self._request.log_dir,
-            "marker": self._gathering.marker,
-            "quiet_limit": self._request.idle_timeout,
-            "orphan_limit": self._request.orphan_limit,
-            "proof": self._carriers.proof(hello.get("challenge", "")),
-            "uplink": self._tunnels.uplink(hello),
-        }
+    def _job_for(self, hello: AgentHello) -> JobSettings:
+        return JobSettings(
+            log_dir=self._request.log_dir,
+            marker=self._gathering.marker,
+            quiet_limit=self._request.idle_timeout,
+            orphan_limit=self._request.orphan_limit,
+            proof=self._carriers.proof(hello.challenge),
+            uplink=self._tunnels.uplink(hello.process),
+        )
 
     def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
         """Say again what an agent before may not have heard."""
@@ -219,9 +238,9 @@ class RunSupervisor:
                     self._nodes.give_up(name, why)
             elif signum in (signal.SIGUSR1, signal.SIGUSR2) and self._gathering.has_met:
                 own = self._nodes.names[0]  # whoever signals launches that met signals each
-                self._nodes.send(own, {"do": "signal", "signum": signum})
+                self._nodes.send(own, SignalRanks(signum))
             elif signum in FORWARDED:
-                self._nodes.tell_all({"do": "signal", "signum": signum})
+                self._nodes.tell_all(SignalRanks(signum))
             else:
                 self._cancelling.ask(at_once=signum == signal.SIGQUIT)
 
@@ -231,94 +250,89 @@ class RunSupervisor:
             self._leash = None
             self._cancelling.launcher_lost()
 
-    def _on_message(self, name: str, message: WireMessage) -> None:
-        match message["say"]:
-            case "started":
-                self._started(message)
-            case "start_failed":
+    def _on_message(self, name: str, message: LaunchMessage) -> None:
+        match message:
+            case RanksStarted():
+                self._started(message.ranks)
+            case ReplicaStartFailed():
                 self._start_failed(name, message)
-            case "exited":
-                self._exited(self._current(message))
-            case "store":
+            case RanksExited():
+                self._exited(self._crew.current(message.ranks))
+            case StoreHosted():
                 self._starts.met(name, message)
-            case "met":
+            case MeetingReady():
                 self._live.met(message)
-            case "not_forked":
+            case RankNotForked():
                 self._live.not_forked(message)
-            case "quiet":
+            case NodeQuiet():
                 self._quiet(name)
-            case "leaving":
+            case AgentLeaving():
                 self._nodes.give_up(name, "the launch there has ended")
-            case "output":
+            case RankOutput():
                 self._reports.output(message)
-            case "output_end":
+            case RankOutputEnd():
                 self._reports.output_end(message)
-            case "unwatched":
-                self._unwatched(message["why"], name)
-            case "cleared":
-                self._farewell.cleared(name, message["lost"])
+            case NodeUnwatched():
+                self._unwatched(message.why, name)
+            case NodeCleared():
+                self._farewell.cleared(name, message.lost)
 
     # What happens to ranks.
 
-    def _started(self, message: WireMessage) -> None:
-        ranks = self._current(message)
+    def _started(self, reports: Sequence[RankReport]) -> None:
+        ranks = self._crew.current(reports)
         for rank in ranks:
-            self._starts.heard(_key(rank))
-            self._crew.heard(place_of(rank))
+            self._starts.heard(rank.key)
+            self._crew.heard(rank.place)
         self._ledger.ranks_started(self._told(rank) for rank in ranks)
 
-    def _told(self, rank: Mapping[str, Any]) -> RankStarted:
-        place = place_of(rank)
+    def _told(self, rank: RankReport) -> RankStarted:
         return RankStarted(
-            place=place,
-            rank=self._ruling.rank_at(place),
-            process=ProcessIdentity.from_dict(rank["process"]) if rank["process"] else None,
-            attempt=rank["attempt"],
-            warmth=rank["warm"],
-            life=rank["life"],
-            generation=rank["generation"],
+            place=rank.place,
+            rank=self._ruling.rank_at(rank.place),
+            process=rank.process,
+            attempt=rank.attempt,
+            warmth=rank.warmth,
+            life=rank.incarnation,
+            generation=rank.generation,
         )
 
-    def _current(self, message: WireMessage) -> list[Mapping[str, Any]]:
-        """Return the ranks of a message that are there now."""
-        return self._crew.current(message["ranks"])
-
-    def _start_failed(self, name: str, message: WireMessage) -> None:
-        key = ReplicaKey(message["role"], message["index"])
-        cause = f"cannot_start: {message['cause']}"
+    def _start_failed(self, name: str, message: ReplicaStartFailed) -> None:
+        key = ReplicaKey(message.role, message.index)
+        cause = f"cannot_start: {message.cause}"
         self._starts.heard(key)
         self._crew.forget(key)
-        if message["bad_node"] and self._ruling.state.spares:
+        if message.bad_node and self._ruling.state.spares:
             self._nodes.give_up(name, cause)
         else:
             self._ruling.take(StartFailed(key, cause))
 
-    def _exited(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+    def _exited(self, ranks: Sequence[RankReport]) -> None:
         """Take note of all that ended together before anything is done about one of them."""
         self._live.tell(ranks)
-        phases = [self._ruling.state.replicas[_key(rank)].phase for rank in ranks]
+        phases = [self._ruling.state.replicas[rank.key].phase for rank in ranks]
         ups = [phase is replicas.ReplicaPhase.UP for phase in phases]
-        fresh = [rank for rank, up in zip(ranks, ups, strict=True) if rank["code"] and up]
+        fresh = [rank for rank, up in zip(ranks, ups, strict=True) if rank.code and up]
         if not self._live.is_watched:
-            steps = [rank.get("step", -1) for rank in fresh]
-            self._ruling.came([_key(rank) for rank in fresh], steps)
+            steps = [rank.last_step for rank in fresh]
+            self._ruling.came([rank.key for rank in fresh], steps)
         for rank, up in zip(ranks, ups, strict=True):
-            self._rank_exited(rank, "error" in rank or rank in fresh)
+            self._rank_exited(rank, rank.error is not None or rank in fresh)
             self._rank_ended(rank, AppState.FAILED if up else AppState.CANCELLED)
         if ranks and self._live.is_watched:
             self._live.ended()
 
-    def _rank_exited(self, rank: Mapping[str, Any], has_failed: bool) -> None:
-        place = place_of(rank)
+    def _rank_exited(self, rank: RankReport, has_failed: bool) -> None:
+        place = rank.place
         self._crew.ended(place)
-        self._starts.heard(_key(rank))  # one that was taken back has ended all the same
+        self._starts.heard(rank.key)  # one that was taken back has ended all the same
         if has_failed:
-            cause = self._ruling.cause(place, rank["code"])
+            cause = self._ruling.cause(place, rank.code or 0)
             self._reports.failed(place, self._ruling.rank_at(place), rank, cause)
         self._reports.ended(rank)
 
-    def _rank_ended(self, rank: Mapping[str, Any], failure: AppState) -> None:
-        place, code, step = place_of(rank), rank["code"], rank.get("step", -1)
+    def _rank_ended(self, rank: RankReport, failure: AppState) -> None:
+        place, code, step = rank.place, rank.code or 0, rank.last_step
         state = failure if code else AppState.SUCCEEDED
         self._ledger.rank_ended(place, state, code, step if step >= 0 else None)
         if not self._live.is_watched:
@@ -342,13 +356,6 @@ def _token(request: LaunchRequest) -> str:
     return nonce() if request.carrier.launcher != JOINED else environment()[TOKEN_VARIABLE]
 
 
-def _key(rank: Mapping[str, Any]) -> ReplicaKey:
-    return key_of(place_of(rank))
-
-
-def _vanished(place: Place, life: Life) -> dict[str, Any]:
+def _vanished(place: Place, life: Life) -> RankReport:
     """Return the end of a rank that nobody has seen: its agent and its keeper are gone."""
-    role, index, local_rank = place
-    facts = {"role": role, "index": index, "local_rank": local_rank}
-    lived = {"attempt": life[0], "life": life[1]}
-    return {**facts, **lived, "code": -int(signal.SIGKILL)}
+    return RankReport(*place, *life, code=-int(signal.SIGKILL))

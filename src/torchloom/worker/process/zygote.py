@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from torchloom.launch.agent import stores  # noqa: F401
 from torchloom.launch.host import sockets
@@ -28,7 +28,19 @@ from torchloom.launch.keeper import fingerprint, spawn, zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.keeper.service import Keeper
 from torchloom.launch.keeper.spawn import SpawnOrder
+from torchloom.launch.protocol import (
+    TO_ZYGOTE,
+    FileCheck,
+    KeeperRequest,
+    LaunchMessage,
+    ZygoteBusy,
+    ZygoteCold,
+    ZygoteLeave,
+    ZygoteWarm,
+    decode,
+)
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
+from torchloom.launch.wire import BadFrame
 from torchloom.unix import hear, same_user, say
 from torchloom.worker.process import fork_cleanup, preload, program, rendezvous  # noqa: F401
 
@@ -149,60 +161,60 @@ class ZygoteServer:
     def _hear(self, channel: socket.socket) -> None:
         try:
             if (request := hear(channel)) is not None:
-                self._answer(channel, request)
-        except (ValueError, TypeError, KeyError):
+                self._answer(channel, decode(request, TO_ZYGOTE))
+        except (BadFrame, ValueError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
                 self._retire()
 
-    def _answer(self, channel: socket.socket, request: dict[str, Any]) -> None:
-        if request["do"] == "look":
-            self._seen_for = None if _changed(self._files) else request["alert"]
-            return
-        if request["do"] == "keep":
-            self._keep(channel, request)
-        elif request["do"] == "leave":
-            self._reap()
-            if request.get("if_idle") and self._keepers:
-                say(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
-                return
-            self._retire()
-        else:
-            raise ValueError(request["do"])
+    def _answer(self, channel: socket.socket, request: LaunchMessage) -> None:
+        match request:
+            case FileCheck():
+                self._seen_for = None if _changed(self._files) else request.alert
+            case KeeperRequest():
+                self._keep(channel, request)
+            case ZygoteLeave():
+                self._reap()
+                if request.if_idle and self._keepers:
+                    say(channel, ZygoteBusy(tuple(sorted(self._keepers.values()))).to_wire())
+                else:
+                    self._retire()
+            case _:
+                raise BadFrame
 
-    def _keep(self, channel: socket.socket, request: dict[str, Any]) -> None:
+    def _keep(self, channel: socket.socket, request: KeeperRequest) -> None:
         _check_request(request)
         self._used = time.monotonic()
         with contextlib.suppress(OSError):
             os.utime(self._address)  # the next run alerts whoever was used last
         if why := self._cold_because(request):
-            say(channel, {"say": "cold", "why": why})
+            say(channel, ZygoteCold(why).to_wire())
             return
-        say(channel, {"say": "warm", "pid": os.getpid()})
+        say(channel, ZygoteWarm(os.getpid()).to_wire())
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)
-        self._keepers[pid] = request["job"]
+        self._keepers[pid] = request.job
 
-    def _cold_because(self, request: dict[str, Any]) -> str:
+    def _cold_because(self, request: KeeperRequest) -> str:
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             self._retire()
             return f"the zygote has {threads} threads"
-        is_seen = self._seen_for is not None and self._seen_for == request.get("alert")
+        is_seen = self._seen_for is not None and self._seen_for == request.alert
         self._seen_for = None  # once: whatever comes later may come after an edit
         if not is_seen and (changed := _changed(self._files)):
             self._retire()
             return _has_changed(changed)
-        return _why_cold(request["argv"], request["env"], request["cwd"])
+        return _why_cold(request.argv, request.env, request.cwd)
 
-    def _become_keeper(self, channel: socket.socket, request: dict[str, Any]) -> NoReturn:
+    def _become_keeper(self, channel: socket.socket, request: KeeperRequest) -> NoReturn:
         code = 1
         try:
             os.setsid()
             agent = self._close_all_but(channel)
-            shown = {AGENT_VARIABLE: request["job"], NODE_VARIABLE: request["node"]}
-            spawn.show(("loom-keeper", request["job"]), shown)
-            address, limit = Path(request["address"]), request["orphan_limit"]
-            share = NodeShare(request["job"], request["node"])
+            shown = {AGENT_VARIABLE: request.job, NODE_VARIABLE: request.node}
+            spawn.show(("loom-keeper", request.job), shown)
+            address, limit = Path(request.address), request.orphan_limit
+            share = NodeShare(request.job, request.node)
             Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
             code = 0
         except BaseException:
@@ -219,14 +231,12 @@ class ZygoteServer:
         return socket.socket(fileno=fd)
 
 
-def _check_request(request: Mapping[str, Any]) -> None:
-    """Raise ValueError for what a keeper could not be made of: a fork must not find that out."""
-    texts = [request[name] for name in ("job", "node", "address", "cwd")]
-    texts += [*request["argv"], *dict(request["env"]), *dict(request["env"]).values()]
-    if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise ValueError("words, variables and names must be texts")
-    if not math.isfinite(float(request["orphan_limit"])):
-        raise ValueError("orphan_limit must be a number of seconds")
+def _check_request(request: KeeperRequest) -> None:
+    """Raise BadFrame for what a keeper could not be made of: a fork must not find that out."""
+    texts = [request.job, request.node, request.address, request.cwd]
+    texts += [*request.argv, *request.env, *request.env.values()]
+    if any("\0" in text for text in texts) or not math.isfinite(request.orphan_limit):
+        raise BadFrame
 
 
 class Fitness:
