@@ -9,7 +9,7 @@ PLACES: tuple[Place, ...] = (("train", 0, 0), ("train", 0, 1))
 FORK = ForkRank(ReplicaOrder("train", 0, 3, ("true",), "/", ()))
 
 
-def crew() -> LiveRanks:
+def two_ranks() -> LiveRanks:
     one = LiveRanks(lambda key: "n1")
     one.begin(KEY, 2, attempt=3)
     return one
@@ -20,7 +20,7 @@ def note(local_rank: int, attempt: int, incarnation: int) -> RankNote:
 
 
 def test_what_is_said_counts_only_of_the_process_that_is_there_now() -> None:
-    one = crew()
+    one = two_ranks()
     said = [note(0, 3, 1), note(1, 3, 1), note(1, 2, 1), note(1, 3, 2)]
 
     first = one.current(said)
@@ -33,7 +33,7 @@ def test_what_is_said_counts_only_of_the_process_that_is_there_now() -> None:
 
 
 def test_a_newcomer_is_where_it_was_sent_until_its_replica_starts_again() -> None:
-    one = crew()
+    one = two_ranks()
 
     one.join(PLACES[1], (3, 2), "n2", FORK)
     moved = (one.at(PLACES[0]), one.at(PLACES[1]), one.nodes_of(KEY), one.on("n2"))
@@ -44,11 +44,11 @@ def test_a_newcomer_is_where_it_was_sent_until_its_replica_starts_again() -> Non
 
 
 def test_an_order_is_to_come_until_an_agent_speaks_of_it_or_its_node_is_lost() -> None:
-    one, order = crew(), FORK
+    one, order = two_ranks(), FORK
 
     one.join(PLACES[1], (3, 2), "n2", order)
     waiting = one.to_come("n2")
-    one.heard(PLACES[1])
+    one.acknowledge(PLACES[1])
     heard = one.to_come("n2")
     one.join(PLACES[1], (3, 3), "n2", order)
     one.lose("n2")

@@ -264,10 +264,10 @@ def test_a_node_that_was_given_up_is_lost_once_and_may_not_come_back(office: Off
     assert office.nodes.present == ("n1",)
 
 
-def test_a_node_that_was_let_go_may_leave_and_is_not_missed(office: Office) -> None:
+def test_a_node_that_was_released_may_leave_and_is_not_missed(office: Office) -> None:
     caller = office.joined()
 
-    office.nodes.let_go("n2")
+    office.nodes.release("n2")
     caller.connection.close()
     office.until(lambda: not office.nodes.have_joined(["n2"]))
 

@@ -1,4 +1,4 @@
-"""From an order to start ranks on a node to the keeper's answer for each, told as one."""
+"""Start the ranks of an order, and report the keeper's answers for all of them at once."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from torchloom.launch.agent.ranks import AgentRanks
 from torchloom.launch.agent.stores import Stores
 from torchloom.launch.agent.uplink import PlaneUplink
 from torchloom.launch.host import shared_memory, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.logs.error_file import put_aside
 from torchloom.launch.logs.sinks import RankLogs
 from torchloom.launch.protocol import (
@@ -34,11 +34,11 @@ _BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMED
 
 
 class RankStarter:
-    """Ranks that are about to be. `stdin` is what an only one may read."""
+    """Ranks that are being started. `stdin` is what an only one may read."""
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         stdin: int | None,
         ranks: AgentRanks,
         logs: RankLogs,
@@ -108,7 +108,7 @@ class RankStarter:
         rank.log = self._logs.dressed(rank)
         return rank
 
-    # What the keeper says.
+    # Answers of the keeper.
 
     def started(self, shown: ChildStarted) -> None:
         """A process is there."""
@@ -140,9 +140,9 @@ class RankStarter:
         self._answered(rank.key)
 
     def _answered(self, key: ReplicaKey) -> None:
-        """Tell of a replica once the keeper has answered for all of its ranks."""
-        crew = self._starting.get(key, [])
-        if any(rank.process is None for rank in crew):
+        """Report a replica once the keeper has answered for all of its ranks."""
+        ranks = self._starting.get(key, [])
+        if any(rank.process is None for rank in ranks):
             return
         self._starting.pop(key, None)
         if key in self._failed:
@@ -150,7 +150,7 @@ class RankStarter:
             error = self._failed.pop(key)
             bad = error.errno in _BAD_NODE
             self._send(ReplicaStartFailed(key.role, key.index, _why(error), bad))
-        self._send(RanksStarted(tuple(map(self._ranks.shown, crew)), key.role, key.index))
+        self._send(RanksStarted(tuple(map(self._ranks.shown, ranks)), key.role, key.index))
 
 
 def _learn_to_read_pages() -> None:
@@ -160,7 +160,7 @@ def _learn_to_read_pages() -> None:
 
 
 def _before(order: ReplicaOrder) -> int | str:
-    """Return under which name the error of the life before is kept."""
+    """Return under which name the error of the incarnation before is kept."""
     return (
         order.attempt - 1 if order.incarnation == 1 else f"{order.attempt}-{order.incarnation - 1}"
     )

@@ -1,4 +1,4 @@
-"""The ranks of one job on a node: which there are, how each is ended, and what is said of it."""
+"""The ranks of one job on a node: which there are, how each is ended, and its reports."""
 
 import signal
 import time
@@ -100,7 +100,7 @@ class AgentRanks:
         self._buried_lost += rank.log.lost
 
     def clear(self, key: ReplicaKey) -> None:
-        """Make room for a replica's next life; the grace was for the life before."""
+        """Remove a replica's ranks before it starts again; the grace was for them."""
         self._kill_at.pop(key, None)
         for rank in self.of(key):
             self.bury(rank)
@@ -139,10 +139,10 @@ class AgentRanks:
         for rank in self.alive:
             self._keeper.signal(rank.number, signum)
 
-    # What is said of them.
+    # Reports.
 
     def exited(self, children: Iterable[ChildExit]) -> tuple[RankReport, ...]:
-        """Take note of ends, with the last words of each; return what there is to say."""
+        """Take note of ends, with the last output of each; return their reports."""
         ended = []
         for child in children:
             rank = self._ranks.get(child.number)
@@ -177,7 +177,7 @@ class AgentRanks:
         self._pump.drain(rank)
 
     def _last_step(self, rank: AgentRank) -> int:
-        """Return the step a rank was in when it ended, by its page; -1 when it tells none."""
+        """Return the step a rank was in when it ended, by its page; -1 when the page has none."""
         from torchloom.bus.progress_page import PageView
 
         view = PageView.open(shared_memory.page(self._app_id, rank.page))

@@ -1,7 +1,7 @@
-"""The agent of a job on one node: starts ranks through the keeper, keeps their logs, tells exits.
+"""The job agent on one node: starts ranks through the keeper, writes their logs, reports exits.
 
-It decides nothing: the launch process says what to start and stop. It may die and come back: the
-keeper has its ranks, their exits and the ends of their outputs.
+It decides nothing: the launch process orders what to start and stop. It may die and be replaced:
+the keeper has its ranks, their exits and the ends of their outputs.
 """
 
 import os
@@ -24,7 +24,7 @@ from torchloom.launch.agent.stores import Stores
 from torchloom.launch.agent.terminal import TerminalRelay
 from torchloom.launch.agent.uplink import PlaneUplink
 from torchloom.launch.host import descendants
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper.client import KeeperLink
@@ -67,14 +67,14 @@ from torchloom.specs.dataclass import dataclass
 from torchloom.specs.states import ReplicaKey
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
-_LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come
+_LOOK = 0.01  # seconds between polls of processes that must end, or of a zygote that starts
 _DRAIN = 1.0  # seconds to read what dead ranks left in their pipes
 
 
 class OrderQueue:
     """The orders of a launch process that were not carried out yet.
 
-    A node may have its own `argv` and `cwd`: they are said instead of the launch process' words.
+    A node may have its own `argv` and `cwd`, which replace those of the launch process.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class OrderQueue:
         self._todo.clear()
 
     def order(self, order: ReplicaOrder) -> ReplicaOrder:
-        """Return an order in the words of this host, where it has its own."""
+        """Return an order with this host's own command, where it has one."""
         if not self._argv:
             return order
         return replace(order, argv=self._argv, cwd=self._cwd, env={})
@@ -152,22 +152,22 @@ def _never_begun(order: ReplicaOrder) -> tuple[RankReport, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Where an agent stands: whose it is, whom it answers to, what its only rank may read."""
+    """Where an agent runs: its job, its launch process, what its only rank may read."""
 
-    share: NodeShare
+    share: JobShare
     launcher: wire.LaunchAddress
     stdin: int | None = None
     terminal: socket.socket | None = None
-    leash: int | None = None  # the agent goes when whoever holds the other end does
-    seat: str = ""  # what all lives of one node's agent have in common
+    leash: int | None = None  # the agent leaves when the other end is closed
+    seat: str = ""  # what all incarnations of one node's agent have in common
     place: int | None = None  # the node's number, where it knows it
-    argv: tuple[str, ...] = ()  # instead of the launch process' own words, with its folder
+    argv: tuple[str, ...] = ()  # instead of the launch process' command, with its folder
     cwd: str = ""
     show: Display | None = None  # what of the ranks' outputs is printed here; none: nothing
 
 
 class JobAgent:
-    """One life of a node's agent."""
+    """One incarnation of a node's job agent."""
 
     def __init__(self, post: Post) -> None:
         self.code = 0  # how the job ended
@@ -201,10 +201,10 @@ class JobAgent:
         self._logs = RankLogs(share, post.show, tell)
         self._uplink = PlaneUplink(share, post.launcher)
         self._ranks = AgentRanks(share.app_id, self._keeper, self._pump)
-        self._births = RankStarter(
+        self._starter = RankStarter(
             share, post.stdin, self._ranks, self._logs, self._stores, self._uplink, tell
         )
-        self._errands = OrderQueue(share.node, post.argv, post.cwd, self._keeper, self._act)
+        self._orders = OrderQueue(share.node, post.argv, post.cwd, self._keeper, self._act)
 
     def run(self) -> None:
         """Serve until the launch process ends the job, or is gone."""
@@ -216,7 +216,7 @@ class JobAgent:
         self._launcher.finish()
 
     def _introduce(self) -> None:
-        """Tell the launch process who is here, and which ranks an agent before has left."""
+        """Send the launch process a hello with the ranks that the agent before has left."""
         self._launcher.send(
             AgentHello(
                 host=host_name(),
@@ -231,7 +231,7 @@ class JobAgent:
     def _turn(self, longest: float | None = None) -> None:
         for key, ready in self._selector.select(self._patience(longest)):
             key.data(ready)
-        self._errands.work()
+        self._orders.work()
         self._pump.resume()
         self._look_after_uplink()
         self._ranks.kill_due()
@@ -244,7 +244,7 @@ class JobAgent:
         waits = [*self._ranks.waits(), *self._uplink.waits()]
         if longest is not None:
             waits.append(longest)
-        if self._errands.pending:
+        if self._orders.pending:
             waits.append(_LOOK)
         if self._quiet_limit:
             waits.append(max(0.0, self._last_output + self._quiet_limit - time.monotonic()))
@@ -258,7 +258,7 @@ class JobAgent:
     def _on_output(self) -> None:
         self._last_output = time.monotonic()
 
-    # What the launch process says.
+    # Messages of the launch process.
 
     def _on_launcher(self, message: LaunchMessage, _fds: list[int]) -> None:
         match message:
@@ -271,24 +271,24 @@ class JobAgent:
                 self.code = message.code
                 self._end(message.grace)
             case StopReplica():
-                for ended in self._errands.take_back(ReplicaKey(*message.key)):
+                for ended in self._orders.take_back(ReplicaKey(*message.key)):
                     self._launcher.send(ended)
-                self._errands.add(message)
+                self._orders.add(message)
             case _:
-                self._errands.add(message)
+                self._orders.add(message)
 
     def _act(self, message: LaunchMessage) -> None:
         match message:
             case StartReplica():
                 self._on_output()  # of those that begin none is expected yet
-                self._births.start(self._errands.order(message.order))
+                self._starter.start(self._orders.order(message.order))
             case HostStore():
-                self._host_store(self._errands.order(message.order), message.address)
+                self._host_store(self._orders.order(message.order), message.address)
             case ForkRank():
-                if self._births.fork(self._errands.order(message.order)):
+                if self._starter.fork(self._orders.order(message.order)):
                     self._on_output()
             case PrepareMeeting():
-                self._meet(self._errands.order(message.order), message.address)
+                self._meet(self._orders.order(message.order), message.address)
             case EndIncarnation():
                 self._ranks.end_life(ReplicaKey(*message.key), *message.incarnation)
             case StopReplica():
@@ -298,10 +298,10 @@ class JobAgent:
 
     def _take_job(self, job: JobSettings) -> None:
         if self._token and not wire.is_proof(job.proof, self._token, "launcher", self._challenge):
-            self._on_launcher_gone()  # whoever that is, it is not ours
+            self._on_launcher_gone()  # that is not our launch process
             return
         self._quiet_limit = job.quiet_limit
-        self._errands.orphan_limit = job.orphan_limit
+        self._orders.orphan_limit = job.orphan_limit
         self._logs.settle(job.log_dir, job.marker)
         self._uplink.settle(job.uplink)
         if self._ranks.alive:  # an agent before has started them
@@ -316,7 +316,7 @@ class JobAgent:
                 self._pump.relay.attach(fd)
 
     def _on_leash(self, _ready: int) -> None:
-        """Whoever started this agent is gone: so are its ranks, and the others are told."""
+        """The process that started this agent is gone: end the ranks here, and leave."""
         if self._post.leash is None:
             return
         signums = os.read(self._post.leash, 1024)
@@ -328,7 +328,7 @@ class JobAgent:
             self._on_launcher_gone()
 
     def _on_launcher_gone(self) -> None:
-        """Nobody decides any more: end the ranks, politely but soon."""
+        """There is no launch process any more: end the ranks, with a short grace."""
         if not self._leaving:
             self._leaving = True
             self.code = 1
@@ -336,10 +336,10 @@ class JobAgent:
                 self._ranks.stop(key, signal.SIGTERM, LAST_GRACE)
             self._end(LAST_GRACE)
 
-    # Where ranks meet, and whom they speak to.
+    # Stores, and the link to the plane.
 
     def _host_store(self, order: ReplicaOrder, address: str) -> None:
-        port = self._stores.host(order, self._errands.environment(order), address)
+        port = self._stores.host(order, self._orders.environment(order), address)
         self._launcher.send(StoreHosted(order.role, order.attempt, port.number, port.hosted))
 
     def _meet(self, order: ReplicaOrder, address: str) -> None:
@@ -347,7 +347,7 @@ class JobAgent:
         if order.file_store:
             store = self._stores.file_of(order.role, order.generation)
         else:
-            port = self._stores.host(order, self._errands.environment(order), address)
+            port = self._stores.host(order, self._orders.environment(order), address)
             store = f"tcp://{address}:{port.number}" if port.hosted else ""
         self._launcher.send(MeetingReady(order.attempt, order.generation, store))
 
@@ -355,7 +355,7 @@ class JobAgent:
         if why := self._uplink.look(ended):
             self._launcher.send(NodeUnwatched(why))
 
-    # What the keeper says.
+    # Messages of the keeper.
 
     def _on_keeper(self, message: LaunchMessage, fds: list[int]) -> None:
         match message:
@@ -364,9 +364,9 @@ class JobAgent:
                     self._ranks.take_over(message.children, fds, self._logs)
                     self._introduce()
             case ChildStarted():
-                self._births.started(message)
+                self._starter.started(message)
             case ChildFailed():
-                self._births.failed(message)
+                self._starter.failed(message)
             case ChildrenExited():
                 self._exited(message.children)
 
@@ -385,9 +385,9 @@ class JobAgent:
     # The end.
 
     def _end(self, grace: float) -> None:
-        """End whatever the job left running here, politely first, and read its last words."""
+        """End what the job left running here, first with SIGTERM, and read its last output."""
         self._leaving = True
-        self._errands.clear()
+        self._orders.clear()
         deadline = time.monotonic() + grace
         self._keeper.sweep(signal.SIGTERM)
         while self._keeper.has_more and time.monotonic() < deadline:
@@ -404,7 +404,7 @@ class JobAgent:
             self._pump.relay.close()
 
     def _end_uplink(self) -> None:
-        """Have what it holds brought away, unless nobody is left who could take it."""
+        """Let the node agent flush its spool, unless the launch process is gone."""
         limit = self._uplink.leave(at_once=not self._launcher.is_open)
         deadline = time.monotonic() + limit
         while self._uplink.has_relay and time.monotonic() < deadline:

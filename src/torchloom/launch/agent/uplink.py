@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchloom import settings
 from torchloom.launch import wire
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.host.sockets import UPLINK
 from torchloom.launch.keeper.spawn import SpawnOrder, spawn
 from torchloom.unix import make_private
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds before it is started again
 _LIVED = 10.0  # seconds after which an end is bad luck, not a fault that will come again
 _MOST_ENDS = 5  # in a row after which it is worth a word
-_FAREWELL = 4.0  # seconds to bring away what is on its disk
+_SHUTDOWN_LIMIT = 4.0  # seconds to bring away what is on its disk
 _MOST_LOG = 4 << 20  # bytes
 
 
 class NodeAgentProcess:
     """The relay of one job on this node, once it is wanted."""
 
-    def __init__(self, share: NodeShare, launcher: wire.LaunchAddress) -> None:
+    def __init__(self, share: JobShare, launcher: wire.LaunchAddress) -> None:
         self._share = share
         self._launcher = launcher
         self._folder = settings.runtime_dir() / share.app_id / share.node
@@ -75,7 +75,7 @@ class NodeAgentProcess:
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL if at_once else signal.SIGTERM)
-        return _FAREWELL
+        return _SHUTDOWN_LIMIT
 
     def _start(self) -> str:
         self._due, self._started = None, time.monotonic()
@@ -137,7 +137,7 @@ def _log_of(node: str) -> int:
 class PlaneUplink:
     """One job's way to the plane from this node."""
 
-    def __init__(self, share: NodeShare, launcher: wire.LaunchAddress) -> None:
+    def __init__(self, share: JobShare, launcher: wire.LaunchAddress) -> None:
         self.address = str(settings.plane_dir() / UPLINK)
         self._share = share
         self._launcher = launcher

@@ -1,4 +1,4 @@
-"""Let the agents of a job's other nodes speak to the plane of this host.
+"""Connect the node agents of a job's other nodes to the plane of this host.
 
 An agent that has shown that it knows the job's token is vouched for by the plane, which signs a
 token for the key that the agent has made: nothing secret is sent. Where the plane's NATS listens on
@@ -144,7 +144,7 @@ class Tunnels:
         self._calls: list[Call] = []
         self._splices: list[Splice] = []
         self._unreached_since: float | None = None
-        self._told = False
+        self._reported = False
 
     def uplink(self, agent: ProcessIdentity) -> str:
         """Return where ranks of a job agent's node find the plane's node agent.
@@ -181,8 +181,8 @@ class Tunnels:
         self._calls.remove(call)
         now = time.monotonic()
         self._unreached_since = self._unreached_since or now
-        if now - self._unreached_since >= self._limit and not self._told:
-            self._told = True
+        if now - self._unreached_since >= self._limit and not self._reported:
+            self._reported = True
             self._on_unwatched(why)
 
     def admitted(self, call: "Call", nats: socket.socket | None) -> None:
@@ -223,12 +223,12 @@ class Call:
             plane.close()
             self._refuse("the plane here is another user's")
             return
-        self._plane = Connection(plane, self._selector, self._hear, self._lost)
+        self._plane = Connection(plane, self._selector, self._handle, self._lost)
         self._plane.send({**facts, "ask": "admit", "version": _VERSION})
 
     def close(self) -> None:
         """Hang up on both."""
-        self._let_go()
+        self._release()
         self.channel.close()
 
     def _on_agent(self, _ready: int) -> None:
@@ -240,7 +240,7 @@ class Call:
     def _lost(self) -> None:
         self._refuse(f"the plane on {host_name()} went away")
 
-    def _hear(self, answer: WireMessage, _fds: list[int]) -> None:
+    def _handle(self, answer: WireMessage, _fds: list[int]) -> None:
         if "error" in answer:
             self._refuse(str(answer["error"]))
             return
@@ -265,7 +265,7 @@ class Call:
             if nats is not None:
                 nats.close()
             raise
-        self._let_go()
+        self._release()
         self._tunnels.admitted(self, nats)
         if nats is None:
             self.channel.close()
@@ -276,7 +276,7 @@ class Call:
         self.close()
         self._tunnels.refused(self, why)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._plane is not None:
             self._plane.close()
             self._plane = None

@@ -1,4 +1,4 @@
-"""The agent's end of the keeper: find the job's, or make one, and tell it what to start."""
+"""The agent's end of the keeper: find the job's, or make one, and order what to start."""
 
 import contextlib
 import importlib.util
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.fingerprint import locate, probe
 from torchloom.launch.keeper.python_command import PythonCommand
@@ -38,7 +38,7 @@ _START = Path(__file__).parents[2] / "worker" / "start.py"  # what runs a progra
 _NO_GAIN = "no zygote is started for a program that does not name torch"
 _TELLING = (b"torch", b"lightning", b"transformers", b"accelerate")
 _MOST_FDS = 1 << 20
-_FAREWELL = 10.0  # seconds for a keeper to end what it has
+_SHUTDOWN_LIMIT = 10.0  # seconds for a keeper to end what it has
 
 
 class ForkChoice:
@@ -113,7 +113,7 @@ class KeeperLink:
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         selector: selectors.BaseSelector,
         on_message: Callable[[LaunchMessage, list[int]], None],
         on_gone: Callable[[], None],
@@ -226,10 +226,10 @@ class KeeperLink:
         self._send(EndKeeper())
 
     def _connect(self, channel: socket.socket) -> None:
-        handle = decoding(FROM_KEEPER, self._hear)
+        handle = decoding(FROM_KEEPER, self._handle)
         self._connection = Connection(channel, self._selector, handle, self._gone)
 
-    def _hear(self, message: LaunchMessage, fds: list[int]) -> None:
+    def _handle(self, message: LaunchMessage, fds: list[int]) -> None:
         if isinstance(message, ChildrenLeft):
             self._left = message.count
             return
@@ -247,7 +247,7 @@ class KeeperLink:
             self._connection.send(message, fds)
 
 
-def _cold_keeper(share: NodeShare, address: Path, orphan_limit: float) -> socket.socket:
+def _cold_keeper(share: JobShare, address: Path, orphan_limit: float) -> socket.socket:
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         _become_keeper(share, theirs, address, orphan_limit)
@@ -255,7 +255,7 @@ def _cold_keeper(share: NodeShare, address: Path, orphan_limit: float) -> socket
     return ours
 
 
-def kill_share(share: NodeShare) -> None:
+def kill_share(share: JobShare) -> None:
     """End all of an app on this node: its keeper first, so that nothing more is started."""
     selector = selectors.DefaultSelector()
     ended: list[bool] = []
@@ -263,20 +263,20 @@ def kill_share(share: NodeShare) -> None:
         channel = sockets.connect(_address(share))
         keeper = Connection(channel, selector, lambda *_: None, lambda: ended.append(True))
         keeper.send(EndKeeper())
-        deadline = time.monotonic() + _FAREWELL
+        deadline = time.monotonic() + _SHUTDOWN_LIMIT
         while not ended and time.monotonic() < deadline:
-            for key, ready in selector.select(_FAREWELL):
+            for key, ready in selector.select(_SHUTDOWN_LIMIT):
                 key.data(ready)
     descendants.kill_all(share, os.getpid())
     _address(share).unlink(missing_ok=True)  # a keeper that was killed could not
 
 
-def _address(share: NodeShare) -> Path:
+def _address(share: JobShare) -> Path:
     """Return where a job's keeper on this node takes calls; /tmp may be another's too."""
     return sockets.socket_path(f"{share.app_id}.{share.node}.keeper")
 
 
-def _become_keeper(share: NodeShare, agent: socket.socket, address: Path, limit: float) -> None:
+def _become_keeper(share: JobShare, agent: socket.socket, address: Path, limit: float) -> None:
     """Turn this fork of the agent into the keeper; nothing of the agent stays open in it."""
     code = 1
     try:

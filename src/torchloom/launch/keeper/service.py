@@ -1,7 +1,7 @@
 """The parent of a job's ranks on one host: forks, reaps, remembers exits, and does nothing else.
 
-It has one thread and no network. Agents come and go: a new one is told who lives, how the others
-ended, and gets the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
+It has one thread and no network. Agents come and go: a new one is sent which processes run, how the
+others ended, and the ends of their outputs. Without an agent for `orphan_limit` the keeper ends its
 ranks; without the keeper the kernel does.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare, become_subreaper
+from torchloom.launch.host.descendants import JobShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
@@ -77,7 +77,7 @@ class Keeper:
 
     def __init__(
         self,
-        share: NodeShare,
+        share: JobShare,
         agent: socket.socket,
         address: Path,
         run: Run | None,
@@ -101,7 +101,7 @@ class Keeper:
         self._agent = self._connected(agent)
 
     def serve(self) -> None:
-        """Keep the ranks until told to end, or left alone for too long."""
+        """Keep the ranks until an order to end, or too long without an agent."""
         self._agent.send(self._hello())
         while not self._ended:
             for key, ready in self._selector.select(self._patience()):
@@ -207,7 +207,7 @@ class Keeper:
             _close(child.kept)
 
     def _sweep(self, signum: int) -> None:
-        """Signal all that still runs of the job, and say how much that was."""
+        """Signal all that still runs of the job, and report how many processes that was."""
         left = descendants.remaining(self._share, os.getpid())
         descendants.send(left, signum)
         self._agent.send(ChildrenLeft(len(left)))
@@ -217,7 +217,7 @@ class Keeper:
             self._reap()
 
     def _reap(self) -> None:
-        """Tell of all that ended together in one message: none of them is the consequence of what
+        """Report all that ended together in one message: none of them is the consequence of what
         is done about another."""
         codes = {pid: os.waitstatus_to_exitcode(status) for pid, status in descendants.reap()}
         ended = []

@@ -44,7 +44,7 @@ _ROOM_VARIABLE, _ROOM = "LOOM_ROOM", 8192  # where /proc can show a fork's own v
 _ANSWER_LIMIT = 5.0  # seconds; a fork takes milliseconds
 _EXCUSE_LIMIT = 600.0  # seconds for which a zygote that could not live is not tried again
 _WORTH_A_LOOK = 0.01
-_alert: list[str] = []  # what the zygote was told by `alert`, for the first request that follows
+_alert: list[str] = []  # the word that `alert` sent, for the first request that follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,11 @@ class ZygoteClient:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with _lock(self.key) as lock:
-                nobody = lock is not None
+                is_absent = lock is not None
             if (channel := self.connect()) is not None:
                 channel.close()
                 return True
-            if nobody:
+            if is_absent:
                 return False
             time.sleep(_WORTH_A_LOOK)
         return False
@@ -218,7 +218,7 @@ def alert() -> None:
     if address is None or settings.environment().get(WARM_VARIABLE) == "0":
         return
     _alert[:] = [f"{os.getpid()}-{time.monotonic_ns()}"]
-    with contextlib.suppress(Failure):  # whoever needs the folder of the sockets will say it
+    with contextlib.suppress(Failure):  # the caller that needs the folder of the sockets reports it
         _at(address).alert(_alert[0])
 
 

@@ -30,7 +30,7 @@ _MOMENT = 0.01
 
 
 class NodeAgent:
-    """One node's agent. `run` serves until it is cancelled; ranks go on without it."""
+    """One node's agent. `run` serves until it is cancelled; ranks keep running without it."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class NodeAgent:
             await self._server.close()
             self._spool.close()
 
-    async def bring_away(self, limit: float) -> bool:
+    async def flush(self, limit: float) -> bool:
         """Come back when ranks have no more to say and the weaver has all; false: time was up.
 
-        Nobody waits for a weaver that was never there.
+        A weaver that was never there is not waited for.
         """
         deadline = time.monotonic() + limit
         while self._ranks.are_there or self._spool.pending or self._storing.is_busy:
@@ -124,7 +124,7 @@ class NodeAgent:
             line.send(message)
 
     def _tell_launch(self, message: Message) -> None:
-        """Bring an order to whoever started a job's ranks."""
+        """Send an order to the launch process of a job's ranks."""
         launches = self._ranks.launches(message.head.job)
         for line in launches:
             line.send(message)
@@ -147,7 +147,7 @@ class NodeAgent:
         return False
 
     def _kill(self, kill: Kill) -> None:
-        """End a rank that is here, this life of it and no other; whoever started it hears of it."""
+        """End this incarnation of a rank and no other; its launch process sees the end."""
         launches = self._ranks.launches(kill.head.job)
         seat = self._ranks.seat_of(kill.head)
         for line in launches:
@@ -160,7 +160,7 @@ class NodeAgent:
             self.dropped["no_such_rank"] += 1
 
     def _tell(self) -> None:
-        """Write how the agent is, for whoever looks; a full disk costs this word only."""
+        """Write the agent's state for readers; a full disk loses only this."""
         status = {
             "agent": self._me.agent,
             "pid": self._me.pid,

@@ -34,7 +34,7 @@ class CannotLook(Exception):
 
 
 def kernel_sees(pid: int, proc: Path = Path("/proc")) -> Look:
-    """Return what /proc tells of a process; of one that is gone, no state."""
+    """Return what /proc shows of a process; of one that is gone, no state."""
     here = proc / str(pid)
     fields = _text(here / "stat").rpartition(")")[2].split()
     if len(fields) < 13:
@@ -58,7 +58,7 @@ async def threads_of(pid: int, program: str | None) -> tuple[Thread, ...]:
     try:
         return _read(await _output(words), pid)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise CannotLook(f"py-spy says what nobody understands: {error}") from error
+        raise CannotLook(f"py-spy printed what is no stack: {error}") from error
 
 
 async def _output(words: Sequence[str]) -> bytes:
@@ -165,7 +165,7 @@ class StackTaker:
             await asyncio.sleep(APART)
             last, is_silent = await self._look(seat)
         said = Stacks(head, self._agent, request, (first, last), is_silent)
-        with contextlib.suppress(BusLost):  # whoever asked looks again
+        with contextlib.suppress(BusLost):  # the caller asks again
             try:
                 await self._publish(said)
             except TooLong:

@@ -6,18 +6,18 @@ from typing import TypeVar
 from torchloom.launch.protocol import ForkRank, RankNote
 from torchloom.specs.states import Place, ReplicaKey
 
-Life = tuple[int, int]  # the attempt, and the how manieth process of its rank in it
+Life = tuple[int, int]  # the attempt, and the number of the rank's process in it, from 1
 _Note = TypeVar("_Note", bound=RankNote)
 
 
 class LiveRanks:
-    """Who is there. A replica's ranks are on its seat; a newcomer may be on another node."""
+    """Which process of each rank runs. A replica's ranks run on its node; a newcomer may not."""
 
     def __init__(self, seat_of: Callable[[ReplicaKey], str]) -> None:
         self.alive: dict[Place, Life] = {}
         self._seat_of = seat_of
         self._moved: dict[Place, str] = {}
-        self._forks: dict[Place, ForkRank] = {}  # orders that no agent has spoken of yet
+        self._forks: dict[Place, ForkRank] = {}  # orders that no agent has reported yet
 
     def begin(self, key: ReplicaKey, ranks: int, attempt: int) -> None:
         """All ranks of a replica are about to be started."""
@@ -38,11 +38,11 @@ class LiveRanks:
         return self._moved.get(place) or self._seat_of(ReplicaKey(place[0], place[1]))
 
     def current(self, ranks: Sequence[_Note]) -> list[_Note]:
-        """Return those of an agent's words that are about who is there now."""
+        """Return the reports that are about the process of a rank that runs now."""
         return [one for one in ranks if self.alive.get(one.place) == (one.attempt, one.incarnation)]
 
-    def heard(self, place: Place) -> None:
-        """An agent has spoken of a newcomer: its order need not be said again."""
+    def acknowledge(self, place: Place) -> None:
+        """An agent has reported a newcomer: its order need not be repeated."""
         self._forks.pop(place, None)
 
     def ended(self, place: Place) -> None:
@@ -50,19 +50,19 @@ class LiveRanks:
         self._forks.pop(place, None)
 
     def forget(self, key: ReplicaKey) -> list[Place]:
-        """Have nothing more to do with a replica; return which ranks of it there were."""
+        """Remove a replica; return which ranks of it there were."""
         places = [place for place in self.alive if place[:2] == (key.role, key.index)]
         for place in places:
             self.ended(place)
         return places
 
     def lose(self, node: str) -> None:
-        """A node is gone with all it had."""
+        """A node is lost with all of its ranks."""
         for place in [place for place in self.alive if self.at(place) == node]:
             self.ended(place)
 
     def on(self, node: str) -> dict[Place, Life]:
-        """Return who is on a node."""
+        """Return the ranks on a node."""
         return {place: life for place, life in self.alive.items() if self.at(place) == node}
 
     def nodes_of(self, key: ReplicaKey) -> set[str]:
@@ -71,7 +71,7 @@ class LiveRanks:
         return moved | {self._seat_of(key)}
 
     def to_come(self, node: str) -> dict[Place, ForkRank]:
-        """Return the orders of newcomers that a node's agent has not spoken of."""
+        """Return the orders of newcomers that a node's agent has not reported."""
         return {place: order for place, order in self._forks.items() if self.at(place) == node}
 
 

@@ -1,4 +1,4 @@
-"""The launch process' end of its agents: who has come, who is gone, and what each is told."""
+"""The connections to the job agents: which have joined, which are lost, what each is sent."""
 
 import selectors
 import socket
@@ -34,7 +34,7 @@ _STRANGE_LIMIT = 30.0  # seconds in which a caller shows who it is
 
 @dataclass(slots=True)
 class Stranger:
-    """A caller that has not joined: what it was asked to prove, its hello, what it said beside."""
+    """A caller that has not joined: what it was asked to prove, its hello, what it sent besides."""
 
     challenge: str
     since: float
@@ -82,7 +82,7 @@ class Nodes:
         self._done: set[str] = set()
 
     def take_calls(self, listener: socket.socket) -> None:
-        """Let agents in at a socket."""
+        """Accept agents at a socket."""
         self._selector.register(
             listener, selectors.EVENT_READ, lambda _ready: self._on_caller(listener)
         )
@@ -106,14 +106,14 @@ class Nodes:
         return self._addresses.get(name, name)
 
     def send(self, name: str, message: LaunchMessage) -> None:
-        """Tell an agent something, now or when it is back."""
+        """Send an agent a message, now or when it is back."""
         if name in self._joined:
             self._joined[name].send(message)
         elif name not in self.lost:
             self._waiting.setdefault(name, []).append(message)
 
     def tell(self, name: str, message: LaunchMessage) -> None:
-        """Tell an agent something that whoever watches its joining repeats where it matters."""
+        """Send an agent a message now; when it is away, its next joining repeats what matters."""
         if name in self._joined:
             self._joined[name].send(message)
 
@@ -139,7 +139,7 @@ class Nodes:
         return max(0.0, min(ends) - now) if ends else None
 
     def give_up(self, name: str, evidence: str) -> None:
-        """Have nothing more to do with a node."""
+        """Treat a node as lost: close its connection and report it."""
         if name in self.lost:
             return
         self.lost.add(name)
@@ -149,7 +149,7 @@ class Nodes:
             connection.close()
         self._on_lost(name, evidence)
 
-    def let_go(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """A node has nothing more to do, and may leave."""
         self._done.add(name)
         self._gone_at.pop(name, None)
@@ -178,7 +178,7 @@ class Nodes:
         connection = Connection(
             channel,
             self._selector,
-            decoding(TO_SUPERVISOR, lambda message, _fds: self._hear(box[0], message)),
+            decoding(TO_SUPERVISOR, lambda message, _fds: self._handle(box[0], message)),
             lambda: self._left(box[0]),
         )
         box.append(connection)
@@ -187,7 +187,7 @@ class Nodes:
             connection.longest = _EARLY_BYTES
             connection.send(ProofRequest(challenge))
 
-    def _hear(self, connection: Connection, message: LaunchMessage) -> None:
+    def _handle(self, connection: Connection, message: LaunchMessage) -> None:
         stranger = self._strangers.get(connection)
         if stranger is None:
             name = self._name_of(connection)
@@ -321,7 +321,7 @@ class NodeGathering:
             self._nodes.take_calls(self._carriers.start())
 
     def wait(self, is_done: Callable[[], bool], turn: Callable[[float], None]) -> None:
-        """Take turns until that is so; who has not come when time is over is given up."""
+        """Run the loop until `is_done`; nodes that have not joined in time are lost."""
         began = time.monotonic()
         while not is_done():
             left = began + self._limit() - time.monotonic()
@@ -329,7 +329,7 @@ class NodeGathering:
                 turn(left)
                 continue
             for name in self._nodes.missing():
-                why = self._carriers.last_words(name) or "nothing was heard of it"
+                why = self._carriers.last_words(name) or "nothing was received from it"
                 self._nodes.give_up(name, f"no agent in {time.monotonic() - began:.0f} s: {why}")
 
     def close(self) -> None:

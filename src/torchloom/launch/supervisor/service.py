@@ -1,4 +1,4 @@
-"""The launch process of one app: hear what happens on its nodes, have the rule decide about it."""
+"""The launch process of one app: receive reports of its nodes, and act on the recovery rule."""
 
 import selectors
 import signal
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from torchloom.launch.agent import stores
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import JobShare
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.loop import FORWARDED, LOADED_AFTER, SignalPipe, load_needed
 from torchloom.launch.hosts.carriers import Carriers
@@ -34,13 +34,13 @@ from torchloom.launch.protocol import (
     SignalRanks,
     StoreHosted,
 )
-from torchloom.launch.records.record_writer import RankStarted, RunRecordWriter
+from torchloom.launch.records.record_writer import RunRecordWriter, StartedRank
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.supervisor.cancellation import Cancellation
 from torchloom.launch.supervisor.live_ranks import Life, key_of
 from torchloom.launch.supervisor.nodes import NodeGathering, Nodes
 from torchloom.launch.supervisor.recovery import RecoveryDriver
-from torchloom.launch.supervisor.reports import RankReports
+from torchloom.launch.supervisor.reports import RankErrors
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.launch.wire import nonce
 from torchloom.rules import replicas
@@ -56,7 +56,7 @@ _PATIENCE = 15.0  # seconds beyond the grace in which agents must have cleared u
 
 
 class Shutdown:
-    """Who has still to clear up, and how much of the ranks' output no log has."""
+    """The end of a run: which nodes must still clear up, and how much output no log has."""
 
     def __init__(self, request: LaunchRequest, nodes: Nodes) -> None:
         self._request = request
@@ -64,7 +64,7 @@ class Shutdown:
         self._uncleared: set[str] = set()
         self.lost_bytes = 0
 
-    def say(self, grace: float, code: int, turn: Callable[[float], None]) -> None:
+    def run(self, grace: float, code: int, turn: Callable[[float], None]) -> None:
         """Have all agents end what is there, and take turns until they have or time is over."""
         self._uncleared = set(self._nodes.present) - set(self._nodes.missing())
         self._nodes.tell_all(EndJob(grace, code))
@@ -76,17 +76,17 @@ class Shutdown:
         """A node has nothing left."""
         self.lost_bytes += lost
         self._uncleared.discard(name)
-        self._nodes.let_go(name)
+        self._nodes.release(name)
 
     def gone(self, name: str) -> None:
-        """A node is lost: nobody will clear up there."""
+        """A node is lost: no agent will clear up there."""
         self._uncleared.discard(name)
 
     def sweep(self) -> None:
         """End what is left on this very host, where its agent was lost with its guard."""
         if not self._request.carrier and self._nodes.lost:
-            kill_share(NodeShare(self._request.app_id))
-            stores.clear(NodeShare(self._request.app_id))
+            kill_share(JobShare(self._request.app_id))
+            stores.clear(JobShare(self._request.app_id))
 
 
 class RunSupervisor:
@@ -113,23 +113,23 @@ class RunSupervisor:
         self._nodes = self._agents()
         self._nodes.take_calls(listener)
         self._gathering = NodeGathering(request, self._nodes, self._carriers, meeting)
-        self._farewell = Shutdown(request, self._nodes)
-        self._reports = RankReports(request.log_dir, goes_on=request.attempt > 0)
+        self._shutdown = Shutdown(request, self._nodes)
+        self._reports = RankErrors(request.log_dir, is_resumed=request.attempt > 0)
         self._ruling = RecoveryDriver(request, self._selector, self._nodes, ledger, self._reports)
-        self._crew, self._starts = self._ruling.crew, self._ruling.starts
+        self._live_ranks, self._starts = self._ruling.live_ranks, self._ruling.starts
         self._live = self._ruling.live
         self._cancelling = Cancellation(
             ledger.folder, self._selector, self._ruling, request.deadline
         )
 
     def _agents(self) -> Nodes:
-        """Return what hears the agents, with those who bring and let through the ones afar."""
+        """Return the connections to the agents; those of other hosts are carried and admitted."""
         app_id, token = self._request.app_id, _token(self._request)
         self._carriers = Carriers(self._request, self._ledger.folder.path, token)
         self._tunnels = Tunnels(self._selector, app_id, token, self._unwatched)
         names = self._request.nodes or (host_name(),)
-        heard = (self._on_joined, self._on_message, self._on_lost, self._tunnels.take)
-        return Nodes(self._selector, names, token, app_id, *heard)
+        handlers = (self._on_joined, self._on_message, self._on_lost, self._tunnels.take)
+        return Nodes(self._selector, names, token, app_id, *handlers)
 
     def run(self) -> None:
         """Run the app to its end."""
@@ -146,7 +146,7 @@ class RunSupervisor:
         self._finish(self._ruling.verdict)
 
     def _is_complete(self) -> bool:
-        """Tell whether there is nobody to wait for."""
+        """Tell whether all nodes that are needed have joined."""
         has_ended = self._ruling.verdict is not None
         return has_ended or self._nodes.have_joined(self._ruling.needed())
 
@@ -161,33 +161,33 @@ class RunSupervisor:
     def _finish(self, verdict: AppVerdict) -> None:
         """Have all cleared up, and write down how it ended."""
         self._live.close()
-        strays = self._nodes.missing()  # they were never heard of, or are about to call in vain
+        strays = self._nodes.missing()  # they never called, or are about to call too late
         code = 0 if verdict.state is AppState.SUCCEEDED else 1
-        self._farewell.say(self._ruling.grace, code, self._turn)
+        self._shutdown.run(self._ruling.grace, code, self._turn)
         self._reports.close()
         self._gathering.close()
         self._nodes.close()
         self._tunnels.close()
-        self._farewell.sweep()
+        self._shutdown.sweep()
         failed = verdict.state is AppState.FAILED
         error = self._reports.first(verdict.reason) if failed else None
-        told = self._reports.told(verdict.reason) if failed else None
-        self._ledger.finished(verdict, error, self._farewell.lost_bytes, told)
+        summary = self._reports.error_summary(verdict.reason) if failed else None
+        self._ledger.finished(verdict, error, self._shutdown.lost_bytes, summary)
         self._carriers.close((*self._nodes.lost, *strays))
 
     # Nodes.
 
     def _on_joined(self, name: str, hello: AgentHello) -> None:
-        """Tell an agent about the job, and learn what happened while it had none."""
+        """Send an agent the job's settings, and handle what happened while there was no agent."""
         self._nodes.send(name, self._job_for(hello))
         if self._request.carrier:
             self._ledger.note("node_joined", node=name, pid=hello.process.pid)
         self._started(hello.ranks)
-        current = self._crew.current(hello.ranks)
+        current = self._live_ranks.current(hello.ranks)
         there = {rank.place for rank in current}
         self._repeat(name, {place[:2] for place in there})
         self._live.found(name, there)
-        ours, coming = self._crew.on(name), self._crew.to_come(name)
+        ours, coming = self._live_ranks.on(name), self._live_ranks.to_come(name)
         gone = [_vanished(*one) for one in ours.items() if one[0] not in {*there, *coming}]
         ended = [rank for rank in current if rank.code is not None]
         self._exited(ended + [rank for rank in gone if not self._starts.is_waiting(rank.key)])
@@ -203,23 +203,23 @@ class RunSupervisor:
         )
 
     def _repeat(self, name: str, there: set[tuple[str, int]]) -> None:
-        """Say again what an agent before may not have heard."""
+        """Repeat what the agent before may not have received."""
         here = self._ruling.on(name)
         for key in [key for key in self._ruling.stopping() if key in here]:
-            self._starts.heard(key)
+            self._starts.acknowledge(key)
             self._ruling.send_stop(key)
         self._starts.repeat(name, there)
 
     def _on_lost(self, name: str, evidence: str) -> None:
         self._reports.node_lost(name, evidence)
         self._ledger.note("node_lost", node=name, evidence=evidence)
-        self._farewell.gone(name)
+        self._shutdown.gone(name)
         was_watched = self._live.is_watched
         self._live.lost(name, evidence)
         if was_watched:
             return
         self._ruling.came(self._ruling.on(name))
-        self._crew.lose(name)
+        self._live_ranks.lose(name)
         for key in self._ruling.on(name):
             self._starts.drop(key)
         self._ruling.take(replicas.NodeLost(name, evidence))
@@ -237,7 +237,9 @@ class RunSupervisor:
                 for name, why in self._carriers.failed(self._nodes.missing()):
                     self._nodes.give_up(name, why)
             elif signum in (signal.SIGUSR1, signal.SIGUSR2) and self._gathering.has_met:
-                own = self._nodes.names[0]  # whoever signals launches that met signals each
+                own = self._nodes.names[
+                    0
+                ]  # the sender of the signal sends it to each of the launches that met
                 self._nodes.send(own, SignalRanks(signum))
             elif signum in FORWARDED:
                 self._nodes.tell_all(SignalRanks(signum))
@@ -257,7 +259,7 @@ class RunSupervisor:
             case ReplicaStartFailed():
                 self._start_failed(name, message)
             case RanksExited():
-                self._exited(self._crew.current(message.ranks))
+                self._exited(self._live_ranks.current(message.ranks))
             case StoreHosted():
                 self._starts.met(name, message)
             case MeetingReady():
@@ -275,19 +277,19 @@ class RunSupervisor:
             case NodeUnwatched():
                 self._unwatched(message.why, name)
             case NodeCleared():
-                self._farewell.cleared(name, message.lost)
+                self._shutdown.cleared(name, message.lost)
 
     # What happens to ranks.
 
     def _started(self, reports: Sequence[RankReport]) -> None:
-        ranks = self._crew.current(reports)
+        ranks = self._live_ranks.current(reports)
         for rank in ranks:
-            self._starts.heard(rank.key)
-            self._crew.heard(rank.place)
-        self._ledger.ranks_started(self._told(rank) for rank in ranks)
+            self._starts.acknowledge(rank.key)
+            self._live_ranks.acknowledge(rank.place)
+        self._ledger.ranks_started(self._started_rank(rank) for rank in ranks)
 
-    def _told(self, rank: RankReport) -> RankStarted:
-        return RankStarted(
+    def _started_rank(self, rank: RankReport) -> StartedRank:
+        return StartedRank(
             place=rank.place,
             rank=self._ruling.rank_at(rank.place),
             process=rank.process,
@@ -300,8 +302,8 @@ class RunSupervisor:
     def _start_failed(self, name: str, message: ReplicaStartFailed) -> None:
         key = ReplicaKey(message.role, message.index)
         cause = f"cannot_start: {message.cause}"
-        self._starts.heard(key)
-        self._crew.forget(key)
+        self._starts.acknowledge(key)
+        self._live_ranks.forget(key)
         if message.bad_node and self._ruling.state.spares:
             self._nodes.give_up(name, cause)
         else:
@@ -324,8 +326,8 @@ class RunSupervisor:
 
     def _rank_exited(self, rank: RankReport, has_failed: bool) -> None:
         place = rank.place
-        self._crew.ended(place)
-        self._starts.heard(rank.key)  # one that was taken back has ended all the same
+        self._live_ranks.ended(place)
+        self._starts.acknowledge(rank.key)  # one that was taken back has ended all the same
         if has_failed:
             cause = self._ruling.cause(place, rank.code or 0)
             self._reports.failed(place, self._ruling.rank_at(place), rank, cause)
@@ -339,13 +341,13 @@ class RunSupervisor:
             self._ruling.take(self._ruling.exit_of(place, code))
 
     def _quiet(self, name: str) -> None:
-        """Take note that a node has printed nothing for too long; all of them: that is a hang."""
+        """Note that a node has printed nothing for too long; if all of them, the run hangs."""
         now, limit = time.monotonic(), self._request.idle_timeout
         self._quiet_at[name] = now
-        busy = {self._crew.at(place) for place in self._crew.alive}
+        busy = {self._live_ranks.at(place) for place in self._live_ranks.alive}
         if busy and all(self._quiet_at.get(node, 0.0) > now - limit for node in busy):
             self._quiet_at.clear()
-            self._ruling.came([key_of(place) for place in self._crew.alive])
+            self._ruling.came([key_of(place) for place in self._live_ranks.alive])
             self._ruling.take(replicas.Idle(f"idle_output_{limit:g}s"))
 
 
@@ -357,5 +359,5 @@ def _token(request: LaunchRequest) -> str:
 
 
 def _vanished(place: Place, life: Life) -> RankReport:
-    """Return the end of a rank that nobody has seen: its agent and its keeper are gone."""
+    """Return the end of a rank that was not reported: its agent and its keeper are gone."""
     return RankReport(*place, *life, code=-int(signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""Starts that were decided: held until their group's store is there, said again until heard."""
+"""Starts that were decided: held until their group's store is ready, repeated until reported."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def replica_order(
 ) -> ReplicaOrder:
     """Return what starts a replica as a part of its group, which meets there.
 
-    `resume` says what it goes on from, `generation` which membership it is born into.
+    `resume` is the checkpoint that it resumes from, `generation` the membership that it starts in.
     """
     key, role = start.key, group.role
     replica = request.replica(key)
@@ -70,8 +70,8 @@ def newcomer_order(
 ) -> ReplicaOrder:
     """Return what starts one rank of a replica again, while the others of its group live."""
     mine = next(rank for rank in order.ranks if rank.local_rank == local_rank)
-    told = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
-    ranks = (replace(mine, variables=told),)
+    variables = {**mine.variables, LIFE_VARIABLE: str(life), STANDIN_VARIABLE: "1"}
+    ranks = (replace(mine, variables=variables),)
     return replace(order, ranks=ranks, generation=generation, incarnation=life)
 
 
@@ -91,19 +91,19 @@ class Seating:
 
 
 class Starts:
-    """From a decision to start a replica to the first word of its node's agent about it."""
+    """From a decision to start a replica to the first report of its node's agent about it."""
 
     def __init__(self, request: LaunchRequest, nodes: Nodes, seating: Seating) -> None:
         self._request = request
         self._nodes = nodes
         self._seating = seating
         self._held: dict[tuple[str, int], list[Start]] = {}  # until their store is there
-        self._ordered: dict[ReplicaKey, StartReplica] = {}  # that no agent has spoken of yet
-        self._resume: dict[int, str] = {}  # what each attempt goes on from
+        self._ordered: dict[ReplicaKey, StartReplica] = {}  # that no agent has reported yet
+        self._resume: dict[int, str] = {}  # the checkpoint that each attempt resumes from
         self._met: dict[str, tuple[MeetingPoint, bool]] = {}  # where each role meets, if in a file
 
-    def go_on(self, attempt: int, place: str) -> None:
-        """Have the ranks of an attempt told what they go on from."""
+    def resume_from(self, attempt: int, place: str) -> None:
+        """Set the checkpoint that the ranks of an attempt resume from."""
         self._resume = {attempt: place}
 
     def order(self, start: Start) -> None:
@@ -123,8 +123,8 @@ class Starts:
         for start in self._held.pop((store.role, store.attempt), []):
             self._send(start, meeting)
 
-    def heard(self, key: ReplicaKey) -> None:
-        """An agent has spoken of a replica: its order need not be said again."""
+    def acknowledge(self, key: ReplicaKey) -> None:
+        """An agent has reported a replica: its order need not be repeated."""
         self._ordered.pop(key, None)
 
     def is_waiting(self, key: ReplicaKey) -> bool:
@@ -145,10 +145,10 @@ class Starts:
     def drop(self, key: ReplicaKey) -> None:
         """Forget a replica whose node is gone."""
         self.withdraw(key)
-        self.heard(key)
+        self.acknowledge(key)
 
     def repeat(self, name: str, there: set[tuple[str, int]]) -> None:
-        """Tell a node's new agent what the one before may not have heard."""
+        """Send a node's new agent what the one before may not have received."""
         for key, order in self._ordered.items():
             if self._seating.node_of(key) == name and (key.role, key.index) not in there:
                 self._nodes.tell(name, order)

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from torchloom.launch.agent import stores  # noqa: F401
 from torchloom.launch.host import sockets
-from torchloom.launch.host.descendants import NodeShare, reap
+from torchloom.launch.host.descendants import JobShare, reap
 from torchloom.launch.host.loop import SignalPipe
 from torchloom.launch.keeper import fingerprint, spawn, zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
@@ -107,18 +107,18 @@ class ZygoteServer:
         self._leaving = False
 
     def serve(self) -> None:
-        """Fork keepers until idle for too long, outdated, or told to go."""
+        """Fork keepers until idle for too long, outdated, or asked to leave."""
         while not self._leaving and self._is_wanted():
             ready = self._selector.select(min(self._look, self._idle))
             for key, _ in ready:
                 key.data()
-            if not ready and self._look == _PAUSE:  # nobody waits: use the time
+            if not ready and self._look == _PAUSE:  # no request waits: use the time
                 collapse()
                 self._look = _LOOK
         self._retire()
 
     def _retire(self) -> None:
-        """Make room for a successor before anybody is told to look for one."""
+        """Make room for a successor before a client is sent to look for one."""
         self._leaving = True
         if self._lock >= 0:
             if self._owns_address():
@@ -153,12 +153,12 @@ class ZygoteServer:
             channel, _ = self._listener.accept()
         except OSError:
             return
-        with channel, contextlib.suppress(OSError):  # whoever called has gone
+        with channel, contextlib.suppress(OSError):  # the client has gone
             if same_user(channel):
                 channel.settimeout(_REQUEST_LIMIT)
-                self._hear(channel)
+                self._serve_one(channel)
 
-    def _hear(self, channel: socket.socket) -> None:
+    def _serve_one(self, channel: socket.socket) -> None:
         try:
             if (request := hear(channel)) is not None:
                 self._answer(channel, decode(request, TO_ZYGOTE))
@@ -185,7 +185,7 @@ class ZygoteServer:
         _check_request(request)
         self._used = time.monotonic()
         with contextlib.suppress(OSError):
-            os.utime(self._address)  # the next run alerts whoever was used last
+            os.utime(self._address)  # the next run alerts the zygote that was used last
         if why := self._cold_because(request):
             say(channel, ZygoteCold(why).to_wire())
             return
@@ -214,7 +214,7 @@ class ZygoteServer:
             shown = {AGENT_VARIABLE: request.job, NODE_VARIABLE: request.node}
             spawn.show(("loom-keeper", request.job), shown)
             address, limit = Path(request.address), request.orphan_limit
-            share = NodeShare(request.job, request.node)
+            share = JobShare(request.job, request.node)
             Keeper(share, agent, address, run, limit, Fitness(self._files).why_cold).serve()
             code = 0
         except BaseException:
@@ -225,7 +225,7 @@ class ZygoteServer:
     def _close_all_but(self, channel: socket.socket) -> socket.socket:
         """Leave nothing of the zygote open in a keeper, the lock above all."""
         self._selector.close()
-        self._listener.detach()  # nobody may close its number later: it will be another's
+        self._listener.detach()  # its number must not be closed later: it will be another's
         fd = os.dup2(channel.detach(), _FIRST_FREE, inheritable=False)
         os.closerange(_FIRST_FREE + 1, _MOST_FDS)
         return socket.socket(fileno=fd)
@@ -291,7 +291,7 @@ def main(arguments: list[str]) -> None:
     """Detach, import, listen."""
     interpreter, address, cache, lock = arguments
     if os.fork():
-        os._exit(0)  # whoever started us has no child to wait for
+        os._exit(0)  # the process that started us has no child to wait for
     os.setsid()
     if not sys.flags.safe_path:
         del sys.path[0]
@@ -301,7 +301,7 @@ def main(arguments: list[str]) -> None:
         idle = float(os.environ.get(zygote_client.IDLE_VARIABLE) or _IDLE)
         fork_cleanup.remember(_origin(interpreter, Path(cache)))
         _check()
-    except Exception as error:  # whatever it is, the next starter is to be told
+    except Exception as error:  # whatever it is, the next client gets it as the reason
         traceback.print_exc()
         excuse.write_text(str(error) or type(error).__name__)
         return
