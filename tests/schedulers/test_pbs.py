@@ -10,9 +10,9 @@ import pytest
 from torchloom.schedulers.pbs_scheduler import create_scheduler
 from torchloom.specs.api import AppState
 
-from ..cluster import Cluster
-from ..cluster.pbs import Pbs
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.cluster.pbs import Pbs
+from ..harness.home import until
 from .engine_jobs import HOLD, LIMIT, LOGIN, ODD, SECRET, TRAINING
 from .pbs_jobs import PbsJobs
 
@@ -239,4 +239,4 @@ def test_a_job_that_does_not_hear_is_ended_by_its_engine(jobs: PbsJobs) -> None:
     done = jobs.loom("stop", handle)
 
     assert (done.returncode, done.stdout) == (0, f"{handle} CANCELLED\n")
-    assert "does not end by itself; its engine ends it now" in done.stderr
+    assert "did not end in time; its engine kills it" in done.stderr

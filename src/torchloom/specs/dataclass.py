@@ -4,6 +4,7 @@ The standard decorator compiles six methods a class from text: half a millisecon
 a third of all our imports. Here it compiles `__init__` alone, and that when the first instance is
 made; the other methods are closures. To a reader, to mypy and to `dataclasses.replace` they are
 dataclasses like any other.
+With the standard decorator `loom run` takes 10 ms more CPU, a job agent 14, a launch process 7.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a scheduler says of an app or of one replica."""
+"""States of apps, replicas and jobs."""
 
 from enum import Enum, StrEnum
 
@@ -6,7 +6,7 @@ from torchloom.specs.dataclass import dataclass
 
 
 class AppState(int, Enum):
-    """The life of an app; a preempted one goes from RUNNING back to PENDING."""
+    """The state of an app; a preempted one returns from RUNNING to PENDING."""
 
     UNSUBMITTED = 0
     SUBMITTED = 1
@@ -54,7 +54,7 @@ def is_started(state: AppState) -> bool:
 
 
 class JobState(StrEnum):
-    """The life of a job. It is RUNNING from the moment its ranks are asked for."""
+    """The state of a job. It is RUNNING from the moment its ranks are requested."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -66,11 +66,13 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether this attempt has ended; going on is a new attempt of the same job."""
+        """Tell whether this attempt has ended; to resume is a new attempt of the same job."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
-UNKNOWN = AppState.UNKNOWN.name  # no state of a job: what an engine says that has forgotten it
+UNKNOWN = (
+    AppState.UNKNOWN.name
+)  # not a state of a job: reported by an engine that no longer knows it
 _OF_APP = {
     AppState.UNSUBMITTED: JobState.QUEUED,
     AppState.SUBMITTED: JobState.QUEUED,
@@ -92,7 +94,7 @@ _OF_JOB = {
 
 
 def job_word(app: AppState) -> str:
-    """Return a scheduler's word for an app as a state of a job."""
+    """Return a scheduler's state of an app as a state of a job."""
     return str(_OF_APP.get(app, UNKNOWN))
 
 

@@ -16,7 +16,7 @@ from torchloom.launch.logs.sinks import MOST_UNSENT, ForwardedLog
 from torchloom.launch.wire import Connection, WireMessage
 from torchloom.specs.states import ReplicaKey
 
-from ...living import until
+from ...harness.home import until
 
 pytestmark = pytest.mark.process  # it takes seconds
 

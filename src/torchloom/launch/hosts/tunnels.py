@@ -25,7 +25,7 @@ from torchloom.launch.protocol import (
     PlaneRequest,
 )
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.unix import same_user, say
+from torchloom.unix import same_user, send_message
 
 if TYPE_CHECKING:
     pass
@@ -260,7 +260,7 @@ class Call:
 
     def _admit(self, message: LaunchMessage, nats: socket.socket | None) -> None:
         try:
-            say(self.channel, message.to_wire())
+            send_message(self.channel, message.to_wire())
         except OSError:
             if nats is not None:
                 nats.close()
@@ -272,7 +272,7 @@ class Call:
 
     def _refuse(self, why: str) -> None:
         with contextlib.suppress(OSError):  # it is gone
-            say(self.channel, PlaneRefusal(self._proof, why).to_wire())
+            send_message(self.channel, PlaneRefusal(self._proof, why).to_wire())
         self.close()
         self._tunnels.refused(self, why)
 

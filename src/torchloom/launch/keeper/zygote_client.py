@@ -31,7 +31,7 @@ from torchloom.launch.protocol import (
 from torchloom.launch.variables import AGENT_VARIABLE
 from torchloom.launch.wire import BadFrame
 from torchloom.specs.dataclass import dataclass
-from torchloom.unix import hear, peer_pid, same_user, say
+from torchloom.unix import peer_pid, receive_message, same_user, send_message
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
@@ -161,13 +161,13 @@ class ZygoteClient:
         """Have it look at its files now, for the request that will bring this word."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                say(channel, FileCheck(word).to_wire())
+                send_message(channel, FileCheck(word).to_wire())
 
     def leave(self) -> None:
         """Ask it to go; what it forked stays."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                say(channel, ZygoteLeave().to_wire())
+                send_message(channel, ZygoteLeave().to_wire())
 
     def leave_if_idle(self) -> "InUse | bool":
         """Have it go unless a job has ranks of it; tell whether its process has ended."""
@@ -186,8 +186,8 @@ class ZygoteClient:
 
 def _ask(channel: socket.socket, request: LaunchMessage) -> LaunchMessage | None:
     """Return a zygote's reply; nothing when it hung up or sent what is none."""
-    say(channel, request.to_wire())
-    answer = hear(channel)
+    send_message(channel, request.to_wire())
+    answer = receive_message(channel)
     try:
         return None if answer is None else decode(answer, FROM_ZYGOTE)
     except BadFrame:

@@ -41,7 +41,7 @@ from torchloom.launch.protocol import (
 )
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
 from torchloom.launch.wire import BadFrame
-from torchloom.unix import hear, same_user, say
+from torchloom.unix import receive_message, same_user, send_message
 from torchloom.worker.process import fork_cleanup, preload, program, rendezvous  # noqa: F401
 
 _MADV_COLLAPSE = 25  # Linux 6.1; older kernels say no, and nothing is lost
@@ -160,7 +160,7 @@ class ZygoteServer:
 
     def _serve_one(self, channel: socket.socket) -> None:
         try:
-            if (request := hear(channel)) is not None:
+            if (request := receive_message(channel)) is not None:
                 self._answer(channel, decode(request, TO_ZYGOTE))
         except (BadFrame, ValueError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
@@ -175,7 +175,9 @@ class ZygoteServer:
             case ZygoteLeave():
                 self._reap()
                 if request.if_idle and self._keepers:
-                    say(channel, ZygoteBusy(tuple(sorted(self._keepers.values()))).to_wire())
+                    send_message(
+                        channel, ZygoteBusy(tuple(sorted(self._keepers.values()))).to_wire()
+                    )
                 else:
                     self._retire()
             case _:
@@ -187,9 +189,9 @@ class ZygoteServer:
         with contextlib.suppress(OSError):
             os.utime(self._address)  # the next run alerts the zygote that was used last
         if why := self._cold_because(request):
-            say(channel, ZygoteCold(why).to_wire())
+            send_message(channel, ZygoteCold(why).to_wire())
             return
-        say(channel, ZygoteWarm(os.getpid()).to_wire())
+        send_message(channel, ZygoteWarm(os.getpid()).to_wire())
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)
