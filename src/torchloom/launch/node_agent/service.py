@@ -117,7 +117,7 @@ class NodeAgent:
             self._tell_launch(message)
             return
         self._ranks.generation_seen(message.head)
-        line = self._ranks.line_to(message.head)
+        line = self._ranks.connection_to(message.head)
         if line is None:
             self.dropped["no_such_rank"] += 1
         else:
@@ -149,11 +149,11 @@ class NodeAgent:
     def _kill(self, kill: Kill) -> None:
         """End this incarnation of a rank and no other; its launch process sees the end."""
         launches = self._ranks.launches(kill.head.job)
-        seat = self._ranks.seat_of(kill.head)
+        entry = self._ranks.entry_of(kill.head)
         for line in launches:
             line.send(kill)
-        if seat is not None and _is_alive(*seat.process):
-            process = ProcessIdentity.of(seat.process[0])
+        if entry is not None and _is_alive(*entry.process):
+            process = ProcessIdentity.of(entry.process[0])
             if process is not None:
                 process.send(kill.signal)
         elif not launches:
