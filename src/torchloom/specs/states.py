@@ -55,9 +55,7 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
-UNKNOWN = (
-    AppState.UNKNOWN.name
-)  # not a state of a job: reported by an engine that no longer knows it
+UNKNOWN = AppState.UNKNOWN.name  # no state of a job: of an engine that no longer knows it
 _OF_APP = {
     AppState.UNSUBMITTED: JobState.QUEUED,
     AppState.SUBMITTED: JobState.QUEUED,

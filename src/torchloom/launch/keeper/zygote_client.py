@@ -137,9 +137,8 @@ class ZygoteClient:
             return Cold(self.excuse() or "the first run with this interpreter and environment")
         channel.settimeout(_ANSWER_LIMIT)
         try:
-            send_message(
-                channel, {"do": "keep", **request, "alert": _alert.pop() if _alert else None}
-            )
+            alert = _alert.pop() if _alert else None
+            send_message(channel, {"do": "keep", **request, "alert": alert})
             answer = receive_message(channel)
         except OSError as error:
             channel.close()
