@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, Handler, Said, Subscription, Taker
+from torchloom.bus.api import Bus, Handler, RawMessage, Subscription, Taker
 from torchloom.bus.codec import MessageReader
 from torchloom.messages.plane import DeviceEvent, Metrics
 from torchloom.rules.devices import DeviceState
@@ -213,7 +213,7 @@ class Weaver:
         ):
             heard = await self.bus.subscribe(subject, self._guarded(handler))
             self._subscriptions.append(heard)
-        heard = await self.bus.collect(subjects.BEATS, self._guarded_taker(self.agents.beats))
+        heard = await self.bus.collect(subjects.HEARTBEATS, self._guarded_taker(self.agents.beats))
         self._subscriptions.append(heard)
         self._tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
         losing = asyncio.create_task(self.watching.run(), name="losses")
@@ -336,7 +336,7 @@ class Weaver:
     def _guarded_taker(self, taker: Taker) -> Taker:
         """The same for what is taken in together."""
 
-        def guarded(said: list[Said]) -> None:
+        def guarded(said: list[RawMessage]) -> None:
             try:
                 taker(said)
             except StateLost as error:

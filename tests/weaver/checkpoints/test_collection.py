@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, BusLost, NobodyAnswers
+from torchloom.bus.api import Bus, BusLost, NoReply
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.checkpoint import Manifest
@@ -42,7 +42,7 @@ class Node(FakeAgent):
     async def _live(self) -> None:
         """Beat, or a slow machine's weaver takes this agent for lost."""
         while True:
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 await self.beat()
             await asyncio.sleep(0.2)
 

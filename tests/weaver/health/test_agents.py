@@ -148,7 +148,7 @@ def test_what_is_no_message_is_counted_and_nothing_dies(tmp_path: Path) -> None:
             bad = (b"", b"\xff" * 100, encode(hello), encode(rank.register)[:-3], b"\x90")
 
             for data in bad:
-                for what in (subjects.hello, subjects.beat, subjects.records, subjects.acts):
+                for what in (subjects.hello, subjects.heartbeat, subjects.records, subjects.acts):
                     await agent.bus.publish(what("node-1"), data)
             await agent.hello()
 

@@ -13,7 +13,16 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.client.calls import question
-from torchloom.messages.plane import Beat, Frame, Kill, Look, Progress, Stacks, TakeStacks, Thread
+from torchloom.messages.plane import (
+    Frame,
+    Heartbeat,
+    Kill,
+    Look,
+    Progress,
+    Stacks,
+    TakeStacks,
+    Thread,
+)
 from torchloom.rules.hang import HangLimits
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.health.hangs import limits_of
@@ -49,8 +58,8 @@ class Stage:
         """Let the agent beat after so many seconds without progress."""
         self.age += seconds
         progress = tuple(Progress(rank.head, 20, 1, self.age, 0.1) for rank in self.ranks)
-        said = Beat(self.agent.head, self.agent.name, time.time(), progress)
-        await self.agent.bus.publish(subjects.beat(self.agent.name), encode(said))
+        said = Heartbeat(self.agent.head, self.agent.name, time.time(), progress)
+        await self.agent.bus.publish(subjects.heartbeat(self.agent.name), encode(said))
 
     async def show(self, ways: dict[int, Frame] | None = None, cpu: float = 0.0) -> None:
         """Answer the next question for stacks; rank 1 computes so much between the looks."""

@@ -14,11 +14,11 @@ from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
-    Beat,
     Device,
     DeviceEvent,
     Event,
     Head,
+    Heartbeat,
     Kill,
     Progress,
 )
@@ -180,8 +180,8 @@ def test_a_rank_that_stands_still_is_suspect_until_it_moves(tmp_path: Path) -> N
 
             for sent, step, moved in beats:
                 progress = (Progress(rank.head, step, 1, moved, 0.1),)
-                said = Beat(NOBODY, agent.name, sent, progress)
-                await agent.bus.publish(subjects.beat(agent.name), encode(said))
+                said = Heartbeat(NOBODY, agent.name, sent, progress)
+                await agent.bus.publish(subjects.heartbeat(agent.name), encode(said))
             waiting = Progress(rank.head, 6, 2, 900.0, 0.1)  # in a pause
             await agent.beat(waiting)
 

@@ -17,10 +17,10 @@ from torchloom.messages.membership import (
     Finished,
     Fork,
     Go,
+    JoinGeneration,
     Life,
     Lives,
     MakeStore,
-    Regroup,
     Release,
     Restart,
     Restored,
@@ -60,7 +60,7 @@ class Member(FakeRank):
         if type(message) in self.silent:
             return
         match message:
-            case Regroup():
+            case JoinGeneration():
                 await self.arrive(message.head.generation)
             case Transfer():
                 await self.joins(message.head.generation)

@@ -16,11 +16,11 @@ from torchloom.messages.membership import (
     Fork,
     Given,
     Go,
+    JoinGeneration,
     LetStand,
     Life,
     MakeStore,
     NotRestored,
-    Regroup,
     Release,
     Restart,
     Transfer,
@@ -60,7 +60,7 @@ def test_a_killed_rank_is_replaced_and_the_others_go_on(place: DatabasePlace) ->
 
             job = weaver.jobs.get(JOB)
             assert (job.state, job.reason, job.generation) == ("RUNNING", "recovered", 1)
-            assert orders(survivor.heard) == ["Welcome", "Regroup", "Transfer", "Go"]
+            assert orders(survivor.heard) == ["Welcome", "JoinGeneration", "Transfer", "Go"]
             moves = [(2, "state", 9, 0), *((rank, "page", 8, rank) for rank in range(3))]
             given = tuple(Given(*move) for move in moves)
             sent = survivor.of(Transfer)[0]
@@ -99,11 +99,11 @@ def test_a_loss_is_answered_in_one_transaction_and_without_a_clock(
             agent = await trained(exchange, weaver)
             agent.launch.silent |= {Fork, MakeStore}
             for member in agent.members.values():
-                member.silent.add(Regroup)
+                member.silent.add(JoinGeneration)
             before = commits[0]
 
             await agent.launch.kill(2)
-            await until(lambda: agent.members[1].of(Regroup))
+            await until(lambda: agent.members[1].of(JoinGeneration))
             await until(lambda: agent.launch.of(Fork) and agent.launch.of(MakeStore))
 
             assert commits[0] == before + 1
@@ -133,7 +133,7 @@ def test_two_that_die_at_once_are_both_replaced(tmp_path: Path) -> None:
             await recovered(agent, weaver, 2)
 
             assert {(m.rank, m.life) for m in agent.launch.of(Fork)} == {(0, 2), (2, 2)}
-            assert {m.head.generation for m in agent.members[1].of(Regroup)} == {2}
+            assert {m.head.generation for m in agent.members[1].of(JoinGeneration)} == {2}
 
     asyncio.run(scenario())
 
@@ -210,7 +210,7 @@ def test_the_ranks_of_a_lost_node_come_up_where_there_is_room(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("silent", [Watch, Fork, MakeStore, Regroup, Transfer, Go])
+@pytest.mark.parametrize("silent", [Watch, Fork, MakeStore, JoinGeneration, Transfer, Go])
 def test_the_next_weaver_goes_on_where_the_last_one_was(place: DatabasePlace, silent: Any) -> None:
     async def scenario() -> None:
         exchange = Exchange()
@@ -256,7 +256,9 @@ def test_a_weaver_that_was_replaced_says_nothing_more(tmp_path: Path) -> None:
                 await agent.launch.kill(2)
                 await recovered(agent, weaver, 1)
 
-                said = [m for m in agent.heard if isinstance(m, Regroup | Fork | Transfer | Go)]
+                said = [
+                    m for m in agent.heard if isinstance(m, JoinGeneration | Fork | Transfer | Go)
+                ]
                 assert {message.epoch for message in said} == {2}
 
     asyncio.run(scenario())

@@ -11,16 +11,16 @@ from itertools import islice
 import msgspec
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Said
+from torchloom.bus.api import RawMessage
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.messages import plane
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
-    Beat,
     Goodbye,
     Greeting,
+    Heartbeat,
     Hello,
     Planned,
     Progress,
@@ -100,7 +100,7 @@ class Presence:
     def progress(self) -> tuple[Progress, ...]:
         """How far its ranks were; nothing where that cannot be read."""
         try:
-            return decode(self.beat, Beat).progress
+            return decode(self.beat, Heartbeat).progress
         except Garbled:
             return ()
 
@@ -108,7 +108,7 @@ class Presence:
     def beat_at(self) -> float | None:
         """When its last beat was sent; nothing where none came, or it cannot be read."""
         try:
-            return decode(self.beat, Beat).sent
+            return decode(self.beat, Heartbeat).sent
         except Garbled:
             return None
 
@@ -149,8 +149,10 @@ class Agents:
         self._dropped = dropped
         self._clock = clock
         self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
-        self._beats: MessageReader[Beat] = MessageReader(Beat, dropped)
-        self._acts: MessageReader[plane.Message] = MessageReader(plane.FromRank | Talk, dropped)
+        self._beats: MessageReader[Heartbeat] = MessageReader(Heartbeat, dropped)
+        self._acts: MessageReader[plane.Message] = MessageReader(
+            plane.FromRank | MembershipReport, dropped
+        )
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
@@ -158,7 +160,7 @@ class Agents:
         self.on_node: Callable[[Hello], None] = lambda said: None
         self.on_gone: Callable[[str], None] = lambda agent: None
         self.on_rank: Callable[[RankProcessRow], None] = lambda rank: None
-        self.on_talk: Callable[[str, Talk], None] = lambda agent, said: None
+        self.on_talk: Callable[[str, MembershipReport], None] = lambda agent, said: None
         self.on_launch: Callable[[str, Register], None] = lambda agent, said: None
         self.present: dict[str, Presence] = {}
         self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
@@ -195,7 +197,7 @@ class Agents:
         if not self._greet_again(said, reply, words):
             self._later(said.agent, said, reply, words)
 
-    def beats(self, said: list[Said]) -> None:
+    def beats(self, said: list[RawMessage]) -> None:
         """Agents live, and so far are their ranks; what is not as always is looked at after."""
         standing: list[bytes] = []
         for subject, data, _ in said:
@@ -224,7 +226,7 @@ class Agents:
             self._leave(agent)
         else:
             self._take_in()  # it may be of a rank that has just come
-            if isinstance(said, Talk):
+            if isinstance(said, MembershipReport):
                 self.on_talk(agent, said)
             else:
                 self._reports.take(agent, said)
@@ -233,7 +235,7 @@ class Agents:
         """An agent has done its work, and its silence means nothing."""
         self._take_in()
         self.present.pop(agent, None)
-        self._speaking.pop(subjects.beat(agent), None)
+        self._speaking.pop(subjects.heartbeat(agent), None)
         self._roster.agent_left(agent)
         self._watching.left(agent)
 
@@ -287,7 +289,7 @@ class Agents:
     def _greet_again(self, said: Hello, reply: str, words: int) -> bool:
         """Greet one that is up with all of its ranks and says what it said when it came: there is
         nothing to store. Tell whether it was such a one."""
-        there = self._speaking.get(subjects.beat(said.agent))
+        there = self._speaking.get(subjects.heartbeat(said.agent))
         if there is None or there.hello != words or said.epoch > self._state.epoch:
             return False
         found = [self._roster.of_life(each.head.incarnation) for each in said.ranks]
@@ -310,7 +312,7 @@ class Agents:
         agent = self._roster.greet(said)
         there = self.present.setdefault(agent.id, Presence(agent.id))
         there.hello = came.words
-        self._speaking[subjects.beat(agent.id)] = there
+        self._speaking[subjects.heartbeat(agent.id)] = there
         self._watching.heard(agent.id)
         if not subjects.account_mark(agent.id):  # the host is for all, and not its to describe
             self._devices.seen(agent.host, said.devices)
@@ -329,7 +331,7 @@ class Agents:
 
     def _lost(self, agent: str) -> None:
         """Take an agent for a stranger until it says hello again."""
-        self._speaking.pop(subjects.beat(agent), None)
+        self._speaking.pop(subjects.heartbeat(agent), None)
         self.on_gone(agent)
 
     def _stranger(self, subject: str, data: bytes) -> None:

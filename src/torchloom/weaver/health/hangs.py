@@ -12,7 +12,7 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import MessageReader
 from torchloom.bus.progress_page import StepPhase
 from torchloom.messages import plane
-from torchloom.messages.plane import Beat, Progress, Register, Stacks, TakeStacks
+from torchloom.messages.plane import Heartbeat, Progress, Register, Stacks, TakeStacks
 from torchloom.rules import hang, verdict
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import HangVerdict, RankSamples, StackFrame, StackSample, stands
@@ -226,7 +226,7 @@ class Hangs:
         self.is_regrouping: Callable[[str], bool] = lambda job: False
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
-    def beat(self, beat: Beat) -> None:
+    def beat(self, beat: Heartbeat) -> None:
         """Look at the ranks that stand still, or did at the last beat."""
         roles: dict[Key, dict[int, Progress]] = {}
         for each in beat.progress:

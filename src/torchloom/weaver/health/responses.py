@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchloom.messages.plane import Event
-from torchloom.messages.plane import Kill as KillMessage
+from torchloom.messages.plane import Event, Kill
 from torchloom.rules import response
 from torchloom.rules.devices import DeviceState, RankId
 from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss
@@ -50,7 +49,7 @@ def impact_of(effects: Effects, users: Users) -> list[dict[str, Any]]:
 
 
 def _ended(job: str, effects: Iterable[response.Effect]) -> set[int]:
-    kills = [one for one in effects if isinstance(one, response.Kill | response.GiveUp)]
+    kills = [one for one in effects if isinstance(one, response.KillRank | response.GiveUp)]
     return {one.process.rank for one in kills if one.process.job == job}
 
 
@@ -60,7 +59,7 @@ def _then(job: str, effect: response.Effect) -> str:
             return FAILED
         case response.Shrink(job=name) if name == job:
             return SHRUNK
-        case response.Restart(job=name) if name == job:
+        case response.RestartRanks(job=name) if name == job:
             return REPLACED if effect.recovery == "live" else RESTARTED
         case response.GiveUp() if effect.process.job == job:
             return REPLACED
@@ -163,14 +162,14 @@ class Responses:
                     self._journal.note(
                         "notice", effect.job or "", reason=effect.reason, facts=facts
                     )
-                case response.Kill() | response.GiveUp():
+                case response.KillRank() | response.GiveUp():
                     name = effect.process
                     self._journal.note("kill", name.job, rank=name.rank, reason=effect.reason)
                 case response.Drain() | response.Shrink():
                     facts = {"groups": sorted(map(str, effect.groups))}
                     kind = "drain" if isinstance(effect, response.Drain) else "shrink"
                     self._journal.note(kind, effect.job, reason=effect.reason, facts=facts)
-                case response.Restart():
+                case response.RestartRanks():
                     names = sorted(map(str, effect.processes))
                     facts = {"processes": names, "recovery": str(effect.recovery)}
                     self._journal.note("restart", effect.job, reason=effect.reason, facts=facts)
@@ -184,13 +183,13 @@ class Responses:
 
     def _act(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, response.Restart | response.Fail):
+            if isinstance(effect, response.RestartRanks | response.Fail):
                 self.leave_live(effect.job)  # before its ranks end: that is meant
         for effect in effects:
-            if isinstance(effect, response.Kill | response.GiveUp):
+            if isinstance(effect, response.KillRank | response.GiveUp):
                 self._end(effect)
 
-    def _end(self, effect: response.Kill | response.GiveUp) -> None:
+    def _end(self, effect: response.KillRank | response.GiveUp) -> None:
         rank = self._rank(effect.process)
         if rank is None or rank.state != "up":
             return
@@ -203,7 +202,7 @@ class Responses:
 
     def _say(self, ending: _RankEnding) -> None:
         rank, epoch = ending.rank, self._state.epoch
-        said = KillMessage(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
+        said = Kill(head_of(rank), epoch, int(signal.SIGKILL), ending.reason)
         self._sender.soon(rank.agent, said)
 
     def _rank(self, name: RankId) -> RankProcessRow | None:

@@ -167,7 +167,7 @@ class Turns:
 
         What follows is stored; the caller acts on it once the transaction is.
         """
-        effects = self.decide(queue.JobsLeft(frozenset(jobs)))
+        effects = self.decide(queue.JobsGone(frozenset(jobs)))
         self.store(effects)
         return effects
 
@@ -177,7 +177,7 @@ class Turns:
             with self._state.together():
                 if job in self.queue.placed:
                     self._state.remove(Placement, job=job)
-                effects = self.decide(queue.JobLeft(job))
+                effects = self.decide(queue.JobGone(job))
                 self.store(effects)
             self.act(effects)
 

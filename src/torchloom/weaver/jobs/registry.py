@@ -70,7 +70,7 @@ class JobRegistry:
 
         Of a job that is not known only agents that are no account's speak.
         """
-        return subjects.may_speak_for(agent, job) and subjects.may_speak_as(
+        return subjects.may_report_job(agent, job) and subjects.may_report_account(
             agent, self.account(job)
         )
 

@@ -18,8 +18,8 @@ from torchloom.messages.plane import (
     Head,
     Message,
     Metrics,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Stored,
 )
@@ -90,7 +90,7 @@ class RankReports:
     def take(self, agent: str, said: Message) -> None:
         """Take in a report, be it at once or with a batch of records."""
         match said:
-            case Ready() | Refused() | Decided() | Applied():
+            case Ready() | RankRefusal() | Decided() | Applied():
                 rank = self._roster.speaker(said.head, agent)
                 if rank is not None and rank.state == "up":
                     self._commands.said(rank, said)

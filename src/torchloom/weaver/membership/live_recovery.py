@@ -5,27 +5,24 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchloom.messages import membership as words
-from torchloom.messages.membership import Lives
+from torchloom.messages.membership import (
+    Arrived,
+    Broke,
+    Finished,
+    FromMember,
+    Lives,
+    MembershipReport,
+    Training,
+)
 from torchloom.messages.plane import NO_RANK, Register
 from torchloom.rules.lifecycle import exit_reason
 from torchloom.rules.membership.election import (
     GenerationPlan,
     Holding,
-    MemberPosition,
     RecoveryLimits,
     StateOrigin,
 )
-from torchloom.rules.membership.events import (
-    Arrived,
-    Broke,
-    Event,
-    Finished,
-    GivenUp,
-    Refused,
-    Restored,
-    Started,
-)
+from torchloom.rules.membership.events import GivenUp, MemberReport
 from torchloom.rules.membership.generation import GenerationPhase
 from torchloom.rules.membership.live_recovery import trains
 from torchloom.rules.membership.seats import MemberProcess
@@ -116,7 +113,7 @@ class LiveRecovery:
         self._carrying = EffectRunner(
             state, reports, commands, shelf, saying, self._telling, limits
         )
-        self._lives: dict[str, words.Lives] = {}  # what launch processes said last
+        self._lives: dict[str, Lives] = {}  # what launch processes said last
         self.tick = self._carrying.tick
 
     @property
@@ -128,9 +125,9 @@ class LiveRecovery:
         """The process that launches a job's ranks is there, at this agent."""
         self._saying.launch_at(said.head.job, agent)
 
-    def take(self, agent: str, said: words.Talk) -> None:
+    def take(self, agent: str, said: MembershipReport) -> None:
         """Take in what a rank or a launch process says."""
-        if isinstance(said, words.Lives):
+        if isinstance(said, Lives):
             self._heard(agent, said)
             return
         rank = self._roster.of_life(said.head.incarnation)
@@ -199,7 +196,7 @@ class LiveRecovery:
 
     # What launch processes say.
 
-    def _heard(self, agent: str, said: words.Lives) -> None:
+    def _heard(self, agent: str, said: Lives) -> None:
         job = self._jobs.get(said.head.job)
         if said.head.rank != NO_RANK or job is None or is_over(job):
             self._dropped["unknown_job"] += 1
@@ -219,7 +216,7 @@ class LiveRecovery:
         elif not self._begin_if_whole(job.id) and one is None and _has_loss(said):
             self._saying.unwatch(said)
 
-    def _lived(self, one: LiveAttempt, said: words.Lives) -> None:
+    def _lived(self, one: LiveAttempt, said: Lives) -> None:
         """Take in which processes of an attempt have ended."""
         if said.room and said.room != one.state.room:
             one.state = replace(one.state, room=dict(said.room))
@@ -227,7 +224,7 @@ class LiveRecovery:
             one.store, one.stored = said.store, said.stored
         self._carrying.feed(one, happened(one, said), self._gone(one, said))
 
-    def _gone(self, one: LiveAttempt, said: words.Lives) -> list[Gone]:
+    def _gone(self, one: LiveAttempt, said: Lives) -> list[Gone]:
         """Return which ranks' lives are over, and why: our own reason, where we had them ended."""
         found: list[Gone] = []
         for life in ended(said.lives):
@@ -242,29 +239,31 @@ class LiveRecovery:
 
     # What ranks say.
 
-    def _said(self, rank: RankProcessRow, said: words.Talk) -> None:
+    def _said(self, rank: RankProcessRow, said: FromMember) -> None:
         one = self._present(rank.job, rank.attempt)
         if one is not None and (rank.attempt < one.attempt or one.is_restarting):
             return  # its launch process ends it
-        if one is None or (isinstance(said, words.Training) and (one.is_over or said.why)):
+        if one is None or (isinstance(said, Training) and (one.is_over or said.why)):
             self._unwatched(rank, said)
-        elif (event := _event(one, rank, said)) is not None:
-            self._carrying.feed(one, [event])
+            return
+        if isinstance(said, Arrived) and said.why:
+            one.whys[rank.rank] = said.why
+        self._carrying.feed(one, [MemberReport(one.who(rank.rank, rank.life, rank.node), said)])
 
-    def _unwatched(self, rank: RankProcessRow, said: words.Talk) -> None:
+    def _unwatched(self, rank: RankProcessRow, said: FromMember) -> None:
         """Answer a rank whose loss would be its launch process' own to deal with."""
         generation = said.head.generation
         match said:
-            case words.Training() if said.why:
+            case Training() if said.why:
                 if _wants_live(self._jobs.get(rank.job), is_said=True):
                     self._telling.cannot(rank, said.why)
                 self.close(rank.job)
-            case words.Training():
+            case Training():
                 self._candidates.trains(rank, generation, said.step)
                 self._begin_if_whole(rank.job)
-            case words.Finished():
+            case Finished():
                 self._saying.release(rank, generation)
-            case words.Broke():
+            case Broke():
                 self._saying.let_stand(rank, generation)
 
     def _begin_if_whole(self, job: str) -> bool:
@@ -277,31 +276,7 @@ class LiveRecovery:
         return True
 
 
-def _event(one: LiveAttempt, rank: RankProcessRow, said: words.Talk) -> Event | None:
-    """Return what a rank says as the rule knows it."""
-    who, generation = one.who(rank.rank, rank.life, rank.node), said.head.generation
-    match said:
-        case words.Training():
-            return Started(who, generation)
-        case words.Broke():
-            return Broke(who, generation, said.is_collective)
-        case words.Arrived():
-            if said.why:
-                one.whys[rank.rank] = said.why
-            standing = MemberPosition(
-                said.applied, frozenset(said.pages), frozenset(), bool(said.why)
-            )
-            return Arrived(who, generation, standing)
-        case words.Restored():
-            return Restored(who, generation)
-        case words.NotRestored():
-            return Refused(who, generation, said.why)
-        case words.Finished():
-            return Finished(who, generation)
-    return None
-
-
-def _has_loss(said: words.Lives) -> bool:
+def _has_loss(said: Lives) -> bool:
     return any(life.code is not None for life in newest(said.lives).values())
 
 
