@@ -14,7 +14,12 @@ from ..harness.home import TIMEOUT, home, leaving
 from .slim import SOURCE
 
 __all__ = ["home"]
-EXTRAS = {"obstore": "s3", "psycopg": "postgres", "matplotlib": "plots"}
+EXTRAS = {
+    "obstore": "s3",
+    "psycopg": "postgres",
+    "matplotlib": "plots",
+    "safetensors": "safetensors",
+}
 
 
 def test_what_few_need_is_not_installed_by_default() -> None:
@@ -24,7 +29,9 @@ def test_what_few_need_is_not_installed_by_default() -> None:
     for package, extra in EXTRAS.items():
         assert not [line for line in project["dependencies"] if line.startswith(package)]
         assert [line for line in extras[extra] if line.startswith(package)]
-    assert extras["all"] == ["torchloom[plots,postgres,s3]"]
+    (every,) = extras["all"]
+    named = set(every.removeprefix("torchloom[").rstrip("]").split(","))
+    assert named == extras.keys() - {"all", "dev", "torch"}
     assert "torchloom[all]" in extras["dev"]
 
 
@@ -83,6 +90,17 @@ def test_a_picture_says_what_to_install(home: Path) -> None:
     assert "NoMatplotlib: a picture needs matplotlib, which is not installed" in done.stderr
     assert "run pip install 'torchloom[plots]', or leave out --out" in done.stderr
     assert not Path("x.png").exists()
+
+
+@pytest.mark.process
+def test_an_export_says_what_to_install(home: Path) -> None:
+    code = "from pathlib import Path; from torchloom.worker.saving.export import write_safetensors"
+
+    done = run(f"{code}; write_safetensors({{}}, {{}}, Path('x.safetensors'))")
+
+    assert "a .safetensors file needs safetensors, which is not installed" in done.stderr
+    assert "run pip install 'torchloom[safetensors]', or export a .pt file" in done.stderr
+    assert not Path("x.safetensors").exists()
 
 
 def loom(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
