@@ -150,12 +150,12 @@ def page_of(job: str) -> str:
         return ""
 
 
-def shape(found: dict[str, Any]) -> dict[str, Any]:
-    """Return of how a plane is what `loom up --status --json` prints."""
+def shown_status(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a status that `loom up --status --json` prints."""
     return {name: found[name] for name in _SHAPE}
 
 
-def tell(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
+def ask_control(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
     """Ask the process that keeps the plane alive: `status`, `ready`, `leave`."""
     try:
         channel = calls.call(places.control(), PATIENCE)

@@ -42,7 +42,7 @@ def find(options: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Br
         return _of_another(keys)
     address = discovery.named(env)
     authority = Path(env[AUTHORITY_VARIABLE]) if env.get(AUTHORITY_VARIABLE) else None
-    verdict = discovery.whose(address, keys, authority)
+    verdict = discovery.owner_of(address, keys, authority)
     if verdict is NatsOwner.OURS:
         return Broker(address, embedded=False, authority=authority)
     if options.only == WEAVER:
@@ -63,7 +63,7 @@ def _of_another(keys: Credentials) -> Broker:
         raise Failure("no plane of this LOOM_HOME serves other hosts; `loom up --host ADDR` does")
     address = discovery.named({ADDRESS_VARIABLE: str(card["nats"])})
     authority = Path(card["authority"]) if card.get("authority") else None
-    verdict = discovery.whose(address, keys, authority)
+    verdict = discovery.owner_of(address, keys, authority)
     if verdict is not NatsOwner.OURS:
         raise NoBroker(address, verdict, f"is the plane on {card.get('host')} up?")
     return Broker(address, embedded=False, authority=authority)

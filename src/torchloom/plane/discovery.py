@@ -107,7 +107,7 @@ def named(env: Mapping[str, str]) -> NatsAddress:
     return NatsAddress(parts.hostname, port, parts.scheme == "tls", bool(text))
 
 
-def whose(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
+def owner_of(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
     """Return whose the server at an address is; nothing is written there, whatever it is."""
     if not address.chosen and address.is_local and not trustworthy(address.port):
         return NatsOwner.FOREIGN if listens(address.port) else NatsOwner.NONE

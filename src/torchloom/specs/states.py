@@ -76,11 +76,11 @@ _OF_JOB = {
 }
 
 
-def job_word(app: AppState) -> str:
+def job_state_of(app: AppState) -> str:
     """Return a scheduler's state of an app as a state of a job."""
     return str(_OF_APP.get(app, UNKNOWN))
 
 
-def app_word(job: str) -> str:
-    """Return a state of a job in TorchX's words."""
+def app_state_of(job: str) -> str:
+    """Return TorchX's state of an app for a state of a job."""
     return _OF_JOB[JobState(job)].name

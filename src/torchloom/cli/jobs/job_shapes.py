@@ -8,7 +8,7 @@ from torchloom.cli.output import age, duration, paint
 from torchloom.errors import LoomError
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
-from torchloom.specs.states import JobState, app_word, job_word
+from torchloom.specs.states import JobState, app_state_of, job_state_of
 
 if TYPE_CHECKING:
     pass
@@ -113,7 +113,7 @@ def handle_of(record: RunRecord, scheduler: str = "local") -> str:
 
 def state_of(record: RunRecord, live: "Live | None") -> str:
     """Return a job's state: the plane's word while it runs, else the one of its record."""
-    return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
+    return str(live["state"]) if live and _is_newer(record, live) else job_state_of(record.state)
 
 
 def reason_of(record: RunRecord, live: "Live | None") -> str:
@@ -178,7 +178,7 @@ def _states(job: str, app: str) -> dict[str, str]:
 
 def with_both_states(job: dict[str, Any]) -> dict[str, Any]:
     """Return a job that only a plane knows with TorchX's word for its state, too."""
-    return {**job, **_states(job["state"], app_word(job["state"]))}
+    return {**job, **_states(job["state"], app_state_of(job["state"]))}
 
 
 def as_torchx(job: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
     return {
         "id": app_id,
         "name": name,
-        **_states(job_word(state), state.name),
+        **_states(job_state_of(state), state.name),
         "handle": handle,
         "scheduler": scheduler,
     }
