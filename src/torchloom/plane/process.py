@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,18 +107,26 @@ def complaint(error: LoomError) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Idleness:
-    """For how long there has been no job; its owner reports now and then whether there is one."""
+    """For how long there has been no job, by a clock that no one sets.
+
+    Its owner reports now and then whether there is one.
+    """
 
     limit: float
-    since: float
+    clock: Callable[[], float] = time.monotonic
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
 
     @property
     def interval(self) -> float:
         """Return the seconds between two checks."""
         return min(60.0, self.limit / _CHECKS)
 
-    def over(self, now: float, busy: bool) -> bool:
+    def over(self, busy: bool) -> bool:
         """Note whether there is a job now; return whether there was none for too long."""
+        now = self.clock()
         if busy:
             self.since = now
         return now - self.since >= self.limit
@@ -184,7 +192,7 @@ class Plane:
         self._account_links: dict[str, Connection] = {}  # to the agents of accounts
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._begun = time.monotonic()
-        self._idleness = Idleness(idle_limit(env), self._begun)
+        self._idleness = Idleness(idle_limit(env))
         self._idle_check_due = self._begun + self._idleness.interval
         self._logs_due = self._begun
         self._ready = self._was_up = self._leaving = False
@@ -319,13 +327,12 @@ class Plane:
         self._logs_due = time.monotonic() + LOG_INTERVAL
 
     def _check_idle(self) -> None:
-        now = time.monotonic()
-        self._idle_check_due = now + self._idleness.interval
+        self._idle_check_due = time.monotonic() + self._idleness.interval
         for path in (self._folder, *self._folder.iterdir()):
             with contextlib.suppress(OSError):
                 os.utime(path)  # so that a cleaner of old files keeps ours
         busy = self._pinned or has_live_job(client.ask)
-        self._leaving = self._leaving or self._idleness.over(now, busy)
+        self._leaving = self._leaving or self._idleness.over(busy)
 
     def _serve(self, message: WireMessage, answer: Answer) -> None:
         asked = message.get("ask")
