@@ -1,4 +1,4 @@
-"""Bring a packed environment to many hosts: send as a tree, verify, unpack, move into place."""
+"""Send a packed environment to many hosts as a tree, verify, unpack, move into place."""
 
 import secrets
 import time

@@ -1,1 +1,1 @@
-"""A user's plane on this host: NATS, weaver and node agent, kept alive by one process."""
+"""A user's plane on this host: NATS, weaver, node agent, HTTP server, and their supervisor."""

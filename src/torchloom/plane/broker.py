@@ -1,4 +1,4 @@
-"""Which NATS a plane uses: one that is there and is ours, or one of its own."""
+"""Which NATS server a plane uses: an existing one that is ours, or one of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torchloom.settings import LOOPBACK
 
 
 class NoBroker(Failure):
-    """The NATS that is wanted cannot be used, and no other is."""
+    """The requested NATS server cannot be used, and no other may be."""
 
     code = "no_broker"
 
@@ -70,7 +70,7 @@ def _of_another(keys: Credentials) -> Broker:
 
 
 def _where_chosen(address: NatsAddress) -> Broker:
-    """Take the free place that the user named, if it is on this host."""
+    """Use the free address that the user named, if it is on this host."""
     if not address.is_local or address.tls:
         raise NoBroker(address, NatsOwner.NONE, "start it, or unset LOOM_NATS and torchLoom_ADDR")
     host = LOOPBACK if address.host != "::1" else address.host

@@ -1,1 +1,1 @@
-"""What engines that take a script have in common: Slurm, and whatever else is like it."""
+"""What engines that take a script have in common: Slurm, PBS and LSF."""
