@@ -142,6 +142,8 @@ def test_a_clock_that_is_set_back_keeps_a_run_longer_and_one_set_forward_less_lo
             weaver.store,
             weaver.jobs,
             weaver.journal,
+            weaver.checkpoint_rows,
+            weaver.tasks,
             lambda: RetentionLimits(runs=2 * DAY, keep=0),
             lambda: time.time() + days[0] * DAY,
         )
