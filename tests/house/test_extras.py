@@ -103,6 +103,20 @@ def test_an_export_says_what_to_install(home: Path) -> None:
     assert not Path("x.safetensors").exists()
 
 
+@pytest.mark.process
+def test_all_but_the_client_of_s3_is_imported_without_extras(home: Path) -> None:
+    done = run(
+        "import importlib, pkgutil, torchloom\n"
+        "for module in pkgutil.walk_packages(torchloom.__path__, 'torchloom.'):\n"
+        "    if not module.name.endswith(('__main__', '.monitor_cli', '.core', 'migrations.env')):\n"
+        "        try:\n            importlib.import_module(module.name)\n"
+        "        except ImportError as error:\n            print(module.name)\n"
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["torchloom.checkpoint.bucket", "torchloom.checkpoint.s3"]
+
+
 def loom(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
     return run(
         f"import sys; sys.argv = {['loom', *words]}; from torchloom.cli.main import run; run()",

@@ -14,7 +14,6 @@ ALLOWED = {
     "specs/resources.py:Resource.is_fractional": TORCHX,
     "specs/status.py:AppStatus.raise_for_status": TORCHX,
     "specs/workspace.py:Workspace.is_unmapped_single_project": TORCHX,
-    "server/security/protocol.py:HandshakeGate.eof_received": "asyncio calls it on a protocol",
     "specs/workspace.py:Workspace.merge_into": TORCHX,
     "server/security/protocol.py:HandshakeGate.eof_received": "asyncio calls it",
 }
