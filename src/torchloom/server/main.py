@@ -23,11 +23,11 @@ from starlette.types import ASGIApp
 from torchloom import settings
 from torchloom.client import places
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.server import intake
+from torchloom.server import submission
 from torchloom.server.access_log import JsonLogFormatter
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import Bundle, bundle_of
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import VARIABLE as ORIGINS
 from torchloom.server.security.guard import reach
 from torchloom.server.security.limits import (
@@ -183,7 +183,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
 
 
 def _serve(options: ServerOptions) -> int:
-    intake.prepare()
+    submission.prepare()
     card = options.runtime / places.card().name
     listener = listen(options, _read(card))
     port: int = listener.getsockname()[1]
@@ -193,7 +193,9 @@ def _serve(options: ServerOptions) -> int:
         options.authority,
         options.bundle,
     )
-    app = build(Desk(WeaverLink(options.door), open_reading(options.place), options.home), front)
+    app = build(
+        PlaneAccess(WeaverLink(options.door), open_reading(options.place), options.home), front
+    )
     table = Connections(fit_open_files(ConnectionLimits()))
     url = f"{options.scheme}://{_shown(options.host)}:{port}"
     config = configuration(guarded(app, front), table)

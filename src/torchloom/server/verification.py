@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from torchloom import accounts, settings
 from torchloom.checkpoint import MANIFEST, BadManifest, Damaged, NotCommitted, open_storage
 from torchloom.errors import Failure, LoomError, NotFound
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import CheckpointRow
 from torchloom.weaver.views import when
@@ -94,8 +94,8 @@ class CheckpointCheck:
 class Checks:
     """Those of this server."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, access: PlaneAccess) -> None:
+        self._access = access
         self._checks: OrderedDict[tuple[str, int], CheckpointCheck] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "verify")
         self._is_ending = threading.Event()
@@ -115,7 +115,7 @@ class Checks:
 
     async def ask(self, job: str, step: int, author: str) -> dict[str, Any]:
         """Have a checkpoint read; one that is being read already is not read twice."""
-        row = await self._desk.read(_committed, self._desk.store, job, step)
+        row = await self._access.read(_committed, self._access.store, job, step)
         known = self._checks.get((job, step))
         if known is not None and not known.is_over:
             return known.shape()
@@ -162,7 +162,7 @@ class Checks:
         }
         facts = {"job": row.job, "step": row.step, **whose, "name": shard or "", "why": why}
         try:
-            await self._desk.link.ask("checkpoint_verified", **facts)
+            await self._access.link.ask("checkpoint_verified", **facts)
         except LoomError as error:
             return error.code != NotFound.code
         return True
@@ -172,7 +172,7 @@ class Checks:
         check.begin()
         step = check.row.step
         try:
-            account = self._desk.files(check.row.job).account
+            account = self._access.files(check.row.job).account
             if account and not check.row.root.startswith("/"):
                 return "failed", None, _NOT_OURS
             accounts.within(account, self._verify, check, step)
@@ -199,7 +199,7 @@ class Checks:
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Have checks for as long as an app is served."""
-    app.state.checks = checks = Checks(app.state.desk)
+    app.state.checks = checks = Checks(app.state.access)
     try:
         yield
     finally:

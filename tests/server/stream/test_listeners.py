@@ -1,20 +1,20 @@
 """Who hears what, and when: a client that catches up hears what is new after what it missed."""
 
 from torchloom.server.stream.hub import Channel, Listener, StreamFilter, written
-from torchloom.server.stream.payloads import Payload, ReaderPosition
+from torchloom.server.stream.payloads import ReaderPosition, StreamPayload
 
 from .sinks import Sink
 
 ALL = StreamFilter(frozenset({"metric", "state", "event", "log"}))
 
 
-def event(number: int, rank: int = 0) -> Payload:
-    return Payload("j", "event", rank, float(number), {"seq": number}, {"told": number})
+def event(number: int, rank: int = 0) -> StreamPayload:
+    return StreamPayload("j", "event", rank, float(number), {"seq": number}, {"told": number})
 
 
 def listener(wish: StreamFilter = ALL) -> tuple[Listener, Sink]:
     one, sink = Listener("j", wish), Sink()
-    one.outlet = sink
+    one.sender = sink
     return one, sink
 
 
@@ -46,7 +46,7 @@ def test_what_waited_and_was_read_meanwhile_is_not_sent_twice() -> None:
 
 def test_a_client_for_whom_too_much_waits_is_to_read_on_by_itself() -> None:
     channel, one, sink = Channel("j", ReaderPosition()), Listener("j", ALL, most_held=2), Sink()
-    one.outlet = sink
+    one.sender = sink
     channel.listeners.add(one)
     one.hold()
 
@@ -70,7 +70,7 @@ def test_clients_with_the_same_wish_are_sent_the_same_bytes() -> None:
 
     channel.tell([event(1, rank=0), event(2, rank=1)])
 
-    first, second, other = [one.outlet.packets[0] for one in several]  # type: ignore[attr-defined]
+    first, second, other = [one.sender.packets[0] for one in several]  # type: ignore[attr-defined]
     assert first is second
     assert first.frames is second.frames
     assert [message.draft.rank for message in other.messages] == [1]

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.weaver.store import StateLost
 
@@ -25,13 +25,13 @@ async def healthy() -> Any:
 
 
 @router.get("/readyz", response_model=models.Readiness, responses=declared(503))
-async def ready(desk: DeskDep) -> Any:
+async def ready(access: AccessDep) -> Any:
     """That the weaver answers, and the database can be read and is the one it opened.
 
     Without the database of records jobs run on: `problems` says so, and it is ready all the same.
     """
     status, _ = await asyncio.gather(
-        desk.link.ask("status", patience=_PATIENCE), desk.read(desk.store.check)
+        access.link.ask("status", patience=_PATIENCE), access.read(access.store.check)
     )
     shown = {name: status[name] for name in _SHOWN if name in status}
     problems = status.get("problems", {})  # their words have paths, which are not for strangers

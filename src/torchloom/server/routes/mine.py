@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from fastapi import Request as HttpRequest
 
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.routes.people import Token, TokenPage
 from torchloom.server.security.auth import Identities, Who
@@ -14,23 +14,23 @@ router = APIRouter(tags=["people"])
 
 
 @router.get("/api/me/tokens", response_model=TokenPage, responses=declared(503))
-async def tokens(desk: DeskDep, who: Who) -> dict[str, Any]:
+async def tokens(access: AccessDep, who: Who) -> dict[str, Any]:
     """The tokens and cookies of whoever asks."""
-    return {"items": await desk.link.ask("tokens", user=who.user), "next": None}
+    return {"items": await access.link.ask("tokens", user=who.user), "next": None}
 
 
 @router.delete("/api/me/tokens/{id}", response_model=Token, responses=declared(404, 422, 503))
 async def revoke_token(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     request: HttpRequest,
     token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
 ) -> Any:
     """End a token of one's own; that of somebody else is not known here."""
-    own = await desk.link.ask("tokens", user=who.user)
+    own = await access.link.ask("tokens", user=who.user)
     if token_id not in {token["id"] for token in own}:
         raise ApiProblem(404, "not_found", "no token of yours", remedy="GET /api/me/tokens")
-    found = await desk.link.ask("token_revoke", id=token_id, author=who.user)
+    found = await access.link.ask("token_revoke", id=token_id, author=who.user)
     identities: Identities = request.app.state.identities
     identities.forget()
     return found

@@ -10,9 +10,9 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.models import Answer, Key, Request
 from torchloom.server.models.common import Page
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.security.auth import Identities, Who
 from torchloom.server.security.login import (
@@ -146,14 +146,14 @@ class Me(Answer, schema="Me"):
 
 
 @router.get("/api/users", response_model=UserPage)
-async def users(desk: DeskDep) -> dict[str, Any]:
+async def users(access: AccessDep) -> dict[str, Any]:
     """Everybody who may come in, and as what."""
-    return {"items": await desk.link.ask("users"), "next": None}
+    return {"items": await access.link.ask("users"), "next": None}
 
 
 @router.put("/api/users/{name}", response_model=User)
 async def put_user(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     request: HttpRequest,
     name: Annotated[str, Path(min_length=1, max_length=64)],
@@ -161,43 +161,45 @@ async def put_user(
 ) -> Any:
     """Make a user, or change one. The last admin stays one."""
     facts = change.model_dump(exclude_none=True)
-    found = await desk.link.ask("user_put", user=name, author=who.user, **facts)
+    found = await access.link.ask("user_put", user=name, author=who.user, **facts)
     _identities(request).forget()
     return found
 
 
 @router.get("/api/tokens", response_model=TokenPage)
-async def tokens(desk: DeskDep, user: Annotated[str, Query(max_length=64)] = "") -> dict[str, Any]:
+async def tokens(
+    access: AccessDep, user: Annotated[str, Query(max_length=64)] = ""
+) -> dict[str, Any]:
     """Tokens and cookies, of one user or of all."""
-    return {"items": await desk.link.ask("tokens", user=user), "next": None}
+    return {"items": await access.link.ask("tokens", user=user), "next": None}
 
 
 @router.post("/api/tokens", status_code=201, response_model=NewToken)
 async def add_token(
-    desk: DeskDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
+    access: AccessDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
 ) -> Any:
     """Make a token. Its secret is in this answer and nowhere else."""
     response.headers.update(_NO_STORE)
     facts = wanted.model_dump(exclude_none=True)
-    return await desk.link.ask("token_add", author=who.user, key=key or "", **facts)
+    return await access.link.ask("token_add", author=who.user, key=key or "", **facts)
 
 
 @router.delete("/api/tokens/{id}", response_model=Token)
 async def revoke_token(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     request: HttpRequest,
     token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
 ) -> Any:
     """End a token: requests at once, its WebSockets within seconds."""
-    found = await desk.link.ask("token_revoke", id=token_id, author=who.user)
+    found = await access.link.ask("token_revoke", id=token_id, author=who.user)
     _identities(request).forget()
     return found
 
 
 @router.post("/api/links", status_code=201, response_model=NewLink)
 async def add_link(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     wanted: LinkRequest,
     request: HttpRequest,
@@ -206,7 +208,7 @@ async def add_link(
 ) -> dict[str, Any]:
     """Make a link that lets a user in once, within a day."""
     response.headers.update(_NO_STORE)
-    made = await desk.link.ask(
+    made = await access.link.ask(
         "link_add", user=wanted.user, role=wanted.role or "", author=who.user, key=key or ""
     )
     return {**made, "url": f"{str(request.base_url).rstrip('/')}/login#{made['code']}"}
@@ -214,16 +216,20 @@ async def add_link(
 
 @router.post("/api/login", response_model=Welcome, responses=declared(429))
 async def login(
-    desk: DeskDep, wanted: LoginRequest, request: HttpRequest, response: Response, key: Key = None
+    access: AccessDep,
+    wanted: LoginRequest,
+    request: HttpRequest,
+    response: Response,
+    key: Key = None,
 ) -> dict[str, Any]:
     """Exchange the code of a link for a browser's session, or for a token; a code is good once."""
     address, attempts = _address(request), _attempts(request)
-    claim = await desk.read(claim_of, desk.store.state, wanted.code, time.time())
+    claim = await access.read(claim_of, access.store.state, wanted.code, time.time())
     if not claim.is_good:
         attempts.check(address, claim.account)
     label = wanted.label or ("browser" if wanted.kind == "cookie" else "login")
     try:
-        found: dict[str, Any] = await desk.link.ask(
+        found: dict[str, Any] = await access.link.ask(
             "link_use", code=wanted.code, kind=wanted.kind, label=label
         )
     except LoomError as error:
@@ -233,15 +239,15 @@ async def login(
     response.headers.update(_NO_STORE)
     if wanted.kind == "token":
         return found
-    await _end_session(desk, request)
+    await _end_session(access, request)
     _set_cookie(request, response, found.pop("token"))
     return found
 
 
 @router.post("/api/logout", status_code=204, response_model=None)
-async def logout(desk: DeskDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
+async def logout(access: AccessDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
     """End the token or cookie that this is asked with."""
-    await desk.link.ask("token_revoke", id=who.token, author=who.user)
+    await access.link.ask("token_revoke", id=who.token, author=who.user)
     _identities(request).forget()
     response = Response(status_code=204)
     response.delete_cookie(cookie_name(request.scope), path="/", httponly=True, samesite="strict")
@@ -283,13 +289,13 @@ def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
     )
 
 
-async def _end_session(desk: Desk, request: HttpRequest) -> None:
+async def _end_session(access: PlaneAccess, request: HttpRequest) -> None:
     """End the session that this browser had, which the new one replaces."""
     scope, identities = request.scope, _identities(request)
     with contextlib.suppress(LoomError):  # else it runs out by itself; the link is used already
         found = await identities.session(cookies_of(scope), proof_of(scope))
         if found is not None:
-            await desk.link.ask("token_revoke", id=found.token, author=found.user)
+            await access.link.ask("token_revoke", id=found.token, author=found.user)
             identities.forget()
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from torchloom.rules.checkpoints import CheckpointPhase
 from torchloom.server.access_log import Counts
-from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
 from torchloom.server.stream.hub import Hub
 from torchloom.server.weaver_link import WeaverAway
@@ -103,25 +103,25 @@ router = APIRouter(tags=["health"])
         **declared(503),
     },
 )
-async def prometheus(request: Request, desk: DeskDep) -> Response:
+async def prometheus(request: Request, access: AccessDep) -> Response:
     """Return numbers; while the weaver is away those that it would tell are left out."""
     counts: Counts = request.app.state.counts
     hub: Hub = request.app.state.live
-    parts = await _plane(desk)
+    parts = await _plane(access)
     parts.append(gauge("torchloom_stream_listeners", "Streams that are open.", hub.listeners))
     parts.append(requests(counts))
     return Response("".join(parts), media_type=MEDIA)
 
 
-async def _plane(desk: Desk) -> list[str]:
+async def _plane(access: PlaneAccess) -> list[str]:
     words = "Whether the weaver answers."
     try:
-        status = await desk.link.ask("status", patience=_PATIENCE)
-        states = await desk.read(desk.store.state.by_state)
-        jobs = await desk.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
-        saved = await desk.read(desk.store.state.saved)
-        last = await desk.read(desk.store.state.last_saved, [job["id"] for job in jobs])
-        asked = [desk.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
+        status = await access.link.ask("status", patience=_PATIENCE)
+        states = await access.read(access.store.state.by_state)
+        jobs = await access.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
+        saved = await access.read(access.store.state.saved)
+        last = await access.read(access.store.state.last_saved, [job["id"] for job in jobs])
+        asked = [access.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
         ranks = await asyncio.gather(*asked)
     except WeaverAway:
         return [gauge("torchloom_weaver_up", words, 0)]

@@ -9,15 +9,15 @@ from starlette.websockets import WebSocketState
 
 from torchloom.errors import LoomError, UserError
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import explained
 from torchloom.server.security.auth import ENDED, Identities, identity_of
 from torchloom.server.stream import cursors
 from torchloom.server.stream.cursors import Position
 from torchloom.server.stream.hub import Hub, Listener, StreamFilter
-from torchloom.server.stream.outlets import Outlet, outlet_of
 from torchloom.server.stream.payloads import TYPES
-from torchloom.server.stream.topics.conversation import converse
+from torchloom.server.stream.senders import ClientSender, sender_of
+from torchloom.server.stream.topics.session import serve_page
 
 router = APIRouter()
 
@@ -30,7 +30,7 @@ Types = Annotated[str | None, Query(description=f"of {', '.join(TYPES)}; else al
 Ranks = Annotated[str | None, Query(description="messages of these ranks, and of none")]
 
 
-class BadWish(UserError):
+class BadStreamQuery(UserError):
     """Something in the address that no stream has."""
 
     code = "bad_value"
@@ -44,7 +44,7 @@ class BadWish(UserError):
 @router.websocket("/api/jobs/{id}/stream")
 async def job_stream(
     websocket: WebSocket,
-    desk: DeskDep,
+    access: AccessDep,
     job: models.Name,
     types: Types = None,
     ranks: Ranks = None,
@@ -52,9 +52,9 @@ async def job_stream(
 ) -> None:
     """Send what happens to one job, from now on or from a cursor on."""
     try:
-        wish = wish_of(types, ranks)
+        wish = filter_of(types, ranks)
         position = cursors.parse(after) if after else None
-        name = await desk.job(job)
+        name = await access.job(job)
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
         return
@@ -64,7 +64,7 @@ async def job_stream(
 @router.websocket("/api/stream")
 async def many_streams(
     websocket: WebSocket,
-    desk: DeskDep,
+    access: AccessDep,
     jobs: Annotated[str | None, Query(description="their ids, with commas between")] = None,
     types: Types = None,
     ranks: Ranks = None,
@@ -75,11 +75,11 @@ async def many_streams(
     Without jobs it is a page's socket, which says what it follows.
     """
     if jobs is None:
-        await converse(websocket, desk)
+        await serve_page(websocket, access)
         return
     try:
-        wish = wish_of(types, ranks)
-        names = [await desk.job(name) for name in _several(jobs)]
+        wish = filter_of(types, ranks)
+        names = [await access.job(name) for name in _several(jobs)]
         positions = _positions(after or ())
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
@@ -96,10 +96,10 @@ async def serve(
     try:
         begins = [await hub.attach(each, positions[each.job]) for each in listeners]
         await websocket.accept()  # whatever is stored after this will be heard
-        outlet = outlet_of(websocket)
-        work = [_hear(websocket, outlet), _revoked(websocket, outlet)]
+        sender = sender_of(websocket)
+        work = [_hear(websocket, sender), _revoked(websocket, sender)]
         for listener, goal in zip(listeners, begins, strict=True):
-            listener.outlet = outlet
+            listener.sender = sender
             work.append(hub.tell(listener, positions[listener.job], goal))
         await _until_first(*work)
     except LoomError as error:
@@ -112,14 +112,16 @@ async def serve(
             hub.leave(listener)
 
 
-def wish_of(types: str | None, ranks: str | None) -> StreamFilter:
+def filter_of(types: str | None, ranks: str | None) -> StreamFilter:
     """Return which messages an address asks for."""
     wanted = frozenset(_words(types)) or frozenset(TYPES)
     if unknown := sorted(wanted - set(TYPES)):
-        raise BadWish("types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}")
+        raise BadStreamQuery(
+            "types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}"
+        )
     numbers = _words(ranks)
     if not all(word.isdecimal() and len(word) < 10 for word in numbers):
-        raise BadWish("ranks", "a rank is a number", "write ranks=0,1,2")
+        raise BadStreamQuery("ranks", "a rank is a number", "write ranks=0,1,2")
     return StreamFilter(wanted, frozenset(map(int, numbers)) or None)
 
 
@@ -138,18 +140,18 @@ async def _until_first(hear: Work, *others: Work) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _hear(websocket: WebSocket, outlet: Outlet) -> None:
+async def _hear(websocket: WebSocket, sender: ClientSender) -> None:
     """Come back when the client goes; it has nothing to say but pings."""
     while (await websocket.receive())["type"] != _GONE:
-        outlet.drop(NOT_TAKEN, "nothing is taken here; the address says what is wanted")
+        sender.drop(NOT_TAKEN, "nothing is taken here; the address says what is wanted")
 
 
-async def _revoked(websocket: WebSocket, outlet: Outlet) -> None:
+async def _revoked(websocket: WebSocket, sender: ClientSender) -> None:
     """Let the client go when its token does not count any more."""
     identities: Identities | None = getattr(websocket.app.state, "identities", None)
     if identities is not None and "identity" in websocket.scope.get("state", {}):
         await identities.watch(identity_of(websocket))
-        outlet.drop(ENDED, "the token was revoked; get another and connect again")
+        sender.drop(ENDED, "the token was revoked; get another and connect again")
 
 
 def _words(text: str | None) -> list[str]:
@@ -159,7 +161,9 @@ def _words(text: str | None) -> list[str]:
 def _several(jobs: str) -> Sequence[str]:
     names = list(dict.fromkeys(_words(jobs)))
     if not 0 < len(names) <= _MOST_JOBS:
-        raise BadWish("jobs", f"{len(names)} are named", f"name 1 to {_MOST_JOBS}, as jobs=A,B")
+        raise BadStreamQuery(
+            "jobs", f"{len(names)} are named", f"name 1 to {_MOST_JOBS}, as jobs=A,B"
+        )
     return names
 
 

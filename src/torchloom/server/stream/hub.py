@@ -15,12 +15,12 @@ from typing import Any
 from fastapi import FastAPI
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk
 from torchloom.server.logs.patterns import Patterns
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.stream.cursors import Position
 from torchloom.server.stream.frames import text_frame
-from torchloom.server.stream.outlets import Outlet, OutletMessage, Packet
-from torchloom.server.stream.payloads import Payload, ReaderPosition, encoded, of_job
+from torchloom.server.stream.payloads import ReaderPosition, StreamPayload, encoded, of_job
+from torchloom.server.stream.senders import ClientSender, EncodedMessage, Packet
 from torchloom.server.stream.sources import RANKS, FoundPayloads, LogSource, Meters, Sources
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
@@ -44,7 +44,7 @@ class StreamFilter:
         """Return what is the same for all clients of the same wish; quicker to look up."""
         return f"{sorted(self.types)} {self.ranks and sorted(self.ranks)}"
 
-    def wants(self, draft: Payload) -> bool:
+    def wants(self, draft: StreamPayload) -> bool:
         if draft.kind not in self.types:
             return False
         return self.ranks is None or draft.rank < 0 or draft.rank in self.ranks
@@ -53,20 +53,20 @@ class StreamFilter:
 class Listener:
     """One client's ear for one job. While it is held, what is new waits for it."""
 
-    outlet: Outlet  # there before it is released
+    sender: ClientSender  # there before it is released
 
     def __init__(self, job: str, wish: StreamFilter, most_held: int = _HELD) -> None:
         self.job = job
         self.wish = wish
         self._key = wish.key()
         self._most_held = most_held
-        self._held: list[OutletMessage] | None = None
+        self._held: list[EncodedMessage] | None = None
         self.is_overrun = False
 
     def hold(self) -> None:
         self._held, self.is_overrun = [], False
 
-    def hear(self, messages: Sequence[OutletMessage], packets: dict[str, Packet]) -> None:
+    def hear(self, messages: Sequence[EncodedMessage], packets: dict[str, Packet]) -> None:
         """Take what is new; clients with the same wish are sent the same bytes."""
         if self._held is not None:
             self._hold(messages)
@@ -75,27 +75,27 @@ class Listener:
         if packet is None:
             packet = packets[self._key] = self._packet(messages, is_shared=True)
         if packet.messages:
-            self.outlet.send(packet)
+            self.sender.send(packet)
 
-    def say(self, messages: Sequence[OutletMessage]) -> None:
+    def say(self, messages: Sequence[EncodedMessage]) -> None:
         """Send something to this client alone."""
         packet = self._packet(messages)
         if packet.messages:
-            self.outlet.send(packet)
+            self.sender.send(packet)
 
     def release(self, at: ReaderPosition) -> None:
         """Send what waited and is new to a client that stands there; from now on nothing waits."""
         held, self._held = self._held or [], None
         self.say([message for message in held if at.is_behind(message.draft)])
 
-    def _hold(self, messages: Sequence[OutletMessage]) -> None:
+    def _hold(self, messages: Sequence[EncodedMessage]) -> None:
         assert self._held is not None
         if self.is_overrun or len(self._held) > self._most_held:
             self._held, self.is_overrun = [], True
         else:
             self._held += messages
 
-    def _packet(self, messages: Sequence[OutletMessage], is_shared: bool = False) -> Packet:
+    def _packet(self, messages: Sequence[EncodedMessage], is_shared: bool = False) -> Packet:
         wanted = [message for message in messages if self.wish.wants(message.draft)]
         return Packet(wanted, is_shared)
 
@@ -122,14 +122,14 @@ class Channel:
         self.listeners.add(listener)
         return self.standing.copy()
 
-    def follow_logs(self, desk: Desk, ranks: Collection[int]) -> None:
+    def follow_logs(self, access: PlaneAccess, ranks: Collection[int]) -> None:
         """Begin to read logs, from where they end now."""
-        logs = self.logs or LogSource(desk.files(self.job), self.job)
+        logs = self.logs or LogSource(access.files(self.job), self.job)
         logs.look(ranks)
         self.standing.follow({**logs.ends(), **(self.standing.logs or {})})
         self.logs = logs
 
-    def read_logs(self) -> list[Payload]:
+    def read_logs(self) -> list[StreamPayload]:
         """Return new lines."""
         if self.logs is None or self.standing.logs is None:
             return []
@@ -138,11 +138,11 @@ class Channel:
             self.logs.look()
         return self.logs.news(self.standing.logs)
 
-    def tell(self, drafts: Sequence[Payload]) -> None:
+    def tell(self, drafts: Sequence[StreamPayload]) -> None:
         """Send every client something that no database holds."""
         self.advance(written(drafts, self.standing), self.standing)
 
-    def advance(self, messages: Sequence[OutletMessage], standing: ReaderPosition) -> None:
+    def advance(self, messages: Sequence[EncodedMessage], standing: ReaderPosition) -> None:
         """Send every client what is new, and note how far each is."""
         self.standing = standing
         packets: dict[str, Packet] = {}
@@ -155,21 +155,21 @@ class Channel:
         return any(kind in listener.wish.types for listener in self.listeners)
 
 
-def written(drafts: Sequence[Payload], standing: ReaderPosition) -> list[OutletMessage]:
+def written(drafts: Sequence[StreamPayload], standing: ReaderPosition) -> list[EncodedMessage]:
     """Return drafts with the cursors of a reader who takes one after the other."""
     messages = []
     for draft in drafts:
         standing.move(draft)
-        messages.append(OutletMessage(draft, text_frame(encoded(draft, standing.cursor()))))
+        messages.append(EncodedMessage(draft, text_frame(encoded(draft, standing.cursor()))))
     return messages
 
 
 class Hub:
     """Reads for all, from one place in the databases."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._sources = Sources(desk.store)
+    def __init__(self, access: PlaneAccess) -> None:
+        self._access = access
+        self._sources = Sources(access.store)
         self._channels: dict[str, Channel] = {}
         self._at: ReaderPosition | None = None  # nowhere, while nobody listens
         self._turn = asyncio.Lock()
@@ -217,7 +217,7 @@ class Hub:
                 self._wanted.clear()
                 return True
             channels = dict(self._channels)
-            found, progress = await self._desk.read(self._read, self._at, channels)
+            found, progress = await self._access.read(self._read, self._at, channels)
             self._at = found.upto
             for job, channel in channels.items():
                 channel.advance(*progress[job])
@@ -229,20 +229,20 @@ class Hub:
             await self._wanted.wait()
             for channel in [each for each in self._channels.values() if each.wants("resource")]:
                 with contextlib.suppress(LoomError):  # without a database nobody is known
-                    channel.tell(await self._desk.read(self._measure, channel.job))
+                    channel.tell(await self._access.read(self._measure, channel.job))
             await asyncio.sleep(_MEASURED)
 
-    def _measure(self, job: str) -> list[Payload]:
-        ranks = self._desk.store.state.find(RankProcessRow, job=job, state="up")
+    def _measure(self, job: str) -> list[StreamPayload]:
+        ranks = self._access.store.state.find(RankProcessRow, job=job, state="up")
         return self._meters.measure(job, ranks[:RANKS])
 
     def _read(
         self, at: ReaderPosition, channels: dict[str, Channel]
-    ) -> tuple[FoundPayloads, dict[str, tuple[list[OutletMessage], ReaderPosition]]]:
+    ) -> tuple[FoundPayloads, dict[str, tuple[list[EncodedMessage], ReaderPosition]]]:
         """Read what is new and write it as messages; the loop serves others meanwhile."""
         lines = {job: channel.read_logs() for job, channel in channels.items()}
         found = self._sources.news(at, channels.keys())
-        drafts: dict[str, list[Payload]] = {job: [] for job in channels}
+        drafts: dict[str, list[StreamPayload]] = {job: [] for job in channels}
         for draft in found.drafts:
             drafts[draft.job].append(draft)
         progress = {}
@@ -281,9 +281,9 @@ class Hub:
             if not listener.is_overrun:  # nothing was missed
                 listener.release(at)
                 return
-        while listener.outlet.is_open:
+        while listener.sender.is_open:
             is_all = await self._catch_up(channel, listener, at, goal)
-            await listener.outlet.drained()
+            await listener.sender.drained()
             if is_all and listener.is_overrun:
                 listener.hold()
                 goal = channel.standing.copy()
@@ -302,16 +302,16 @@ class Hub:
     async def _channel(self, listener: Listener) -> Channel:
         """Return the channel of a job, made at the place that all others have reached."""
         if self._at is None or not self._channels:
-            self._at = await self._desk.read(self._sources.now)
+            self._at = await self._access.read(self._sources.now)
         channel = self._channels.get(listener.job) or Channel(listener.job, self._at.copy())
         if "log" in listener.wish.types:
             ranks = listener.wish.ranks or ()
-            await self._desk.read(channel.follow_logs, self._desk, ranks)
+            await self._access.read(channel.follow_logs, self._access, ranks)
         return channel
 
     async def _greet(self, listener: Listener, goal: ReaderPosition) -> None:
         """Say how the job is now, with a cursor for a client that hears nothing else."""
-        job = await self._desk.read(self._desk.store.state.one, JobRow, id=listener.job)
+        job = await self._access.read(self._access.store.state.one, JobRow, id=listener.job)
         if job is not None:
             listener.say(written([of_job(job, goal.happened, time.time())], goal.copy()))
 
@@ -319,12 +319,12 @@ class Hub:
         self, channel: Channel, listener: Listener, at: ReaderPosition, goal: ReaderPosition
     ) -> bool:
         """Send a page of what was missed; true when nothing is left of it."""
-        found = await self._desk.read(self._sources.between, listener.job, at, goal)
+        found = await self._access.read(self._sources.between, listener.job, at, goal)
         listener.say(written(found.drafts, at))
         at.reach(found.upto)
         if not found.is_all or channel.logs is None or goal.logs is None or at.logs is None:
             return found.is_all
-        lines, is_all = await self._desk.read(channel.logs.between, at.logs, goal.logs)
+        lines, is_all = await self._access.read(channel.logs.between, at.logs, goal.logs)
         listener.say(written(lines, at))
         return is_all
 
@@ -332,7 +332,7 @@ class Hub:
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Have a hub for as long as an app is served."""
-    app.state.live = hub = Hub(app.state.desk)
+    app.state.live = hub = Hub(app.state.access)
     work = [asyncio.create_task(each) for each in (hub.run(), hub.measure())]
     try:
         yield

@@ -36,7 +36,7 @@ def columns(curve: Curve) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class StreamPayload:
     """A message of one job; `move` is how far its source is read with it, by the cursor's names."""
 
     job: str
@@ -47,39 +47,39 @@ class Payload:
     move: Mapping[str, Any]
 
 
-def of_happening(row: EventRow) -> Payload:
+def of_event(row: EventRow) -> StreamPayload:
     """Return a transition as `state`, anything else that the weaver notes as `event`."""
     after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
     move = {"happened": row.seq}
     if after is not None:
         reason = row.reason or (row.kind if row.kind in _BEGINNINGS else "")
         body = _state(str(after), reason, row.seq, row.time, row.job)
-        return Payload(row.job, "state", -1, row.time, body, move)
+        return StreamPayload(row.job, "state", -1, row.time, body, move)
     shape = views.happening_shape(row)
     body = {"type": "event", **shape, "rank": _rank(row.rank)}
-    return Payload(row.job, "event", row.rank, row.time, body, move)
+    return StreamPayload(row.job, "event", row.rank, row.time, body, move)
 
 
-def of_job(job: JobRow, seq: int, now: float) -> Payload:
+def of_job(job: JobRow, seq: int, now: float) -> StreamPayload:
     """Return how a job is now, for whoever begins to listen; it moves no cursor."""
     body = _state(job.state, job.reason, seq, now, job.id)
-    return Payload(job.id, "state", -1, now, body, {})
+    return StreamPayload(job.id, "state", -1, now, body, {})
 
 
-def of_told(row: RankEventRow) -> Payload:
+def of_rank_event(row: RankEventRow) -> StreamPayload:
     """Return what a rank or an agent told."""
     shape = views.told_shape(row)
     body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
-    return Payload(row.job, "event", row.rank, row.time, body, {"told": row.id})
+    return StreamPayload(row.job, "event", row.rank, row.time, body, {"told": row.id})
 
 
-def of_line(line: OutputLine, job: str) -> Payload:
+def of_line(line: OutputLine, job: str) -> StreamPayload:
     """Return a line of a log."""
     body = {"type": "log", "seq": line.start, **line.shape(), "job": job}
-    return Payload(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
+    return StreamPayload(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
 
 
-def of_segments(segments: Iterable[NewsSegment]) -> Iterator[Payload]:
+def of_segments(segments: Iterable[NewsSegment]) -> Iterator[StreamPayload]:
     """Yield metrics as they were stored, one message a rank and step with all that it logged.
 
     Within a transaction of one job they have one order at every read; so `row` counts them.
@@ -92,7 +92,7 @@ def of_segments(segments: Iterable[NewsSegment]) -> Iterator[Payload]:
             yield from _of_commit(job, position, its)
 
 
-def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iterator[Payload]:
+def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iterator[StreamPayload]:
     rows: dict[tuple[int, int, str, int], dict[str, float]] = {}
     times: dict[tuple[int, int, str, int], float] = {}
     for segment in segments:
@@ -116,7 +116,7 @@ def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iter
         }
         done = {"arrived": position, "row": 0}
         move = done if number == last else {"arrived": position - 1, "row": number}
-        yield Payload(job, "metric", rank, times[key], body, move)
+        yield StreamPayload(job, "metric", rank, times[key], body, move)
 
 
 def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class ReaderPosition:
         other.logs = None if self.logs is None else dict(self.logs)
         return other
 
-    def move(self, draft: Payload) -> None:
+    def move(self, draft: StreamPayload) -> None:
         """Take a draft."""
         if draft.kind == "log":
             self.logs, self._text = self.logs or {}, None
@@ -175,7 +175,7 @@ class ReaderPosition:
         """Be at these places of the logs."""
         self.logs, self._text = logs, None
 
-    def is_behind(self, draft: Payload) -> bool:
+    def is_behind(self, draft: StreamPayload) -> bool:
         """Tell whether a draft is new from here."""
         if draft.kind == "log":
             return any((self.logs or {}).get(key, 0) < end for key, end in draft.move.items())
@@ -193,6 +193,6 @@ class ReaderPosition:
         return f"{self.happened}.{self.told}.{self.arrived}{row}{self._text}"
 
 
-def encoded(draft: Payload, cursor: str) -> bytes:
+def encoded(draft: StreamPayload, cursor: str) -> bytes:
     """Return a message as it is sent; what JSON has no number for (NaN, infinity) is null."""
     return msgspec.json.encode({**draft.body, "cursor": cursor})

@@ -13,12 +13,12 @@ import psutil
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.logs.lines import Files, Output, ends_of, merged, outputs_of, record_of
 from torchloom.server.stream.payloads import (
-    Payload,
     ReaderPosition,
-    of_happening,
+    StreamPayload,
+    of_event,
     of_line,
+    of_rank_event,
     of_segments,
-    of_told,
 )
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import RankProcessRow
@@ -41,7 +41,7 @@ class Meters:
 
     def measure(
         self, job: str, ranks: Iterable[RankProcessRow], now: float | None = None
-    ) -> list[Payload]:
+    ) -> list[StreamPayload]:
         """Return what each rank of a job that lives on this host uses."""
         at = time.time() if now is None else now
         found = []
@@ -81,7 +81,7 @@ class Meters:
         return {"uuid": uuid, "busy": float(busy), "memory": int(memory)}
 
 
-def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> Payload:
+def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> StreamPayload:
     body = {
         "type": "resource",
         **usage,
@@ -92,7 +92,7 @@ def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> 
         "node": rank.node,
         "job": job,
     }
-    return Payload(job, "resource", rank.rank, at, body, {})
+    return StreamPayload(job, "resource", rank.rank, at, body, {})
 
 
 def _nvml() -> Any:
@@ -111,7 +111,7 @@ def _nvml() -> Any:
 class FoundPayloads:
     """What was read, by time, and how far; there may be more."""
 
-    drafts: list[Payload]
+    drafts: list[StreamPayload]
     upto: ReaderPosition
     is_all: bool
 
@@ -137,8 +137,8 @@ class Sources:
         told = self._store.records.events(None, at.told, _PAGE)
         points = curves.news(self._store.records, at.arrived, jobs, _POINTS)
         ways = [
-            (of_happening(row) for row in happened if row.job in jobs),
-            (of_told(row) for row in told if row.job in jobs),
+            (of_event(row) for row in happened if row.job in jobs),
+            (of_rank_event(row) for row in told if row.job in jobs),
             of_segments(points.segments),
         ]
         upto = ReaderPosition(
@@ -159,8 +159,8 @@ class Sources:
         if points.is_whole:
             metrics = [draft for draft in metrics if draft.body["seq"] <= goal.arrived]
         ways = [
-            (of_happening(row) for row in happened if row.seq <= goal.happened),
-            (of_told(row) for row in told if row.id <= goal.told),
+            (of_event(row) for row in happened if row.seq <= goal.happened),
+            (of_rank_event(row) for row in told if row.id <= goal.told),
             metrics,
         ]
         is_end = not points.segments or points.next >= goal.arrived
@@ -198,15 +198,15 @@ class LogSource:
         """Return where the outputs end now."""
         return ends_of(self.outputs)
 
-    def news(self, at: dict[str, int]) -> list[Payload]:
+    def news(self, at: dict[str, int]) -> list[StreamPayload]:
         """Return the lines since some places, at most a few thousand."""
         lines = merged(self.outputs, at, self._is_over)
         return [of_line(line, self._job) for line, _ in zip(lines, range(_LINES), strict=False)]
 
-    def between(self, at: dict[str, int], goal: dict[str, int]) -> tuple[list[Payload], bool]:
+    def between(self, at: dict[str, int], goal: dict[str, int]) -> tuple[list[StreamPayload], bool]:
         """Return the lines from here to there, or the first of them, and whether these are all."""
         known = [output for output in self.outputs if at.get(output.key, 0) < goal[output.key]]
-        found: list[Payload] = []
+        found: list[StreamPayload] = []
         for line in merged(known, at, self._is_over):
             if line.end <= goal[line.output.key]:
                 found.append(of_line(line, self._job))
@@ -215,7 +215,7 @@ class LogSource:
         return found, True
 
 
-def _by_time(ways: Sequence[Iterable[Payload]]) -> list[Payload]:
+def _by_time(ways: Sequence[Iterable[StreamPayload]]) -> list[StreamPayload]:
     """Return drafts by time; those of one source stay in their order whatever their clocks say."""
     return list(heapq.merge(*ways, key=lambda draft: draft.time))
 
@@ -225,7 +225,7 @@ def _upto(numbers: list[int], goal: int) -> int:
     return min(numbers[-1], goal) if len(numbers) == _PAGE else goal
 
 
-def _behind(row: int, drafts: Iterator[Payload]) -> Iterator[Payload]:
+def _behind(row: int, drafts: Iterator[StreamPayload]) -> Iterator[StreamPayload]:
     """Leave out what was sent of the first transaction before."""
     first = None
     for draft in drafts:

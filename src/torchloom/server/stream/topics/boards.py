@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.weaver_link import WeaverAway
 
 Look = Callable[[], Awaitable[Any]]
@@ -60,15 +60,15 @@ class Board:
 class Boards:
     """All boards that somebody looks at, and whether the weaver answers those who read them."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, access: PlaneAccess) -> None:
+        self.access = access
         self._boards: dict[Key, Board] = {}
         self._away: float | None = None
 
     async def ask(self, name: str, /, **facts: Any) -> Any:
         """Ask the weaver; whoever looks at boards is told whether it answers."""
         try:
-            found = await self.desk.link.ask(name, **facts)
+            found = await self.access.link.ask(name, **facts)
         except WeaverAway:
             self._away = self._away or time.monotonic()
             raise

@@ -24,7 +24,7 @@ class Cluster:
 
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
 
     async def look(self) -> dict[str, Items]:
         """Return everything there is to show."""
@@ -32,7 +32,7 @@ class Cluster:
         offers = await self._boards.ask("cluster")
         queue = await self._boards.ask("queue")
         names = sorted({name for one in devices for name in one["processes"]})
-        ranks, jobs, agents = await self._desk.read(_stored, self._desk.store, names)
+        ranks, jobs, agents = await self._access.read(_stored, self._access.store, names)
         found = {
             "nodes": nodes_of(agents, offers, devices, datetime.now(UTC)),
             "devices": devices,

@@ -88,12 +88,12 @@ class JobRows:
 
     def __init__(self, boards: Boards, pace: JobPace) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
         self._pace = pace
 
     async def look(self) -> list[dict[str, Any]]:
         """Return the newest jobs, newest first."""
-        rows = await self._desk.read(self._desk.store.state.page, JobFilter(), None, MOST)
+        rows = await self._access.read(self._access.store.state.page, JobFilter(), None, MOST)
         return await self.rows(rows)
 
     async def rows(self, rows: Sequence[JobRow]) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ class JobRows:
         shown = await living_jobs(self._boards, rows)
         queue = await self._queue(shown)
         known = {job["id"]: self._pace.of(job["id"]) for job in shown}
-        more = await self._desk.read(self._labels, shown, known)
-        await self._desk.read(self._curves, shown, known)
+        more = await self._access.read(self._labels, shown, known)
+        await self._access.read(self._curves, shown, known)
         return [self._row(job, queue, more) for job in shown]
 
     async def _queue(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -117,7 +117,7 @@ class JobRows:
         """Return what was said of jobs; of those that have ended it is known by heart."""
         settled = {job["id"] for job in jobs if is_settled(job)}
         by_heart = {job: one.labels for job, one in known.items() if one.labels and job in settled}
-        found = labels(self._desk.store, [job for job in known if job not in by_heart])
+        found = labels(self._access.store, [job for job in known if job not in by_heart])
         for job in settled & found.keys():
             known[job].labels = found[job]
         return {**by_heart, **found}
@@ -128,7 +128,7 @@ class JobRows:
         others = {job: one for job, one in known.items() if not (one.is_last and settled[job])}
         old = [job for job, one in others.items() if now - one.read_at >= _FRESH]
         for job in sorted(old, key=lambda job: known[job].read_at)[:_AT_ONCE]:
-            known[job].name, known[job].spark = spark_of(self._desk.store, job)
+            known[job].name, known[job].spark = spark_of(self._access.store, job)
             known[job].read_at, known[job].is_last = now, settled[job]
 
     def _row(
@@ -215,13 +215,13 @@ class JobDetailBoard:
 
     def __init__(self, boards: Boards, rows: JobRows, job: str) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
         self._rows = rows
         self._job = job
 
     async def look(self) -> dict[str, Any]:
         """Return everything there is to show; without a weaver, what the database has."""
-        row = await self._desk.stored(self._job)
+        row = await self._access.stored(self._job)
         if row is None:  # it has been removed meanwhile
             return {"job": None}
         (shown,) = await self._rows.rows([row])
@@ -232,8 +232,8 @@ class JobDetailBoard:
             found, knobs = {**job_shape(row), "facts": whole(row.facts), "ranks": []}, []
         ranks = [_steady(rank) for rank in found["ranks"][:_RANKS]]
         more = {name: found["facts"].get(name) or None for name in _OF_FACTS}
-        names = await self._desk.read(curves.names, self._desk.store.records, self._job)
-        engine = await self._desk.read(self._engine)
+        names = await self._access.read(curves.names, self._access.store.records, self._job)
+        engine = await self._access.read(self._engine)
         return {
             "job": {**shown, **more},
             "clocks": clocks_of(shown, found["ranks"], engine),
@@ -245,7 +245,7 @@ class JobDetailBoard:
 
     def _engine(self) -> str:
         """Return what the engine that started the job says of it; nothing where none is ours."""
-        record = record_of(self._desk.files(self._job), self._job)
+        record = record_of(self._access.files(self._job), self._job)
         return record.truth().state.name if record is not None else ""
 
 

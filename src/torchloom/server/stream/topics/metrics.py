@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.stream.cursors import Position
-from torchloom.server.stream.payloads import OWN, Payload, columns
-from torchloom.server.stream.topics.socket_messages import Sub, Voice
+from torchloom.server.stream.payloads import OWN, StreamPayload, columns
+from torchloom.server.stream.topics.socket_messages import PageWriter, Sub
 from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.curves import recent
 from torchloom.weaver.store.series.records import RecordStore
@@ -90,9 +90,9 @@ def drawn_heat(records: RecordStore, sub: Sub, job: str) -> dict[str, Any]:
 class HeatShaper:
     """What one page has of a job's lines; it drops by itself what is older than a while."""
 
-    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
-        self._desk = desk
-        self._voice = voice
+    def __init__(self, access: PlaneAccess, writer: PageWriter, sub: Sub, job: str) -> None:
+        self._access = access
+        self._writer = writer
         self._sub = sub
         self._job = job
         self._width = 1
@@ -103,18 +103,20 @@ class HeatShaper:
 
     async def whole(self) -> None:
         """Say all lines."""
-        found = await self._desk.read(drawn_heat, self._desk.store.records, self._sub, self._job)
+        found = await self._access.read(
+            drawn_heat, self._access.store.records, self._sub, self._job
+        )
         self._width = found["width"]
-        self._voice.whole(self._sub.id, "", found)
+        self._writer.whole(self._sub.id, "", found)
 
-    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
+    async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
         """Say the cells that got something."""
         cells = cells_of(drafts, name_of(self._sub), self._width)
         if cells:
-            self._voice.more(self._sub.id, "", {"cells": cells})
+            self._writer.more(self._sub.id, "", {"cells": cells})
 
 
-def cells_of(drafts: Iterable[Payload], name: str, width: int) -> list[Cell]:
+def cells_of(drafts: Iterable[StreamPayload], name: str, width: int) -> list[Cell]:
     """Return what messages say of cells, the greatest of each."""
     found: dict[tuple[int, str, int], float] = {}
     key_of = f"metric.{name}" if name in OWN else name
@@ -163,9 +165,9 @@ def drawn_series(records: RecordStore, sub: Sub, job: str) -> tuple[int, list[di
 class SeriesShaper:
     """What one page has of a job's curves."""
 
-    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
-        self._desk = desk
-        self._voice = voice
+    def __init__(self, access: PlaneAccess, writer: PageWriter, sub: Sub, job: str) -> None:
+        self._access = access
+        self._writer = writer
         self._sub = sub
         self._job = job
         self._last: dict[Series, int] = {}  # the last step that the page has
@@ -176,8 +178,8 @@ class SeriesShaper:
         """Go on from a cursor where the page can be told each point that it missed."""
         if position is None or position.arrived is None or position.logs is None:
             return None
-        found = await self._desk.read(
-            curves.news, self._desk.store.records, position.arrived, [self._job], _MISSED
+        found = await self._access.read(
+            curves.news, self._access.store.records, position.arrived, [self._job], _MISSED
         )
         count = sum(len(segment.steps) for segment in found.segments)
         if not found.is_whole or count >= _MISSED:
@@ -188,14 +190,14 @@ class SeriesShaper:
 
     async def whole(self) -> None:
         """Say all curves as buckets."""
-        number, found = await self._desk.read(
-            drawn_series, self._desk.store.records, self._sub, self._job
+        number, found = await self._access.read(
+            drawn_series, self._access.store.records, self._sub, self._job
         )
         self._number, self._points = number, 0
         self._last = {(one["name"], one["rank"], one["role"]): one["steps"][-1] for one in found}
-        self._voice.whole(self._sub.id, self._cursor(), {"series": found})
+        self._writer.whole(self._sub.id, self._cursor(), {"series": found})
 
-    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
+    async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
         """Say new points, or all curves again."""
         new = [draft for draft in drafts if draft.body["seq"] > self._number]
         points = self._points_of(new)
@@ -209,9 +211,11 @@ class SeriesShaper:
             self._last[series] = rows[-1][0]
         self._points += max(map(len, points.values()), default=0)
         shown = [_shown(series, rows) for series, rows in points.items()]
-        self._voice.more(self._sub.id, self._cursor(), {"points": shown})
+        self._writer.more(self._sub.id, self._cursor(), {"points": shown})
 
-    def _points_of(self, drafts: Sequence[Payload]) -> dict[Series, list[tuple[int, float, float]]]:
+    def _points_of(
+        self, drafts: Sequence[StreamPayload]
+    ) -> dict[Series, list[tuple[int, float, float]]]:
         found: dict[Series, list[tuple[int, float, float]]] = {}
         for draft in drafts:
             body = draft.body

@@ -10,26 +10,26 @@ import msgspec
 from torchloom.errors import LoomError, UserError
 from torchloom.server.problems import explained
 from torchloom.server.stream.frames import text_frame
-from torchloom.server.stream.outlets import Outlet, OutletMessage, Packet
-from torchloom.server.stream.payloads import Payload
+from torchloom.server.stream.payloads import StreamPayload
+from torchloom.server.stream.senders import ClientSender, EncodedMessage, Packet
 
 OF_A_JOB = ("job", "series", "heat", "timeline", "commands", "logs", "checks")
 
 
-class Voice:
+class PageWriter:
     """One page's ear. Sending waits for nobody; whoever has much to say waits for `drained`."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
+    def __init__(self, sender: ClientSender) -> None:
+        self.sender = sender
 
     @property
     def is_open(self) -> bool:
-        return self.outlet.is_open
+        return self.sender.is_open
 
     def say(self, body: Mapping[str, Any]) -> None:
         """Send one message; what JSON has no number for (NaN, infinity) is null."""
-        draft = Payload("", "topic", -1, time.time(), body, {})
-        self.outlet.send(Packet([OutletMessage(draft, text_frame(msgspec.json.encode(body)))]))
+        draft = StreamPayload("", "topic", -1, time.time(), body, {})
+        self.sender.send(Packet([EncodedMessage(draft, text_frame(msgspec.json.encode(body)))]))
 
     def whole(self, name: str, cursor: str, data: Any) -> None:
         """Say all there is."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.stream.cursors import Position
-from torchloom.server.stream.payloads import Payload, of_happening, of_told
-from torchloom.server.stream.topics.socket_messages import Sub, Voice
+from torchloom.server.stream.payloads import StreamPayload, of_event, of_rank_event
+from torchloom.server.stream.topics.socket_messages import PageWriter, Sub
 from torchloom.server.text import whole
 from torchloom.specs.states import JobState
 from torchloom.weaver.store.reader import PlaneReader
@@ -63,7 +63,7 @@ _MISSED = 1000  # events that are told one by one to somebody who comes back
 _NONE: frozenset[str] = frozenset()
 
 
-def entry_of(draft: Payload) -> dict[str, Any] | None:
+def entry_of(draft: StreamPayload) -> dict[str, Any] | None:
     """Return the line for a message; nothing for one that is none of a timeline."""
     body = draft.body
     if draft.kind == "state":
@@ -84,7 +84,7 @@ def newest_entries(entries: Sequence[dict[str, Any]], limit: int) -> list[dict[s
     return [entry for entry in entries[:cut] if entry["is_failure"]] + list(entries[cut:])
 
 
-def is_of_nodes(draft: Payload) -> bool:
+def is_of_nodes(draft: StreamPayload) -> bool:
     """Tell whether a message that is of no job is about a node or a device, and of no person."""
     return str(draft.body.get("kind", "")).startswith(("agent_", "device_"))
 
@@ -168,9 +168,9 @@ def _shown(value: Any) -> str:
 class TimelineShaper:
     """What one page has of a job's timeline."""
 
-    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
-        self._desk = desk
-        self._voice = voice
+    def __init__(self, access: PlaneAccess, writer: PageWriter, sub: Sub, job: str) -> None:
+        self._access = access
+        self._writer = writer
         self._sub = sub
         self._job = job
         self._happened = 0
@@ -181,33 +181,35 @@ class TimelineShaper:
         if position is None or position.happened is None or position.told is None:
             return None
         place = (position.happened, position.told)
-        if not await self._desk.read(_is_near, self._desk.store, self._job, place):
+        if not await self._access.read(_is_near, self._access.store, self._job, place):
             return None
         self._happened, self._told = place
         return Position(happened=position.happened, told=position.told)
 
     async def whole(self) -> None:
         """Say the newest entries, oldest first."""
-        drafts, place = await self._desk.read(_newest, self._desk.store, self._job)
+        drafts, place = await self._access.read(_newest, self._access.store, self._job)
         self._happened, self._told = place
         items = await self._entries(drafts)
         shown = newest_entries(items, self._sub.limit)
-        self._voice.whole(self._sub.id, self._cursor(), {"items": shown})
+        self._writer.whole(self._sub.id, self._cursor(), {"items": shown})
 
-    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
+    async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
         """Say new entries."""
         items = await self._entries([draft for draft in drafts if self._is_new(draft)])
         self._happened = max(self._happened, upto.happened or 0)
         self._told = max(self._told, upto.told or 0)
         if items or is_first:
-            self._voice.more(self._sub.id, self._cursor(), {"items": items})
+            self._writer.more(self._sub.id, self._cursor(), {"items": items})
 
-    async def _entries(self, drafts: Sequence[Payload]) -> list[dict[str, Any]]:
+    async def _entries(self, drafts: Sequence[StreamPayload]) -> list[dict[str, Any]]:
         of_nodes = [draft for draft in drafts if draft.job == NOBODYS]
-        nodes = await self._desk.read(_nodes, self._desk.store, self._job) if of_nodes else _NONE
+        nodes = (
+            await self._access.read(_nodes, self._access.store, self._job) if of_nodes else _NONE
+        )
         return _kept(drafts, nodes)
 
-    def _is_new(self, draft: Payload) -> bool:
+    def _is_new(self, draft: StreamPayload) -> bool:
         if "happened" in draft.move:
             return bool(draft.move["happened"] > self._happened)
         return bool(draft.move["told"] > self._told)
@@ -222,7 +224,7 @@ def newest_of_job(store: PlaneReader, job: str, limit: int) -> list[dict[str, An
     return newest_entries(_kept(drafts, _nodes(store, job)), limit)
 
 
-def _kept(drafts: Sequence[Payload], nodes: frozenset[str]) -> list[dict[str, Any]]:
+def _kept(drafts: Sequence[StreamPayload], nodes: frozenset[str]) -> list[dict[str, Any]]:
     """Return the entries of a job: its own, and of nodes and devices those that it has."""
     found: list[dict[str, Any]] = []
     for draft in drafts:
@@ -235,7 +237,7 @@ def _kept(drafts: Sequence[Payload], nodes: frozenset[str]) -> list[dict[str, An
     return items
 
 
-def _newest(store: PlaneReader, job: str) -> tuple[list[Payload], EventPosition]:
+def _newest(store: PlaneReader, job: str) -> tuple[list[StreamPayload], EventPosition]:
     """Return the newest of all sources by time, and where they end: what comes while they are read
     is new to all of them."""
     ends = store.state.last_happened(limit=1), store.records.last_events(limit=1)
@@ -247,8 +249,8 @@ def _newest(store: PlaneReader, job: str) -> tuple[list[Payload], EventPosition]
     ours = {row.seq: row for row in happened if row.seq <= upto[0]}
     theirs = {row.id: row for row in reported if row.id <= upto[1]}
     drafts = [
-        *(of_happening(ours[seq]) for seq in sorted(ours)),
-        *(of_told(theirs[number]) for number in sorted(theirs)),
+        *(of_event(ours[seq]) for seq in sorted(ours)),
+        *(of_rank_event(theirs[number]) for number in sorted(theirs)),
     ]
     return sorted(drafts, key=lambda draft: draft.time), upto
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _THREADS = 8
 
 
-class Desk:
+class PlaneAccess:
     """One for an app; nothing in it changes anything by itself."""
 
     def __init__(self, link: WeaverLink, store: PlaneReader, home: Path) -> None:
@@ -58,12 +58,12 @@ class Desk:
         self.store.close()
 
 
-def desk_of(connection: HTTPConnection) -> Desk:
-    """Return the desk of the app that serves a connection."""
-    desk: Desk = connection.app.state.desk
-    return desk
+def access_of(connection: HTTPConnection) -> PlaneAccess:
+    """Return the access of the app that serves a connection."""
+    access: PlaneAccess = connection.app.state.access
+    return access
 
 
-DeskDep = Annotated[Desk, Depends(desk_of)]
+AccessDep = Annotated[PlaneAccess, Depends(access_of)]
 
-__all__ = ["Desk", "DeskDep", "WeaverAway", "desk_of"]
+__all__ = ["PlaneAccess", "AccessDep", "WeaverAway", "access_of"]
