@@ -1,4 +1,4 @@
-"""Put the server together: routes, what they may use, and what stands before them."""
+"""Assemble the server: routes, the access they use, and the middleware before them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable

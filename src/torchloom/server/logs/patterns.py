@@ -68,8 +68,8 @@ class Patterns:
     async def scan(self, pattern: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return where lines of a piece of a file match, and where the piece ends."""
         async with self._one() as process:
-            said = {"pattern": pattern, "limit": PATIENCE, **asked}
-            answer: dict[str, Any] | str = await _asked(process, said)
+            request = {"pattern": pattern, "limit": PATIENCE, **asked}
+            answer: dict[str, Any] | str = await _asked(process, request)
         if isinstance(answer, str):
             raise BadPattern(f"this is no regular expression: {answer}")
         return answer

@@ -1,4 +1,4 @@
-"""Checkpoints of a job: list them, have one read and hashed, have one go."""
+"""Checkpoints of a job: list, verify, remove."""
 
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ router = APIRouter(tags=["checkpoints"])
 async def checkpoints(
     job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
-    """The checkpoints of a job, newest first, also those that failed or have gone."""
+    """The checkpoints of a job, newest first, including failed and removed ones."""
     before = place_of(cursor, int, int, int) if cursor else None
     name = await access.job(job)
     rows = await access.read(access.store.state.checkpoints, name, before, limit + 1)
@@ -49,13 +49,13 @@ async def remove(
     force: bool = False,
     reason: Annotated[str, Query(max_length=1000)] = "",
 ) -> Any:
-    """Delete the checkpoint of a step; the newest, or what the job goes on from, by `force` only.
+    """Delete the checkpoint of a step; the newest, or the one to resume from, by `force` only.
 
-    It says `removing` where whoever sees the store has not done it yet.
+    The state is `removing` where the process that sees the store has not done it yet.
     """
     facts = {"job": job, "step": step, "force": force, "reason": reason}
-    told = {**facts, "author": who.user, "wait": _WAIT}
-    return await access.link.ask("checkpoint_remove", patience=_WAIT + _MORE, **told)
+    sent = {**facts, "author": who.user, "wait": _WAIT}
+    return await access.link.ask("checkpoint_remove", patience=_WAIT + _MORE, **sent)
 
 
 def _checks_of(connection: HTTPConnection) -> Checks:
@@ -75,10 +75,10 @@ ChecksDep = Annotated[Checks, Depends(_checks_of)]
 async def verify(
     job: models.Name, step: Step, access: AccessDep, checks: ChecksDep, who: Who
 ) -> Any:
-    """Have the committed checkpoint of a step read and hashed; this answers before that is over.
+    """Start to read and hash the committed checkpoint of a step; the answer does not wait for it.
 
-    The topic `checks` of a page's socket, or GET at the same path, says how far it is. One that is
-    found to be damaged has that state from then on.
+    The topic `checks` of a page's socket, or GET at the same path, has its progress. A checkpoint
+    that is found damaged has that state from then on.
     """
     return await checks.ask(await access.job(job), step, who.user)
 

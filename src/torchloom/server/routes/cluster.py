@@ -1,4 +1,4 @@
-"""The cluster: how its plane is, which nodes there are, what is free, who waits."""
+"""The cluster: the state of its plane, its nodes, free resources, and the queue."""
 
 from typing import Annotated, Any
 
@@ -18,13 +18,13 @@ router = APIRouter(tags=["cluster"])
 
 @router.get("/api/plane", response_model=models.PlaneStatus, responses=declared(503))
 async def plane(access: AccessDep) -> Any:
-    """How the weaver is: since when, whom it hears, what it has stored and dropped."""
+    """The state of the weaver: its start, its agents and ranks, what it has stored and dropped."""
     return await access.link.ask("status")
 
 
 @router.get("/api/cluster/workers", response_model=models.Workers, responses=declared(503))
 async def workers(access: AccessDep) -> Any:
-    """Every node whose agent has come: its health, what it has, and what runs there."""
+    """Every node whose agent has registered: its health, its resources, and its jobs."""
     nodes = await _nodes(access)
     agents = await access.read(access.store.state.find, AgentRow)
     return {"items": [_worker(agent, nodes.get(agent.id, {})) for agent in agents]}
@@ -42,13 +42,13 @@ async def resources(access: AccessDep) -> Any:
 
 @router.get("/api/cluster/queue", response_model=models.Queue, responses=declared(503))
 async def queue(access: AccessDep) -> Any:
-    """Who waits, in the order of their turns, and for what."""
+    """The queued jobs in order, and what each waits for."""
     return {"items": await access.link.ask("queue")}
 
 
 @router.get("/api/quotas", response_model=models.Quotas, responses=declared(503))
 async def quotas(access: AccessDep) -> Any:
-    """Whoever has a limit: how many workers they may have at once, and have."""
+    """Owners that have a limit: how many workers they may have at once, and have."""
     return {"items": await access.link.ask("quotas")}
 
 
@@ -58,7 +58,7 @@ async def quotas(access: AccessDep) -> Any:
     responses=declared(400, 413, 422, 503),
 )
 async def quota(owner: Owner, wanted: models.QuotaRequest, access: AccessDep, who: Who) -> Any:
-    """Say how many workers an owner may have at once."""
+    """Set how many workers an owner may have at once."""
     return await access.link.ask("quota", owner=owner, workers=wanted.workers, author=who.user)
 
 
@@ -93,5 +93,5 @@ def _amount(nodes: list[dict[str, Any]], name: str) -> dict[str, int]:
 
 
 def _count(amount: Any) -> int:
-    """Return how many these are; GPUs may be told one by one."""
+    """Return the amount; GPUs may be listed one by one."""
     return len(amount) if isinstance(amount, list | dict) else int(amount or 0)

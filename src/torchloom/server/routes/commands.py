@@ -1,4 +1,4 @@
-"""Change a running job, and read what was asked of it."""
+"""Send commands to a running job, and list them."""
 
 import hashlib
 from typing import Any
@@ -38,7 +38,7 @@ async def command(
     who: Who,
     key: models.Key = None,
 ) -> Any:
-    """Have all ranks do something at one step; the answer says what became of it."""
+    """Send a command that all ranks apply at one step; the answer has its outcome."""
     name = await access.job(job)
     facts = asked.model_dump(exclude_none=True, exclude={"verb"})
     check(asked)
@@ -47,8 +47,8 @@ async def command(
         if known := await _known(access, name, facts["id"], asked):
             return _answered(known, response)
     patience = asked.wait + _MORE
-    told = {**facts, "job": name, "author": who.user}
-    found = await access.link.ask(asked.verb, patience=patience, **told)
+    sent = {**facts, "job": name, "author": who.user}
+    found = await access.link.ask(asked.verb, patience=patience, **sent)
     return _answered(found, response)
 
 

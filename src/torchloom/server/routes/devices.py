@@ -1,4 +1,4 @@
-"""Devices: which there are, who uses them, and what somebody says of one."""
+"""Devices: the list, their users, and reports on their health."""
 
 import json
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ async def alerts(
     who: Who,
     key: models.Key = None,
 ) -> Any:
-    """Take in what Alertmanager sends to a webhook; alerts about other things are left alone."""
+    """Handle a webhook of Alertmanager; alerts about other things are ignored."""
     try:
         found = read_alerts(json.dumps(sent).encode())
     except NoAlerts as error:
@@ -53,13 +53,13 @@ async def alerts(
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def preview(
-    said: models.DevicePreviewRequest, access: AccessDep, key: models.Key = None
+    report: models.DevicePreviewRequest, access: AccessDep, key: models.Key = None
 ) -> Any:
-    """What would become of ranks if devices were so. Changes nothing."""
-    names = list(dict.fromkeys(said.devices))
-    found = await access.link.ask("device_outlook", devices=names, state=said.state)
-    outlook = impact.device_outlook(said.state, found["devices"], found["jobs"])
-    command = impact.device_command_line(said.state, found["devices"], said.reason)
+    """What a report on devices would do to ranks. Changes nothing."""
+    names = list(dict.fromkeys(report.devices))
+    found = await access.link.ask("device_outlook", devices=names, state=report.state)
+    outlook = impact.device_outlook(report.state, found["devices"], found["jobs"])
+    command = impact.device_command_line(report.state, found["devices"], report.reason)
     return whole({**outlook, "command": command})
 
 
@@ -69,8 +69,8 @@ async def preview(
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def event(
-    uuid: Uuid, said: models.DeviceRequest, access: AccessDep, who: Who, key: models.Key = None
+    uuid: Uuid, report: models.DeviceRequest, access: AccessDep, who: Who, key: models.Key = None
 ) -> Any:
-    """Say that a device failed, is well again, or is to be emptied."""
-    facts = said.model_dump()
+    """Report that a device failed, is healthy again, or is to be drained."""
+    facts = report.model_dump()
     return await access.link.ask("device_event", device=uuid, source=who.user, **facts)

@@ -1,4 +1,4 @@
-"""Experiments: every run with what is known of it, found again and laid side by side."""
+"""Experiments: search runs, show one, compare several."""
 
 from typing import Annotated, Any
 
@@ -61,7 +61,7 @@ async def listed(
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def compared(asked: models.CompareRequest, access: AccessDep, key: models.Key = None) -> Any:
-    """Lay runs side by side: what differs in their settings, what came of each."""
+    """Compare runs: the settings that differ, and the results of each."""
     return await access.read(comparison.compared, access.store, asked.runs)
 
 
@@ -71,5 +71,5 @@ async def compared(asked: models.CompareRequest, access: AccessDep, key: models.
     responses=declared(404, 409, 422, 503),
 )
 async def shown(run_id: models.RunId, access: AccessDep) -> Any:
-    """One run with its settings over time, where it came from, and what it left."""
+    """One run with its settings over time, its source, and its artifacts."""
     return await access.read(runs.shown, access.store, run_id)

@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it can do its work."""
+"""Whether the server is alive, and whether it is ready."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.weaver.store import StateLost
 
-_PATIENCE = 3.0  # seconds for the weaver: whoever asks wants to know now
+_PATIENCE = 3.0  # seconds for the weaver's reply
 _UNWELL = "the {} database is damaged or not the one that was opened; see `loom doctor`"
 _SHOWN = ("epoch", "pid", "host", "connected", "jobs", "agents", "ranks")
 router = APIRouter(tags=["health"])
@@ -20,7 +20,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=models.Health)
 async def healthy() -> Any:
-    """That this process answers; it says nothing of anybody else."""
+    """That this process answers, whatever the state of the weaver."""
     return {"status": "ok", "pid": os.getpid(), "version": version("torchloom")}
 
 

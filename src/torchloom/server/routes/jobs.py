@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look at one, cancel."""
+"""Jobs: submit, list, show, cancel."""
 
 import hashlib
 import uuid
@@ -163,11 +163,11 @@ async def cancel_many(wanted: models.CancelRequest, access: AccessDep, who: Who)
     """
     if (wanted.jobs is None) == (wanted.state is None):
         detail = "name either `jobs` by id, or the `state` of those to cancel"
-        raise ApiProblem(422, "bad_value", detail, "jobs", 'send `{"state": ["QUEUED"]}`, say')
+        raise ApiProblem(422, "bad_value", detail, "jobs", 'send `{"state": ["QUEUED"]}`')
     facts = {"jobs": wanted.jobs, "states": wanted.state, "owner": wanted.owner}
     facts |= {"author": who.user, "reason": wanted.reason}
     done = await access.link.ask("cancel_many", patience=_BULK, **facts)
-    items = [{"id": said["job"], **_outcome(said, 200)} for said in done["items"]]
+    items = [{"id": reply["job"], **_outcome(reply, 200)} for reply in done["items"]]
     return {"items": items, "left": done["left"]}
 
 
@@ -179,7 +179,7 @@ async def spec(job: models.Name, access: AccessDep, who: Who) -> Any:
     name = await access.job(job)
     found = await _spec(access, name, who)
     if found is None:
-        remedy = "`loom show --spec` tells what a scheduler was given"
+        remedy = "`loom show --spec` prints what a scheduler was given"
         raise ApiProblem(404, "not_found", f"job {name} was not submitted as a spec", remedy=remedy)
     return found
 
@@ -214,7 +214,7 @@ async def stacks(job: models.Name, access: AccessDep) -> Any:
 async def events(
     job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
-    """What happened, by time: the newest, or what follows a cursor. `next` is always there."""
+    """The events of a job by time: the newest, or those after a cursor. `next` is always set."""
     after = place_of(cursor, int, int) if cursor else None
     name = await access.job(job)
     items, upto = await access.read(job_records.events, access.store, name, after, limit)
@@ -227,7 +227,7 @@ async def events(
 async def audited(
     job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
-    """Whatever people did to a job, in order, each with its author."""
+    """What users did to a job, in order, each with its author."""
     (after,) = place_of(cursor, int) if cursor else (0,)
     name = await access.job(job)
     found = await access.read(job_records.authored, access.store, name, after, limit + 1)
@@ -239,12 +239,12 @@ async def audited(
 async def _submit_batch(
     access: PlaneAccess, batch: submission.Batch, key: str | None, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Have those of a batch that fit be stored together; return what became of each."""
+    """Store the valid jobs of a batch together; return the outcome of each."""
     asked = []
     for number, item in enumerate(batch):
         if not isinstance(item, ApiProblem):
-            said = item.model_dump(exclude_none=True)
-            asked.append({"key": _key_of(key, number), **said})
+            fields = item.model_dump(exclude_none=True)
+            asked.append({"key": _key_of(key, number), **fields})
     stored: Iterator[dict[str, Any]] = iter(())
     if asked:
         answer = await access.link.ask("submit_many", patience=_BULK, items=asked, **facts)
@@ -258,15 +258,15 @@ def _submitted(
     if isinstance(item, ApiProblem):
         found = problem_of(item)
         return {"status": found["status"], "job": None, "problem": found}
-    said = next(stored)
-    return _outcome(said, 201 if said.get("ok", {}).get("created") else 200)
+    reply = next(stored)
+    return _outcome(reply, 201 if reply.get("ok", {}).get("created") else 200)
 
 
-def _outcome(said: Mapping[str, Any], status: int) -> dict[str, Any]:
-    """Return what the weaver says of one of many jobs, as the request for it alone would."""
-    if "error" not in said:
-        return {"status": status, "job": said["ok"], "problem": None}
-    found = problem_of(WeaverRefused(said))
+def _outcome(reply: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """Return the weaver's reply for one of many jobs, as the request for it alone would."""
+    if "error" not in reply:
+        return {"status": status, "job": reply["ok"], "problem": None}
+    found = problem_of(WeaverRefused(reply))
     return {"status": found["status"], "job": None, "problem": found}
 
 

@@ -49,20 +49,20 @@ async def logs(
 ) -> Any:
     """Return lines by time; the WebSocket follows them with `next` as its `after`."""
     times = seconds_of("since", since), seconds_of("until", until)
-    wish = LogQuery(level or "", *times, tail)
+    query = LogQuery(level or "", *times, tail)
     at = dict(parse(cursor).logs or {}) if cursor else {}
     name = await access.job(job)
     outputs, is_over = await access.read(_outputs, access, name, rank)
     search: LogSearch | PatternSearch
     if regex is None:
-        search = await access.read(LogSearch, outputs, at, wish, is_over)
+        search = await access.read(LogSearch, outputs, at, query, is_over)
         lines = await access.read(search.take, limit)
     else:
         pool: patterns.Patterns = request.app.state.live.patterns
         await pool.search(patterns.checked(regex), [], patterns.PATIENCE)  # whether it is one
-        search = await access.read(PatternSearch, outputs, at, wish, is_over)
+        search = await access.read(PatternSearch, outputs, at, query, is_over)
         lines = await _matching(access, search, pool, regex, limit)
-    is_end = search.is_done and (is_over or _is_past(wish.until))
+    is_end = search.is_done and (is_over or _is_past(query.until))
     places = search.positions
     following = None if is_end else str(Position(logs={**at, **places}))
     size = await access.read(_size, outputs)

@@ -33,10 +33,11 @@ _PEM = "application/x-pem-file"
 Role = Literal["viewer", "operator", "admin"]
 UserName = Annotated[str, Field(min_length=1, max_length=64, examples=["alice"])]
 router = APIRouter(tags=["people"], responses=declared(*_PROBLEMS))
+own_router = APIRouter(tags=["people"])  # tokens of one's own, which need no admin
 
 
 class User(Answer, schema="User"):
-    """Somebody who may come in."""
+    """A user of the plane."""
 
     name: str
     role: Role
@@ -54,7 +55,7 @@ class UserPage(Page, schema="UserPage"):
 
 
 class UserChange(Request, schema="UserChange"):
-    """What a user is to be; what is not said stays as it is."""
+    """A change of a user; a member that is left out stays as it is."""
 
     role: Role | None = None
     disabled: bool | None = None
@@ -96,7 +97,7 @@ class NewToken(Token, schema="NewToken"):
 
 
 class LinkRequest(Request, schema="LinkRequest"):
-    """Whom a link is to let in; a user that is not known is made, as a viewer unless said."""
+    """The user that a link signs in; an unknown user is created, as a viewer by default."""
 
     user: UserName
     role: Role | None = None
@@ -121,7 +122,7 @@ class LoginRequest(Request, schema="LoginRequest"):
     label: Annotated[str, Field(max_length=100)] = ""
 
 
-class Welcome(Answer, schema="Welcome"):
+class LoginAnswer(Answer, schema="Welcome"):
     """Who came in, and a secret: `token` where one was asked for, else `session`.
 
     `session` is the second secret beside the cookie; every request of the browser has both.
@@ -137,7 +138,7 @@ class Welcome(Answer, schema="Welcome"):
 
 
 class Me(Answer, schema="Me"):
-    """Who is asking."""
+    """The user that sends the request."""
 
     user: str
     role: Role
@@ -147,7 +148,7 @@ class Me(Answer, schema="Me"):
 
 @router.get("/api/users", response_model=UserPage)
 async def users(access: AccessDep) -> dict[str, Any]:
-    """Everybody who may come in, and as what."""
+    """All users and their roles."""
     return {"items": await access.link.ask("users"), "next": None}
 
 
@@ -197,6 +198,33 @@ async def revoke_token(
     return found
 
 
+@own_router.get("/api/me/tokens", name="tokens", response_model=TokenPage, responses=declared(503))
+async def own_tokens(access: AccessDep, who: Who) -> dict[str, Any]:
+    """The tokens and cookies of the user that sends the request."""
+    return {"items": await access.link.ask("tokens", user=who.user), "next": None}
+
+
+@own_router.delete(
+    "/api/me/tokens/{id}",
+    name="revoke_token",
+    response_model=Token,
+    responses=declared(404, 422, 503),
+)
+async def revoke_own_token(
+    access: AccessDep,
+    who: Who,
+    request: HttpRequest,
+    token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
+) -> Any:
+    """Revoke a token of one's own; a token of another user is not found."""
+    own = await access.link.ask("tokens", user=who.user)
+    if token_id not in {token["id"] for token in own}:
+        raise ApiProblem(404, "not_found", "no token of yours", remedy="GET /api/me/tokens")
+    found = await access.link.ask("token_revoke", id=token_id, author=who.user)
+    _identities(request).forget()
+    return found
+
+
 @router.post("/api/links", status_code=201, response_model=NewLink)
 async def add_link(
     access: AccessDep,
@@ -206,7 +234,7 @@ async def add_link(
     response: Response,
     key: Key = None,
 ) -> dict[str, Any]:
-    """Make a link that lets a user in once, within a day."""
+    """Create a link that signs a user in once, within a day."""
     response.headers.update(_NO_STORE)
     made = await access.link.ask(
         "link_add", user=wanted.user, role=wanted.role or "", author=who.user, key=key or ""
@@ -214,7 +242,7 @@ async def add_link(
     return {**made, "url": f"{str(request.base_url).rstrip('/')}/login#{made['code']}"}
 
 
-@router.post("/api/login", response_model=Welcome, responses=declared(429))
+@router.post("/api/login", response_model=LoginAnswer, responses=declared(429))
 async def login(
     access: AccessDep,
     wanted: LoginRequest,
@@ -246,7 +274,7 @@ async def login(
 
 @router.post("/api/logout", status_code=204, response_model=None)
 async def logout(access: AccessDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
-    """End the token or cookie that this is asked with."""
+    """Revoke the token or cookie of this request."""
     await access.link.ask("token_revoke", id=who.token, author=who.user)
     _identities(request).forget()
     response = Response(status_code=204)
@@ -256,7 +284,7 @@ async def logout(access: AccessDep, who: Who, request: HttpRequest, key: Key = N
 
 @router.get("/api/me", response_model=Me)
 async def me(who: Who) -> dict[str, str]:
-    """Who is asking, and what they are."""
+    """The user that sends the request, and their role."""
     return {"user": who.user, "role": who.role, "token": who.token, "kind": who.kind}
 
 

@@ -1,4 +1,4 @@
-"""Look at what a command would do before it is asked for."""
+"""Preview a command before it is sent."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Look at a spec before it is submitted: whether it fits, and the same as YAML."""
+"""Check a spec before it is submitted, and return it as YAML."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from torchloom.server.problems import ApiProblem, declared, problem_response
 from torchloom.server.routes.jobs import SPEC
 from torchloom.server.text import whole
 
-_DEEPEST = 32  # levels of what is told back; no spec has so many
+_DEEPEST = 32  # levels of the returned data; no spec has so many
 router = APIRouter(tags=["jobs"])
 
 
@@ -33,7 +33,7 @@ def _looked_at(kind: str, body: bytes) -> dict[str, Any]:
         data = submission.read(kind, body)
         submission.fit(data)
     except ApiProblem as problem:
-        refused = _told(problem)
+        refused = _problem(problem)
     spec = _plain(data)
     yaml = (
         submission.yaml_of(spec)
@@ -59,7 +59,7 @@ def _is_deep(value: object, left: int) -> bool:
     return left == 0 or any(_is_deep(each, left - 1) for each in inside)
 
 
-def _told(problem: ApiProblem) -> dict[str, Any]:
+def _problem(problem: ApiProblem) -> dict[str, Any]:
     facts = (problem.status_code, problem.code, problem.detail, problem.field, problem.remedy)
     found: dict[str, Any] = json.loads(bytes(problem_response(*facts).body))
     return found

@@ -1,4 +1,4 @@
-"""Live messages over WebSocket: of one job, of several, or of what a page says it follows."""
+"""Live messages over WebSocket: of one job, of several, or of the topics of a page."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -31,7 +31,7 @@ Ranks = Annotated[str | None, Query(description="messages of these ranks, and of
 
 
 class BadStreamQuery(UserError):
-    """Something in the address that no stream has."""
+    """A query parameter that no stream has."""
 
     code = "bad_value"
 
@@ -52,13 +52,13 @@ async def job_stream(
 ) -> None:
     """Send what happens to one job, from now on or from a cursor on."""
     try:
-        wish = filter_of(types, ranks)
+        wanted = filter_of(types, ranks)
         position = cursors.parse(after) if after else None
         name = await access.job(job)
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
         return
-    await serve(websocket, wish, {name: position})
+    await serve(websocket, wanted, {name: position})
 
 
 @router.websocket("/api/stream")
@@ -72,35 +72,35 @@ async def many_streams(
 ) -> None:
     """Send what happens to several jobs; a cursor is of the job that its message names.
 
-    Without jobs it is a page's socket, which says what it follows.
+    Without jobs it is the socket of a page, which subscribes to topics.
     """
     if jobs is None:
         await serve_page(websocket, access)
         return
     try:
-        wish = filter_of(types, ranks)
+        wanted = filter_of(types, ranks)
         names = [await access.job(name) for name in _several(jobs)]
         positions = _positions(after or ())
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
         return
-    await serve(websocket, wish, {name: positions.get(name) for name in names})
+    await serve(websocket, wanted, {name: positions.get(name) for name in names})
 
 
 async def serve(
-    websocket: WebSocket, wish: StreamFilter, positions: Mapping[str, Position | None]
+    websocket: WebSocket, wanted: StreamFilter, positions: Mapping[str, Position | None]
 ) -> None:
-    """Serve one client until it goes, is too slow, or may not look any more."""
+    """Serve one client until it leaves, is too slow, or loses its rights."""
     hub: Hub = websocket.app.state.live
-    listeners = [Listener(job, wish) for job in positions]
+    listeners = [Listener(job, wanted) for job in positions]
     try:
         begins = [await hub.attach(each, positions[each.job]) for each in listeners]
-        await websocket.accept()  # whatever is stored after this will be heard
+        await websocket.accept()  # the client receives whatever is stored after this
         sender = sender_of(websocket)
-        work = [_hear(websocket, sender), _revoked(websocket, sender)]
+        work = [_receive(websocket, sender), _revoked(websocket, sender)]
         for listener, goal in zip(listeners, begins, strict=True):
             listener.sender = sender
-            work.append(hub.tell(listener, positions[listener.job], goal))
+            work.append(hub.catch_up(listener, positions[listener.job], goal))
         await _until_first(*work)
     except LoomError as error:
         if websocket.application_state is WebSocketState.CONNECTING:
@@ -125,9 +125,9 @@ def filter_of(types: str | None, ranks: str | None) -> StreamFilter:
     return StreamFilter(wanted, frozenset(map(int, numbers)) or None)
 
 
-async def _until_first(hear: Work, *others: Work) -> None:
-    """Come back when the client has gone, or when something of ours fails."""
-    tasks = [asyncio.ensure_future(work) for work in (hear, *others)]
+async def _until_first(first: Work, *others: Work) -> None:
+    """Return when the first task ends; raise when one fails."""
+    tasks = [asyncio.ensure_future(work) for work in (first, *others)]
     waiting = set(tasks)
     try:
         while not tasks[0].done():
@@ -140,14 +140,14 @@ async def _until_first(hear: Work, *others: Work) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _hear(websocket: WebSocket, sender: ClientSender) -> None:
-    """Come back when the client goes; it has nothing to say but pings."""
+async def _receive(websocket: WebSocket, sender: ClientSender) -> None:
+    """Return when the client disconnects; it may send pings only."""
     while (await websocket.receive())["type"] != _GONE:
-        sender.drop(NOT_TAKEN, "nothing is taken here; the address says what is wanted")
+        sender.drop(NOT_TAKEN, "this stream takes no messages; the query selects the data")
 
 
 async def _revoked(websocket: WebSocket, sender: ClientSender) -> None:
-    """Let the client go when its token does not count any more."""
+    """Drop the client when its token is revoked or expires."""
     identities: Identities | None = getattr(websocket.app.state, "identities", None)
     if identities is not None and "identity" in websocket.scope.get("state", {}):
         await identities.watch(identity_of(websocket))

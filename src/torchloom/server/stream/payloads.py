@@ -1,4 +1,4 @@
-"""What is streamed, before anybody's cursor is on it: public payloads, key by key."""
+"""The payloads of the stream, before a reader's cursor is added."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def columns(curve: Curve) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class StreamPayload:
-    """A message of one job; `move` is how far its source is read with it, by the cursor's names."""
+    """A message of one job; `move` has the reader's position after it, by the names of a cursor."""
 
     job: str
     kind: str
@@ -48,7 +48,7 @@ class StreamPayload:
 
 
 def of_event(row: EventRow) -> StreamPayload:
-    """Return a transition as `state`, anything else that the weaver notes as `event`."""
+    """Return a transition as `state`, any other event of the weaver as `event`."""
     after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
     move = {"happened": row.seq}
     if after is not None:
@@ -61,16 +61,16 @@ def of_event(row: EventRow) -> StreamPayload:
 
 
 def of_job(job: JobRow, seq: int, now: float) -> StreamPayload:
-    """Return how a job is now, for whoever begins to listen; it moves no cursor."""
+    """Return the present state of a job for a new client; it moves no cursor."""
     body = _state(job.state, job.reason, seq, now, job.id)
     return StreamPayload(job.id, "state", -1, now, body, {})
 
 
 def of_rank_event(row: RankEventRow) -> StreamPayload:
-    """Return what a rank or an agent told."""
+    """Return an event that a rank or an agent reported."""
     shape = views.told_shape(row)
     body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
-    return StreamPayload(row.job, "event", row.rank, row.time, body, {"told": row.id})
+    return StreamPayload(row.job, "event", row.rank, row.time, body, {"reported": row.id})
 
 
 def of_line(line: OutputLine, job: str) -> StreamPayload:
@@ -132,7 +132,7 @@ def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[st
 
 
 def _named(name: str) -> str:
-    """Return the key of a metric; one that is named like a key of ours is set apart."""
+    """Return the key of a metric; one named like a key of the message gets a prefix."""
     return f"metric.{name}" if name in OWN else name
 
 
@@ -141,24 +141,26 @@ def _rank(rank: int) -> int | None:
 
 
 class ReaderPosition:
-    """How far one reader of one job is; each draft that it takes moves it on."""
+    """The position of one reader of one job; each payload moves it."""
 
-    def __init__(self, happened: int = 0, told: int = 0, arrived: int = 0, row: int = 0) -> None:
+    def __init__(
+        self, happened: int = 0, reported: int = 0, arrived: int = 0, row: int = 0
+    ) -> None:
         self.happened = happened
-        self.told = told
+        self.reported = reported
         self.arrived = arrived
         self.row = row
         self.logs: dict[str, int] | None = None
         self._text: str | None = None  # of the logs, while they stay where they are
 
     def copy(self) -> "ReaderPosition":
-        """Return another that stands at the same place."""
-        other = ReaderPosition(self.happened, self.told, self.arrived, self.row)
+        """Return a copy at the same position."""
+        other = ReaderPosition(self.happened, self.reported, self.arrived, self.row)
         other.logs = None if self.logs is None else dict(self.logs)
         return other
 
     def move(self, draft: StreamPayload) -> None:
-        """Take a draft."""
+        """Move behind a payload."""
         if draft.kind == "log":
             self.logs, self._text = self.logs or {}, None
             self.logs.update(draft.move)
@@ -167,16 +169,16 @@ class ReaderPosition:
                 setattr(self, name, value)
 
     def reach(self, other: "ReaderPosition") -> None:
-        """Be as far as another in what the databases hold."""
-        self.happened, self.told = other.happened, other.told
+        """Move to the position of another in the databases."""
+        self.happened, self.reported = other.happened, other.reported
         self.arrived, self.row = other.arrived, other.row
 
     def follow(self, logs: dict[str, int] | None) -> None:
-        """Be at these places of the logs."""
+        """Set the positions in the logs."""
         self.logs, self._text = logs, None
 
     def is_behind(self, draft: StreamPayload) -> bool:
-        """Tell whether a draft is new from here."""
+        """Return whether a payload lies behind this position."""
         if draft.kind == "log":
             return any((self.logs or {}).get(key, 0) < end for key, end in draft.move.items())
         if "arrived" in draft.move:
@@ -185,12 +187,12 @@ class ReaderPosition:
         return any(getattr(self, name) < value for name, value in draft.move.items())
 
     def cursor(self) -> str:
-        """Return this place as a reader is told it."""
+        """Return this position as the text of a cursor."""
         if self._text is None:  # once a line; an output that is not begun needs no place
             begun = self.logs and {key: end for key, end in self.logs.items() if end}
             self._text = logs_text(begun)
         row = f"-{self.row}" if self.row else ""
-        return f"{self.happened}.{self.told}.{self.arrived}{row}{self._text}"
+        return f"{self.happened}.{self.reported}.{self.arrived}{row}{self._text}"
 
 
 def encoded(draft: StreamPayload, cursor: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Where messages leave: a socket that takes frames as they are, or any that the framework has."""
+"""Send messages to clients: as ready frames, or through the framework."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from torchloom.server.stream.frames import (
 from torchloom.server.stream.payloads import StreamPayload
 
 TOO_SLOW: Final = 1013  # "try again later"
-WAITING = 1 << 20  # bytes that a client may leave unread before it is let go
+WAITING = 1 << 20  # bytes that a client may leave unread before it is dropped
 _PATIENCE = 30.0  # seconds for a client to take some of what it has asked for itself
 _REASON = "too slow: more than 1 MiB is unread; connect again with after=the last cursor"
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A draft with its cursor, as a frame of text."""
+    """A payload with its cursor, as a frame of text."""
 
     draft: StreamPayload
     frame: bytes
@@ -37,7 +37,7 @@ class EncodedMessage:
 
 
 class Packet:
-    """Messages that go to many, for whom they are joined once, or to one."""
+    """Messages to many clients, joined once for all of them, or to one."""
 
     def __init__(self, messages: Sequence[EncodedMessage], is_shared: bool = False) -> None:
         self.messages = messages
@@ -55,7 +55,7 @@ class Packet:
 
 
 class ClientSender(Protocol):
-    """One client. Sending waits for nobody; whoever has much to send waits for `drained`."""
+    """One client. `send` never waits; a caller with much to send awaits `drained`."""
 
     @property
     def is_open(self) -> bool: ...
@@ -67,7 +67,7 @@ class ClientSender(Protocol):
 
 
 def sender_of(websocket: WebSocket) -> ClientSender:
-    """Return the best way out to a client."""
+    """Return the sender for a client, with ready frames where the protocol takes them."""
     protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
     return FramedSender(protocol) if protocol is not None else QueuedSender(websocket)
 

@@ -1,4 +1,4 @@
-"""Read what is new of jobs, from where a reader stands to where another does: blocking, by time."""
+"""Read new data of jobs between two positions, by time; all reads block."""
 
 import contextlib
 import heapq
@@ -26,14 +26,14 @@ from torchloom.weaver.store.series import curves
 from torchloom.weaver.views import when
 
 _NVML = "pynvml"  # of the package nvidia-ml-py, which may find no driver
-RANKS = 64  # whose logs are followed where a listener names none
+RANKS = 64  # whose logs are read where a client names none
 _PAGE = 1000  # events that are read at a time
 _POINTS = 20_000  # points that are read at a time
 _LINES = 2000  # lines that are read at a time
 
 
 class Meters:
-    """Measure ranks, each figure since the one before; of one thread at a time."""
+    """Measure the resources of ranks since the last call; one thread at a time."""
 
     def __init__(self) -> None:
         self._processes: dict[str, psutil.Process] = {}
@@ -42,7 +42,7 @@ class Meters:
     def measure(
         self, job: str, ranks: Iterable[RankProcessRow], now: float | None = None
     ) -> list[StreamPayload]:
-        """Return what each rank of a job that lives on this host uses."""
+        """Return the usage of each rank of a job on this host."""
         at = time.time() if now is None else now
         found = []
         for rank in ranks:
@@ -109,7 +109,7 @@ def _nvml() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayloads:
-    """What was read, by time, and how far; there may be more."""
+    """What was read, by time, up to a position; there may be more."""
 
     drafts: list[StreamPayload]
     upto: ReaderPosition
@@ -123,58 +123,58 @@ class Sources:
         self._store = store
 
     def now(self) -> ReaderPosition:
-        """Return where everything ends that is stored so far."""
+        """Return the position behind everything that is stored."""
         happened = self._store.state.last_happened(limit=1)
-        told = self._store.records.last_events(limit=1)
+        reported = self._store.records.last_events(limit=1)
         arrived = curves.news(self._store.records).next
         return ReaderPosition(
-            happened[-1].seq if happened else 0, told[-1].id if told else 0, arrived
+            happened[-1].seq if happened else 0, reported[-1].id if reported else 0, arrived
         )
 
     def news(self, at: ReaderPosition, jobs: Collection[str]) -> FoundPayloads:
-        """Return what some jobs have that is new."""
+        """Return new data of some jobs."""
         happened = self._store.state.happened(None, at.happened, _PAGE)
-        told = self._store.records.events(None, at.told, _PAGE)
+        reported = self._store.records.events(None, at.reported, _PAGE)
         points = curves.news(self._store.records, at.arrived, jobs, _POINTS)
         ways = [
             (of_event(row) for row in happened if row.job in jobs),
-            (of_rank_event(row) for row in told if row.job in jobs),
+            (of_rank_event(row) for row in reported if row.job in jobs),
             of_segments(points.segments),
         ]
         upto = ReaderPosition(
             happened[-1].seq if happened else at.happened,
-            told[-1].id if told else at.told,
+            reported[-1].id if reported else at.reported,
             max(points.next, at.arrived),
         )
         count = sum(len(segment.steps) for segment in points.segments)
-        is_all = len(happened) < _PAGE and len(told) < _PAGE and count < _POINTS
+        is_all = len(happened) < _PAGE and len(reported) < _PAGE and count < _POINTS
         return FoundPayloads(_by_time(ways), upto, is_all)
 
     def between(self, job: str, at: ReaderPosition, goal: ReaderPosition) -> FoundPayloads:
-        """Return what one job has from here to there, or the first of it."""
+        """Return a page of one job's data between two positions."""
         happened = self._store.state.happened(job, at.happened, _PAGE)
-        told = self._store.records.events(job, at.told, _PAGE)
+        reported = self._store.records.events(job, at.reported, _PAGE)
         points = curves.news(self._store.records, at.arrived, [job], _POINTS)
         metrics = list(_behind(at.row, of_segments(points.segments)))
         if points.is_whole:
             metrics = [draft for draft in metrics if draft.body["seq"] <= goal.arrived]
         ways = [
             (of_event(row) for row in happened if row.seq <= goal.happened),
-            (of_rank_event(row) for row in told if row.id <= goal.told),
+            (of_rank_event(row) for row in reported if row.id <= goal.reported),
             metrics,
         ]
         is_end = not points.segments or points.next >= goal.arrived
         upto = ReaderPosition(
             _upto([row.seq for row in happened], goal.happened),
-            _upto([row.id for row in told], goal.told),
+            _upto([row.id for row in reported], goal.reported),
             max(goal.arrived, at.arrived) if is_end else points.next,
         )
-        is_all = is_end and (upto.happened, upto.told) == (goal.happened, goal.told)
+        is_all = is_end and (upto.happened, upto.reported) == (goal.happened, goal.reported)
         return FoundPayloads(_by_time(ways), upto, is_all)
 
 
 class LogSource:
-    """The logs of one job: of its first ranks, and of those that somebody has named."""
+    """The logs of one job: of its first ranks, and of those that a client has named."""
 
     def __init__(self, files: Files, job: str) -> None:
         self._files = files
@@ -183,15 +183,15 @@ class LogSource:
         self.outputs: list[Output] = []
         self._is_over = False
 
-    def look(self, ranks: Collection[int] = ()) -> None:
-        """Find out which outputs there are, and whether more will come of them."""
+    def refresh(self, ranks: Collection[int] = ()) -> None:
+        """Read which outputs there are, and whether the job is over."""
         self._ranks |= set(ranks)
         record = record_of(self._files, self._job)
         self.outputs = outputs_of(record, self._ranks, self._files.account)
         self._is_over = record is not None and record.truth().is_over()
 
     def follows(self, ranks: Collection[int]) -> bool:
-        """Tell whether the logs of these ranks are among those that are read."""
+        """Return whether the logs of these ranks are read."""
         return self._ranks.issuperset(ranks)
 
     def ends(self) -> dict[str, int]:
@@ -216,17 +216,17 @@ class LogSource:
 
 
 def _by_time(ways: Sequence[Iterable[StreamPayload]]) -> list[StreamPayload]:
-    """Return drafts by time; those of one source stay in their order whatever their clocks say."""
+    """Return payloads by time; those of one source keep their order."""
     return list(heapq.merge(*ways, key=lambda draft: draft.time))
 
 
 def _upto(numbers: list[int], goal: int) -> int:
-    """Return how far was read: to the end of a full page, else to where one wanted."""
+    """Return the position after a read: the end of a full page, else the goal."""
     return min(numbers[-1], goal) if len(numbers) == _PAGE else goal
 
 
 def _behind(row: int, drafts: Iterator[StreamPayload]) -> Iterator[StreamPayload]:
-    """Leave out what was sent of the first transaction before."""
+    """Leave out the payloads of the first transaction that were sent before."""
     first = None
     for draft in drafts:
         first = draft.body["seq"] if first is None else first

@@ -1,6 +1,6 @@
 """The logs of a job on a page: the newest lines that are wanted, then each as it is written.
 
-Places in the files are the cursor, as in the API: whoever comes back reads on from there.
+The cursor has positions in the files, as in the API: a client resumes from there.
 """
 
 import os
@@ -19,8 +19,8 @@ from torchloom.server.stream.sources import RANKS
 from torchloom.server.stream.topics.socket_messages import PageWriter, Sub
 
 _LOOKS = (1 << 18, 1 << 21, 1 << 24)  # bytes before the end that are searched, until it is enough
-_MISSED = 1 << 21  # bytes that are told line by line to somebody who comes back
-_SAID = 1 << 18  # letters of lines in one message: a page must be able to take it at once
+_MISSED = 1 << 21  # bytes that are sent line by line to a client that resumes
+_LONGEST = 1 << 18  # letters of lines in one message: a page must be able to take it at once
 _NEW = 1 << 16  # letters of new lines in one message: the server has them until a page reads them
 _ROOM = 3800  # letters of what a page sends to come back, its cursor included
 _KEYS = ("time", "rank", "role", "stream", "level", "message")
@@ -49,10 +49,10 @@ class LogsShaper:
         self._sub = sub
         self._job = job
         self._ranks = frozenset(sub.ranks) if sub.ranks else None
-        self._ends: Ends = {}  # up to where the page was told of each output
+        self._ends: Ends = {}  # the position of the page in each output
 
     async def begin(self, position: Position | None) -> Position | None:
-        """Go on from a cursor, unless so much was missed that the newest lines are enough."""
+        """Resume from a cursor, unless so much was missed that the newest lines suffice."""
         if self._sub.regex:
             await self._pool.search(checked(self._sub.regex), [], PATIENCE)  # whether it is one
         if position is None or position.logs is None:
@@ -65,7 +65,7 @@ class LogsShaper:
         return Position(logs=ends | self._ends)
 
     async def whole(self) -> None:
-        """Say the newest lines, oldest first; `older` when there are others before them."""
+        """Send the newest lines, oldest first; `older` when there are others before them."""
         limit, budget = self._sub.limit, Budget()
         for size in _LOOKS:
             lines, self._ends, is_all = await self._access.read(
@@ -120,7 +120,7 @@ class LogsShaper:
         return not self._sub.level or LEVELS.index(level) >= LEVELS.index(self._sub.level)
 
     def _cursor(self) -> str:
-        """Return where the page stands; where that is too long to say, it begins anew next time."""
+        """Return the cursor of the page; none where it would be too long to send back."""
         text = str(Position(logs={key: end for key, end in self._ends.items() if end}))
         sub = msgspec.json.encode(msgspec.structs.replace(self._sub, after=text))
         return text if len(sub) <= _ROOM else ""
@@ -162,7 +162,7 @@ def _line_within(output: Output, size: int) -> int:
 
 def _fitting(lines: Sequence[OutputLine]) -> Sequence[OutputLine]:
     """Return the newest lines that one message holds."""
-    room, count = _SAID, 0
+    room, count = _LONGEST, 0
     for line in reversed(lines):
         room -= len(line.text)
         if room < 0:

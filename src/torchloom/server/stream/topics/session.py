@@ -1,4 +1,4 @@
-"""One page, one socket: it says what it follows, and hears each topic under the name it gave."""
+"""One page, one WebSocket: it subscribes to topics, and receives each under the id it gave."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ from torchloom.server.stream.hub import Hub, Listener, StreamFilter
 from torchloom.server.stream.payloads import StreamPayload
 from torchloom.server.stream.senders import TOO_SLOW, Packet, sender_of
 from torchloom.server.stream.topics import cluster, jobs, socket_messages
-from torchloom.server.stream.topics.boards import Boards, Look
+from torchloom.server.stream.topics.boards import Boards, Read
 from torchloom.server.stream.topics.logs import LogsShaper, ranks_of
 from torchloom.server.stream.topics.metrics import HeatShaper, SeriesShaper
 from torchloom.server.stream.topics.socket_messages import BadSub, PageWriter, Sub, Unsub
-from torchloom.server.stream.topics.timeline import NOBODYS, TimelineShaper
+from torchloom.server.stream.topics.timeline import NO_JOB, TimelineShaper
 from torchloom.server.verification import Checks
 
 INTERVAL = 0.1  # seconds between two messages of a feed
@@ -39,30 +39,30 @@ _COMMANDS, _COMMANDS_INTERVAL = 50, 0.25  # the newest, and seconds between two 
 _CHECKS_INTERVAL = 0.25
 _METRICS, _EVENTS = frozenset({"metric"}), frozenset({"state", "event"})
 _LINES = frozenset({"log"})
-NOT_TAKEN: Final = 1003  # what was said is none of what is understood here
-BEAT = 2.0  # seconds between two signs of life
+NOT_TAKEN: Final = 1003  # the message is not part of the protocol
+HEARTBEAT = 2.0  # seconds between two heartbeats
 _GONE = "websocket.disconnect"
 _MOST = 256  # topics that one page follows: a dozen runs beside each other, each in some charts
 
 
 class Shaper(Protocol):
-    """What a topic makes of what is new; it knows what its page has."""
+    """Turns new payloads into the messages of a topic; it tracks what its page has."""
 
     async def begin(self, position: Position | None) -> Position | None:
-        """Return the place to go on from; nothing when the whole is to be said."""
+        """Return the position to resume from; nothing when a snapshot is to be sent."""
         ...
 
     async def whole(self) -> None:
-        """Say all there is."""
+        """Send a snapshot."""
         ...
 
     async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
-        """Say what is new, up to a place."""
+        """Send a delta up to a position."""
         ...
 
 
 class BufferedSender:
-    """An sender that keeps what it is sent until it is made into one message."""
+    """A sender that collects payloads until they are sent as one message."""
 
     def __init__(self, writer: PageWriter) -> None:
         self._writer = writer
@@ -79,7 +79,9 @@ class BufferedSender:
 
     def send(self, packet: Packet) -> None:
         drafts = [message.draft for message in packet.messages]
-        self._drafts += [draft for draft in drafts if draft.move]  # others say how things are
+        self._drafts += [
+            draft for draft in drafts if draft.move
+        ]  # a payload without a move is a state, which the topic reads itself
         self.news.set()
         if len(self._drafts) > (_MOST_GATHERED if self.is_drained else _UNREAD):
             self._drafts = []
@@ -124,26 +126,26 @@ class Feed:
                 self._hub.leave(listener)
 
     async def _begin(self, position: Position | None) -> None:
-        """Say the whole, or what is missing; nothing is lost between that and what is new."""
+        """Send a snapshot, or what was missed; nothing is lost between that and new data."""
         goals = [await self._hub.attach(each, position) for each in self._listeners]
         if position is None:
             await self._shaper.whole()
         for listener, goal in zip(self._listeners, goals, strict=True):
             listener.sender = self._gathering
-            await self._hub.tell(listener, position, goal)
+            await self._hub.catch_up(listener, position, goal)
         if position is not None:
             await self._flush(is_first=True)
 
     async def _flush(self, is_first: bool = False) -> None:
         drafts = self._gathering.taken()
         at = self._hub.standing(self._listeners[0].job)
-        upto = Position(at.happened, at.told, at.arrived)
+        upto = Position(at.happened, at.reported, at.arrived)
         await self._shaper.more(drafts, upto, is_first)
         await self._writer.sender.drained()
 
 
 Items = list[dict[str, Any]]
-Shape = Callable[[Any, Any], Any]  # of what a page has and what there is: what it is told
+Shape = Callable[[Any, Any], Any]  # from the known and the present value: the data to send
 
 
 class Following:
@@ -175,13 +177,13 @@ class Following:
         elif sub.topic == "logs":
             await self._logs(sub, job, position)
         elif sub.topic == "jobs":
-            await self._board(sub, "", self._rows.look, jobs.ROWS_INTERVAL, _listed)
+            await self._board(sub, "", self._rows.read, jobs.ROWS_INTERVAL, _listed)
         elif sub.topic == "cluster":
-            look = cluster.Cluster(self._boards).look
-            await self._board(sub, "", look, cluster.INTERVAL, cluster.changes)
+            read = cluster.Cluster(self._boards).read
+            await self._board(sub, "", read, cluster.INTERVAL, cluster.changes)
         elif sub.topic == "job":
-            look = jobs.JobDetailBoard(self._boards, self._rows, job).look
-            await self._board(sub, job, look, jobs.DETAIL_INTERVAL, self._detailed)
+            read = jobs.JobDetailBoard(self._boards, self._rows, job).read
+            await self._board(sub, job, read, jobs.DETAIL_INTERVAL, self._detailed)
         elif sub.topic == "checks":
             await self._board(sub, job, partial(self._checked, job), _CHECKS_INTERVAL, _listed)
         else:
@@ -194,7 +196,7 @@ class Following:
         await Feed(self._hub, self._writer, shaper, [listener]).run(position)
 
     async def _timeline(self, sub: Sub, job: str, position: Position | None) -> None:
-        listeners = [Listener(name, StreamFilter(_EVENTS)) for name in (job, NOBODYS)]
+        listeners = [Listener(name, StreamFilter(_EVENTS)) for name in (job, NO_JOB)]
         shaper = TimelineShaper(self._access, self._writer, sub, job)
         await Feed(self._hub, self._writer, shaper, listeners).run(position)
 
@@ -205,9 +207,9 @@ class Following:
             self._hub, self._writer, shaper, [Listener(job, StreamFilter(_LINES, ranks))]
         ).run(position)
 
-    async def _board(self, sub: Sub, job: str, look: Look, interval: float, shape: Shape) -> None:
-        """Say a thing whole, then whatever of it is another."""
-        with self._boards.watched((sub.topic, job), look, interval) as board:
+    async def _board(self, sub: Sub, job: str, read: Read, interval: float, shape: Shape) -> None:
+        """Send a snapshot of a board, then its changes."""
+        with self._boards.watched((sub.topic, job), read, interval) as board:
             known, version = None, 0
             while self._writer.is_open:
                 found = await board.changed(version)
@@ -229,7 +231,7 @@ class Following:
         return self._checks.of(job)
 
     def _detailed(self, known: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of a job that are others; who may not act is offered nothing."""
+        """Return the members of a job that changed; a viewer gets no verbs."""
         parts = {name: value for name, value in found.items() if not known or value != known[name]}
         if "verbs" in parts and not self._who.may(OPERATOR):
             parts["verbs"] = []
@@ -237,7 +239,7 @@ class Following:
 
 
 def _listed(known: Items | None, found: Items) -> dict[str, Any]:
-    """Return the items that are others, and those that are there no longer."""
+    """Return the items that changed, and the ids of those that were removed."""
     if known is None:
         return {"items": found}
     before = {item["id"]: item for item in known}
@@ -248,7 +250,7 @@ def _listed(known: Items | None, found: Items) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Have boards for as long as an app is served."""
+    """Provide the boards while an app is served."""
     app.state.boards = boards = Boards(app.state.access)
     app.state.rows = jobs.JobRows(boards, jobs.JobPace())
     try:
@@ -258,7 +260,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class PageSession:
-    """What one page follows, and what it is told."""
+    """The WebSocket of one page and its subscriptions."""
 
     def __init__(self, websocket: WebSocket, access: PlaneAccess, tasks: asyncio.TaskGroup) -> None:
         self._websocket = websocket
@@ -270,15 +272,15 @@ class PageSession:
         self._subs: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Hear the page until it goes, is too slow, or may not look any more."""
-        self._writer.say(self._hello())
-        others = [self._tasks.create_task(each) for each in (self._beat(), self._revoked())]
-        while (said := await self._websocket.receive())["type"] != _GONE:
-            self._hear(said.get("text") or said.get("bytes") or "")
+        """Serve the page until it leaves, is too slow, or loses its rights."""
+        self._writer.send(self._hello())
+        others = [self._tasks.create_task(each) for each in (self._heartbeat(), self._revoked())]
+        while (message := await self._websocket.receive())["type"] != _GONE:
+            self._handle(message.get("text") or message.get("bytes") or "")
         for task in (*others, *self._subs.values()):
             task.cancel()
 
-    def _hear(self, text: str | bytes) -> None:
+    def _handle(self, text: str | bytes) -> None:
         try:
             message = socket_messages.read(text)
         except LoomError as error:
@@ -291,9 +293,9 @@ class PageSession:
             self._subs[message.id] = self._tasks.create_task(work, name=f"sub {message.topic}")
 
     async def _follow(self, sub: Sub, before: Awaitable[None] | None) -> None:
-        """Follow a topic until it is told otherwise; what is refused is refused in words."""
+        """Follow a topic until it is cancelled; a refusal is sent as an error."""
         if before is not None:
-            await asyncio.gather(before, return_exceptions=True)  # its last word comes first
+            await asyncio.gather(before, return_exceptions=True)  # its last message comes first
         try:
             if len(self._subs) > _MOST:
                 raise BadSub("id", f"{_MOST} topics are followed", "unsubscribe from some")
@@ -315,17 +317,17 @@ class PageSession:
             "time": time.time(),
         }
 
-    async def _beat(self) -> None:
-        """Say now and then that all is well, or since when it is not."""
+    async def _heartbeat(self) -> None:
+        """Send heartbeats, with the seconds for which new data could not be read."""
         boards, hub = self._state.boards, self._state.live
         while self._writer.is_open:
             behind = max(boards.behind, hub.behind)
             facts = {"behind": round(behind, 1), "weaver": not boards.is_alone}
-            self._writer.say({"kind": "beat", "time": time.time(), **facts})
-            await asyncio.sleep(BEAT)
+            self._writer.send({"kind": "beat", "time": time.time(), **facts})
+            await asyncio.sleep(HEARTBEAT)
 
     async def _revoked(self) -> None:
-        """Let the page go when its token does not count any more."""
+        """Drop the page when its token is revoked or expires."""
         identities: Identities = self._state.identities
         await identities.watch(self._who)
         self._writer.sender.drop(ENDED, "the token was revoked; get another and connect again")
