@@ -15,9 +15,9 @@ from torchloom.server.security.login import ADMITTED, UNPROVEN
 
 _ACCEPTED = 101
 _UNKNOWN = 401  # of a WebSocket that does not show its second secret
-_FAILED = 500  # nobody has answered
+_FAILED = 500  # no response was sent
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
-_OTHER = "other"  # what has no route: anybody may make up such paths
+_OTHER = "other"  # paths without a route, of which clients can invent any number
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _QUIET = ("/healthz", "/readyz", "/metrics")  # asked every few seconds by other machines
 _QUERY = re.compile(r"(/[^\s?\"'<>]*)\?[^\s\"'<>]+")  # behind a path

@@ -24,7 +24,7 @@ from torchloom.server.stream import hub
 from torchloom.server.stream.topics import session
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-# what goes on beside requests
+# background work of the app
 LIVES: tuple[Live, ...] = (hub.lifespan, verification.lifespan, session.lifespan)
 
 

@@ -15,7 +15,7 @@ from torchloom.server.security.login import HEADER
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _EVERYWHERE = (401, 403, 408, 414, 421, 431, 500)
-_NO_SUCH_PATH = (404, 405)  # where a part of the path is anybody's word
+_NO_SUCH_PATH = (404, 405)  # where a part of the path is free text
 _OPEN = ("/healthz", "/readyz", "/login", "/api/login", "/api/authority")
 _WAYS: list[dict[str, list[str]]] = [{"token": []}, {"cookie": [], "session": []}]
 _SECURITY = {

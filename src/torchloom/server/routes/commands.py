@@ -98,7 +98,7 @@ def check(asked: models.CommandRequest) -> None:
 
 
 def _id(user: str, job: str, key: str) -> str:
-    """Return the command's id for a key: the same on every server, another for everybody else."""
+    """Return the command's id for a key: the same on every server, another for every other user."""
     return hashlib.sha256("\0".join((user, job, key)).encode()).hexdigest()[:32]
 
 

@@ -49,7 +49,7 @@ class User(Answer, schema="User"):
 
 
 class UserPage(Page, schema="UserPage"):
-    """Everybody."""
+    """All users."""
 
     items: list[User]
 
