@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from torchloom.client import places
-from torchloom.unix import hear, reachable, say
+from torchloom.unix import reachable, receive_message, send_message
 
 from ..control.conftest import living
 from ..harness.fresh_databases import fresh
@@ -132,20 +132,20 @@ def withholding(ask: str, then: Callable[[], object]) -> Iterator[None]:
                         pass_on(client)
 
         def pass_on(client: socket.socket) -> None:
-            question = hear(client)
+            question = receive_message(client)
             if question is None:
                 return
             with socket.socket(socket.AF_UNIX) as weaver:
                 with reachable(behind) as address:
                     weaver.connect(address)
-                say(weaver, question)
-                answer = hear(weaver)
+                send_message(weaver, question)
+                answer = receive_message(weaver)
             if question["ask"] == ask:
                 done.set()
                 listener.close()
                 then()
             elif answer is not None:
-                say(client, answer)
+                send_message(client, answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

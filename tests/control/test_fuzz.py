@@ -143,7 +143,7 @@ def test_what_is_wrong_on_the_bus_is_dropped_and_counted_by_its_reason(
     old = Head(VERSION, job.id, -1, 0, "nobody")
     told = [(subject, data) for subject in ours.values() for data in wrong]
     told += [(subjects.DEVICE_EVENTS, data) for data in wrong]
-    stranger = subjects.beat("somebody-else")
+    stranger = subjects.heartbeat("somebody-else")
 
     as_agent = publish(
         f"agents/{AGENT}.creds", [*told[:-6], (ours["acts"], encode(Ready(old, "c/1", 1, 1)))]

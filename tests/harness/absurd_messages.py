@@ -10,17 +10,17 @@ from torchloom.messages.plane import (
     VERSION,
     Applied,
     Batch,
-    Beat,
     Decided,
     Event,
     Goodbye,
     Head,
+    Heartbeat,
     Hello,
     Message,
     Metrics,
     Progress,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
 )
 
@@ -49,7 +49,7 @@ def records(head: Head) -> list[Message]:
         Event(head, "job", 0, 0.0, {"policy": [1], "attempt": "x", "name": 5, "state": {}}),
         Event(head, "job_ended", 0, 0.0, {"state": "FLYING"}),
         *(Ready(head, word, HUGE, -1) for word in (*WORDS, "c/1", "c/x", "c/-1", "c/1/2")),
-        Refused(head, "c/1", "\0" * 100),
+        RankRefusal(head, "c/1", "\0" * 100),
         Decided(head, "c/1", HUGE),
         Applied(head, "c/1", -HUGE // 4, {"a": 1}, [None]),
         Goodbye(head, HUGE),
@@ -61,8 +61,8 @@ def of_agents(agent: str, head: Head) -> list[tuple[str, Message]]:
     progress = Progress(head, HUGE, 77, float("nan"), -1.0)
     data = tuple(encode(record) for record in records(head))
     return [
-        ("beat", Beat(head, agent, float("inf"), (progress,) * 100)),
-        ("beat", Beat(head, "somebody-else", 0.0)),
+        ("beat", Heartbeat(head, agent, float("inf"), (progress,) * 100)),
+        ("beat", Heartbeat(head, "somebody-else", 0.0)),
         ("records", Batch(head, agent, 1, (*data, b"", b"\xff"))),
         ("records", Batch(head, agent, -3, data)),
         ("records", Batch(head, agent, HUGE, data, HUGE, HUGE)),

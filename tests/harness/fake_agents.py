@@ -18,21 +18,21 @@ from torchloom.messages.plane import (
     VERSION,
     Applied,
     Batch,
-    Beat,
     Decided,
     Device,
     Event,
     Goodbye,
     Greeting,
     Head,
+    Heartbeat,
     Hello,
     Knob,
     Message,
     Outcome,
     Prepare,
     Progress,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Stored,
     ToAgent,
@@ -70,7 +70,7 @@ class FakeRank:
             return
         match message:
             case Prepare() if self.refuses:
-                await self.agent.act(Refused(self.head, message.command, self.refuses))
+                await self.agent.act(RankRefusal(self.head, message.command, self.refuses))
             case Prepare():
                 self.prepared[message.command] = message
                 await self.agent.act(Ready(self.head, message.command, self.step, 1))
@@ -122,8 +122,8 @@ class FakeAgent:
         return greeting
 
     async def beat(self, *progress: Progress) -> None:
-        said = Beat(self.head, self.name, time.time(), progress)
-        await self.bus.publish(subjects.beat(self.name), encode(said))
+        said = Heartbeat(self.head, self.name, time.time(), progress)
+        await self.bus.publish(subjects.heartbeat(self.name), encode(said))
 
     async def act(self, message: Message) -> None:
         await self.bus.publish(subjects.acts(self.name), encode(message))

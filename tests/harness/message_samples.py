@@ -37,7 +37,7 @@ FROM_RANK: tuple[m.Message, ...] = (
     m.Metrics(HEAD, ("loss", "lr"), ((7, 1.5, 0.25, 0.1), (8, 1.6, None, 0.1))),
     m.Event(HEAD, "nan", 7, 1.5, {"name": "loss", "deep": [1, {"a": None}]}),
     m.Ready(HEAD, "c1", 7, 2),
-    m.Refused(HEAD, "c1", "no such knob"),
+    m.RankRefusal(HEAD, "c1", "no such knob"),
     m.Decided(HEAD, "c1", None),
     m.Applied(HEAD, "c1", 9, 0.1, 0.03),
     m.Goodbye(HEAD, 10),
@@ -52,7 +52,7 @@ TALK: tuple[m.Message, ...] = (
     r.Lives(HEAD, 1, (r.Life(2, 1, "n1", -9, 41), r.Life(2, 2, "n1")), {"n1": 4}, ("n2",)),
 )
 REGROUPING: tuple[m.Message, ...] = (
-    r.Regroup(HEAD, 4),
+    r.JoinGeneration(HEAD, 4),
     r.Transfer(HEAD, 4, "tcp://n1:29500", 41, (r.Given(2, "state", 41, 0),), ("n1", "n1", "n2")),
     r.Go(HEAD, 4, 41),
     r.LetStand(HEAD, 4),
@@ -76,7 +76,7 @@ TO_RANK: tuple[m.Message, ...] = (
 )
 FROM_AGENT: tuple[m.Message, ...] = (
     m.Hello(HEAD, "n1", "host", "boot", 1, 4, (m.Device("CPU-1", "cpu", 0),), (REGISTER,)),
-    m.Beat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
+    m.Heartbeat(HEAD, "n1", 1.5, (m.Progress(HEAD, 7, 1, 0.25, 0.005),)),
     m.Batch(HEAD, "n1", 5, (b"\x00raw", b""), dropped=2),
     m.DeviceEvent(HEAD, "GPU-1", "failed", "dcgm", "XID 79"),
     m.Stacks(HEAD, "n1", "s1", (LOOK, LOOK), is_silent=True),
@@ -96,7 +96,7 @@ TO_AGENT: tuple[m.Message, ...] = (
 UNIONS = {
     m.FromRank: FROM_RANK,
     m.ToRank: TO_RANK,
-    r.Talk: TALK,
+    r.MembershipReport: TALK,
     r.ToLaunch: TO_LAUNCH,
     m.FromAgent: FROM_AGENT,
     m.ToAgent: TO_AGENT,

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.logs.files import LogFiles
@@ -96,7 +96,7 @@ class Teller:
         facts = {"name": self._name, "scheduler": "local", "handle": f"local://x/{self.job}"}
         await agent.act(job_event("job", self.job, owner="ada", **facts))
         while not agent.epoch:
-            with contextlib.suppress(NobodyAnswers):
+            with contextlib.suppress(NoReply):
                 await agent.hello()
         self._again = asyncio.ensure_future(self._repeat())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import Progress
 
@@ -183,7 +183,7 @@ class Ranks:
         await self._introduce(agent)
         while not self._over.is_set():
             heads = [rank.head for rank in agent.ranks.values()]
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 await agent.beat(*(Progress(head, 10, 1, 0.1, 0.01) for head in heads))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), 0.2)
@@ -193,7 +193,7 @@ class Ranks:
         facts = {"name": self._name, "scheduler": "local", "handle": f"local://x/{self._job}"}
         await agent.act(job_event("job", self._job, owner="ada", **facts))
         while not agent.epoch:
-            with contextlib.suppress(NobodyAnswers):
+            with contextlib.suppress(NoReply):
                 await agent.hello()
         self._there.set()
 

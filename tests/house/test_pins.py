@@ -181,7 +181,6 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     ),
     (seats.MemberSeat, "rank node life is_gone is_ending has_left is_new"),
     (election.GenerationPlan, "start origin moves inexact"),
-    (election.StateTransfer, "target what step source"),
     (checkpoints.Collected, "world_size parts failed lowest facts"),
     (backup.BackupManifest, "made_at host torchloom schemas files format version"),
     (backup.BackupEntry, "name size sha256"),

@@ -73,7 +73,7 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
 
 
 def test_what_only_a_container_could_honour_is_refused_and_jobdir_is_job_dir(home: Path) -> None:
-    with pytest.raises(UserError, match=r"container_workdir: .* without a container; say cwd="):
+    with pytest.raises(UserError, match=r"container_workdir: .* without a container; use cwd="):
         plan(container_workdir="/work")
     with pytest.raises(UserError, match=r"shm_size: .* the host's /dev/shm counts"):
         plan(shm_size="1g")

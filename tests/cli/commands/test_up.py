@@ -57,7 +57,7 @@ def test_up_twice_is_one_plane_and_down_twice_is_none(plane: Any) -> None:
 
     second = plane("up", "--only", "nats")
 
-    assert (second.returncode, second.stderr) == (0, b"loom: the plane was up\n")
+    assert (second.returncode, second.stderr) == (0, b"loom: the plane was already running\n")
     assert status(plane) == first
     ends = [plane("down") for _ in range(2)]
     assert [(end.returncode, end.stdout) for end in ends] == [
@@ -217,7 +217,7 @@ def test_a_plane_that_cannot_start_is_a_failure_with_its_reason(
 
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1] == (
-        "loom: no NATS of ours at nats://127.0.0.1:1: nobody answers; `loom up` brings its own"
+        "loom: no NATS of ours at nats://127.0.0.1:1: no server answers; `loom up` brings its own"
     )
     until(lambda: plane.processes() == {}, "its interpreter to leave")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 from torchloom.rules.liveness import LivenessLimits
 
@@ -60,7 +60,7 @@ class Beating(FakeAgent):
 
     async def _introduce(self) -> None:
         while True:
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 if not self.epoch:
                     await self.hello()
             await asyncio.sleep(random.random() * BEAT)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchloom.worker.threadlet.environment import RankIdentity
+from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 
 @pytest.mark.parametrize(

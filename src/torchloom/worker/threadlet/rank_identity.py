@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.messages.plane import VERSION, Boundary, Head, Knob, Register, Value
-from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+from torchloom.worker.environment import (
+    AGENT_VARIABLE,
+    ATTEMPT_VARIABLE,
+    GENERATION_VARIABLE,
+    HANG_LIMIT_VARIABLE,
+    HANG_VARIABLE,
+    JOB_SPEC_VARIABLE,
+    JOB_VARIABLE,
+    LIFE_VARIABLE,
+    PAGE_VARIABLE,
+    STORE_VARIABLE,
+)
+from torchloom.worker.threadlet.owner import started
 
-VARIABLE = "LOOM_JOB_SPEC"
-LIMIT_VARIABLE = "LOOM_HANG_LIMIT"  # seconds without progress after which a rank is given up
-ACTION_VARIABLE = "LOOM_HANG"
 ACTIONS = ("kill", "notify", "off")
 
 
@@ -32,12 +41,12 @@ class SubmittedJob:
 def submitted(env: Mapping[str, str]) -> SubmittedJob:
     """Return what a rank's environment says of its job; what makes no sense says nothing."""
     try:
-        spec = json.loads(env.get(VARIABLE) or "{}")
+        spec = json.loads(env.get(JOB_SPEC_VARIABLE) or "{}")
     except ValueError:
         return SubmittedJob()
     if not isinstance(spec, dict):
         return SubmittedJob()
-    knobs = {name: _knob(said) for name, said in _mapping(spec, "knobs").items()}
+    knobs = {name: _knob(value) for name, value in _mapping(spec, "knobs").items()}
     seed = spec.get("seed")
     return SubmittedJob(
         hyperparameters=_mapping(spec, "hyperparameters"),
@@ -52,25 +61,25 @@ def _mapping(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _knob(said: Any) -> Mapping[str, Any]:
-    return said if isinstance(said, dict) else {"value": said}
+def _knob(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {"value": value}
 
 
-def hang_wishes(env: Mapping[str, str]) -> dict[str, Value]:
-    """Return the wishes; what makes no sense is noted and is none."""
-    wishes: dict[str, Value] = {}
-    action, limit = env.get(ACTION_VARIABLE, ""), env.get(LIMIT_VARIABLE, "")
+def hang_settings(env: Mapping[str, str]) -> dict[str, Value]:
+    """Return the settings; what makes no sense is noted and is none."""
+    settings: dict[str, Value] = {}
+    action, limit = env.get(HANG_VARIABLE, ""), env.get(HANG_LIMIT_VARIABLE, "")
     if action in ACTIONS:
-        wishes["action"] = action
+        settings["action"] = action
     elif action:
-        _ignore(ACTION_VARIABLE, action, f"one of {', '.join(ACTIONS)}")
+        _ignore(HANG_VARIABLE, action, f"one of {', '.join(ACTIONS)}")
     if limit:
         seconds = _seconds(limit)
         if seconds > 0:
-            wishes["limit"] = seconds
+            settings["limit"] = seconds
         else:
-            _ignore(LIMIT_VARIABLE, limit, "a number of seconds")
-    return wishes
+            _ignore(HANG_LIMIT_VARIABLE, limit, "a number of seconds")
+    return settings
 
 
 def _seconds(text: str) -> float:
@@ -105,7 +114,7 @@ class RankIdentity:
     started: int
     incarnation: str
     hang: dict[str, Value] = field(default_factory=dict)
-    life: int = 1  # the how manieth process of its rank in this attempt
+    start_count: int = 1  # the how manieth process of its rank in this attempt
     attempt: int = 0
 
     @classmethod
@@ -114,8 +123,8 @@ class RankIdentity:
         rank, local_rank = _number(env, "RANK"), _number(env, "LOCAL_RANK")
         role, node = env.get("LOOM_ROLE") or "trainer", env.get("LOOM_NODE") or os.uname().nodename
         return cls(
-            job=env.get("LOOM_JOB") or f"local-{os.getpid()}",
-            generation=_number(env, "LOOM_GENERATION", _number(env, "LOOM_ATTEMPT")),
+            job=env.get(JOB_VARIABLE) or f"local-{os.getpid()}",
+            generation=_number(env, GENERATION_VARIABLE, _number(env, ATTEMPT_VARIABLE)),
             rank=rank,
             world_size=_number(env, "WORLD_SIZE", 1),
             local_rank=local_rank,
@@ -125,13 +134,13 @@ class RankIdentity:
             devices=_devices(env, node, local_rank),
             agent=env.get(AGENT_VARIABLE, ""),
             page=env.get(PAGE_VARIABLE, ""),
-            store=env.get("LOOM_STORE", ""),
+            store=env.get(STORE_VARIABLE, ""),
             pid=os.getpid(),
             started=started(),
             incarnation=uuid.uuid4().hex,
-            hang=hang_wishes(env),
-            life=_number(env, "LOOM_LIFE", 1),
-            attempt=_number(env, "LOOM_ATTEMPT"),
+            hang=hang_settings(env),
+            start_count=_number(env, LIFE_VARIABLE, 1),
+            attempt=_number(env, ATTEMPT_VARIABLE),
         )
 
     @property
@@ -170,7 +179,7 @@ class RankIdentity:
             world_size=self.world_size,
             page=self.page,
             hang=self.hang,
-            life=self.life,
+            life=self.start_count,
             attempt=self.attempt,
         )
 
