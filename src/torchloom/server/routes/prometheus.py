@@ -77,7 +77,7 @@ router = APIRouter(tags=["health"])
     },
 )
 async def prometheus(request: Request, access: AccessDep) -> Response:
-    """Return numbers; while the weaver is away those that it would tell are left out."""
+    """Return numbers; while the weaver does not answer, its numbers are left out."""
     counts: Counts = request.app.state.counts
     hub: Hub = request.app.state.live
     scrape = ScrapeCollector(counts, hub.listeners, await _read_plane(access))
