@@ -63,11 +63,6 @@ class LogSearch:
         self.is_done = True
         return found
 
-    @property
-    def is_spent(self) -> bool:
-        """Return whether this page has nothing more to read."""
-        return self.is_done or self._read > MOST_BYTES
-
     def _is_too_late(self, line: OutputLine) -> bool:
         return self._query.until is not None and line.time > self._query.until
 

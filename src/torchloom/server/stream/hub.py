@@ -183,11 +183,6 @@ class Hub:
         return sum(len(channel.listeners) for channel in self._channels.values())
 
     @property
-    def is_idle(self) -> bool:
-        """Return whether nothing is read, because there are no clients."""
-        return self._at is None
-
-    @property
     def behind(self) -> float:
         """Return for how many seconds polls have failed; zero when they succeed."""
         return 0.0 if self._failing is None else time.monotonic() - self._failing
