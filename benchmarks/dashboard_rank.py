@@ -18,7 +18,7 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.nats import credentials
 from torchloom.bus.nats.client import NatsBus
-from torchloom.messages.plane import VERSION, Batch, Beat, Head, Metrics, Progress, Register
+from torchloom.messages.plane import VERSION, Batch, Head, Heartbeat, Metrics, Progress, Register
 from torchloom.plane.credentials import Credentials
 
 VALUES = 10_000  # of a batch of what was before
@@ -48,7 +48,7 @@ class Teller:
     def beat(self) -> bytes:
         """Return that the agent lives, and how far its rank is."""
         seen = Progress(self._head, self._step, 1, 0.003, 0.01)
-        return encode(Beat(self._head, self._agent, time.time(), (seen,)))
+        return encode(Heartbeat(self._head, self._agent, time.time(), (seen,)))
 
     def batches(self, steps: int, ends: float) -> Iterator[tuple[str, int, bytes]]:
         """Yield steps that end at a time, as their agent sends them."""
@@ -88,7 +88,7 @@ class Rank:
 
     async def live(self) -> None:
         while True:
-            await self._bus.publish(subjects.beat(self._agent), self._teller.beat())
+            await self._bus.publish(subjects.heartbeat(self._agent), self._teller.beat())
             await asyncio.sleep(BEAT)
 
     async def tell(self, rate: float, count: int) -> None:

@@ -59,7 +59,7 @@ class Plane:
         """Yield a list that grows by what the weaver tells watchers, with the time of hearing."""
         told: list[tuple[float, dict[str, Any]]] = []
         with calls.call(self._door, None) as channel:
-            unix.say(channel, calls.question("watch", {}))
+            unix.send_message(channel, calls.question("watch", {}))
             threading.Thread(target=_hear_all, args=(channel, told), daemon=True).start()
             time.sleep(0.2)  # until it listens: what came before is not heard
             yield told
@@ -114,6 +114,6 @@ def cpu(pid: int, thread: int | None = None) -> float:
 
 def _hear_all(channel: Any, told: list[tuple[float, dict[str, Any]]]) -> None:
     with contextlib.suppress(OSError, ValueError):
-        while (said := unix.hear(channel)) is not None:
+        while (said := unix.receive_message(channel)) is not None:
             if "event" in said:
                 told.append((time.monotonic(), said["event"]))

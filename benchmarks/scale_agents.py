@@ -24,7 +24,16 @@ import nkeys
 from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.nats import credentials
-from torchloom.messages.plane import VERSION, Batch, Beat, Event, Head, Hello, Progress, Register
+from torchloom.messages.plane import (
+    VERSION,
+    Batch,
+    Event,
+    Head,
+    Heartbeat,
+    Hello,
+    Progress,
+    Register,
+)
 from torchloom.plane.credentials import Credentials
 
 RANKS = 10  # of an agent
@@ -195,9 +204,9 @@ class Agent:
         Simulating is not to take the processors from those who are measured.
         """
         seen = tuple(Progress(head, SOME_STEP, 1, 0.003, STEP) for head in self.heads)
-        data = encode(Beat(self.head, self.id, SOME_TIME, seen))
+        data = encode(Heartbeat(self.head, self.id, SOME_TIME, seen))
         beginning, rest = data.split(struct.pack("!d", SOME_TIME))
-        head = f"PUB {subjects.beat(self.id)} {len(data)}\r\n".encode()
+        head = f"PUB {subjects.heartbeat(self.id)} {len(data)}\r\n".encode()
         return head + beginning, (rest + b"\r\n").split(struct.pack("!I", SOME_STEP))
 
     def end_rank(self, local: int) -> float:

@@ -16,7 +16,7 @@ const walls = FEATURES.map((feature) => ({
       "error",
       {
         patterns: [...DOORS, ...FEATURES.filter((other) => other !== feature)].map((other) => ({
-          group: [`../${other}/*`],
+          group: [`../${other}/**`, `../../${other}/**`],
           message: "A feature knows charts, ui and api only; app puts features together.",
         })),
       },
@@ -32,7 +32,7 @@ const charts = {
       "error",
       {
         patterns: [...DOORS, ...FEATURES].map((other) => ({
-          group: [`../${other}/*`],
+          group: [`../${other}/**`, `../../${other}/**`],
           message: "charts stands below the features.",
         })),
       },
@@ -47,7 +47,7 @@ const floor = ["ui", "api"].map((room) => ({
       "error",
       {
         patterns: [...DOORS, "charts", ...FEATURES, ...(room === "api" ? ["ui"] : ["api"])].map((other) => ({
-          group: [`../${other}/*`],
+          group: [`../${other}/**`, `../../${other}/**`],
           message: "ui and api stand below everything, and apart from each other.",
         })),
       },

@@ -1,6 +1,7 @@
-"""Write what the HTTP API is to dashboard/openapi.json; `npm run types` makes TypeScript of it.
+"""Write the schemas of the server for the dashboard; `npm run types` makes TypeScript of them.
 
-`--check` writes nothing and exits 1 when the file is not what the routes say.
+dashboard/openapi.json describes the routes, dashboard/stream.json the messages of the WebSocket.
+`--check` writes nothing and exits 1 when a file differs from what the server's models give.
 """
 
 import json
@@ -9,47 +10,81 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from pydantic import TypeAdapter
+
 from torchloom.server.app import Front, build
 from torchloom.server.desk import Desk
+from torchloom.server.models.stream import ServerMessage, StreamDeltas, StreamValues
 from torchloom.server.security.guard import reach
+from torchloom.server.stream.topics.socket_messages import Sub, Unsub
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.reader import open_reading
 
 WORDS = ("title", "description", "summary", "examples", "operationId", "tags", "security")
 BY_NAME = ("properties", "schemas", "paths", "responses", "securitySchemes")  # keys are names
-FILE = Path(__file__).resolve().parents[1] / "dashboard" / "openapi.json"
+FOLDER = Path(__file__).resolve().parents[1] / "dashboard"
+REF = "#/components/schemas/{}"
 
 
 def main(words: list[str]) -> int:
-    """Write the file, or only look at it; return the exit code."""
-    text = described()
-    if "--check" not in words:
-        FILE.write_text(text)
-        return 0
-    if FILE.exists() and FILE.read_text() == text:
-        return 0
-    print("dashboard/openapi.json is old: run `make types`", file=sys.stderr)
-    return 1
+    """Write the files, or only compare them; return the exit code."""
+    stale = 0
+    for name, text in (("openapi.json", routes()), ("stream.json", stream())):
+        file = FOLDER / name
+        if "--check" not in words:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            print(f"dashboard/{name} is old: run `make types`", file=sys.stderr)
+            stale = 1
+    return stale
 
 
-def described() -> str:
-    """Return the shapes of all routes, without words and errors; no plane is needed for it."""
+def routes() -> str:
+    """Return the schemas of all routes, without prose and errors; this needs no plane."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         desk = Desk(WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder)
         found = build(desk, Front(reach(0))).openapi()
-    found["info"] = {"title": "torchLoom", "version": "0"}
     for item in found["paths"].values():
         for operation in item.values():
             answers = operation["responses"].items()
-            operation["responses"] = {code: said for code, said in answers if code < "4"}
-    info = found["info"]
+            operation["responses"] = {code: answer for code, answer in answers if code < "4"}
+    return written(found)
+
+
+def stream() -> str:
+    """Return the schemas of what the page's WebSocket carries, in both directions."""
+    models: dict[str, Any] = {
+        "ServerMessage": ServerMessage,
+        "StreamValues": StreamValues,
+        "StreamDeltas": StreamDeltas,
+    }
+    adapters = [(name, "validation", TypeAdapter(model)) for name, model in models.items()]
+    named, found = TypeAdapter.json_schemas(adapters, ref_template=REF.format("{model}"))
+    sent = {name: schema for (name, _), schema in named.items() if "$ref" not in schema}
+    _, received = msgspec.json.schema_components((Sub, Unsub), ref_template=REF.format("{name}"))
+    schemas = without_defaults({**found["$defs"], **sent, **received})
+    return written({"openapi": "3.1.0", "paths": {}, "components": {"schemas": schemas}})
+
+
+def without_defaults(schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return schemas without defaults: a member that has one may be left out of a message."""
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            field.pop("default", None)
+    return schemas
+
+
+def written(found: dict[str, Any]) -> str:
+    """Return a description as its file has it."""
+    info = {"title": "torchLoom", "version": "0"}
     return json.dumps({**plain(found), "info": info}, indent=1, sort_keys=True) + "\n"
 
 
 def plain(node: Any, is_by_name: bool = False) -> Any:
-    """Return a part of the description without what is for people."""
+    """Return a part of the description without its prose."""
     if isinstance(node, list):
         return [plain(each) for each in node]
     if not isinstance(node, dict):

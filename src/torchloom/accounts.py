@@ -70,7 +70,7 @@ class Account:
         return settings.own_home() / FOLDER / self.name
 
     def variables(self) -> dict[str, str]:
-        """Return what the environment of its processes says of it."""
+        """Return the variables by which its processes know the account."""
         return {
             "HOME": self.user_home,
             "USER": self.name,
@@ -87,7 +87,7 @@ def is_root() -> bool:
 
 
 def find(name: str) -> Account:
-    """Return an account by its name; refused in words when there is none."""
+    """Return an account by its name; raise BadAccount when there is none."""
     try:
         found = pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -100,7 +100,7 @@ def find(name: str) -> Account:
 
 
 def of_run(job: str) -> Account | None:
-    """Return the account in whose state folder there is a run of this id; root alone can look."""
+    """Return the account whose state folder has a run of this id; root alone can find it."""
     if not is_root() or not job or "/" in job or job.startswith("."):
         return None
     with contextlib.suppress(FileNotFoundError):
@@ -118,7 +118,7 @@ def within(name: str, act: Callable[P, T], *words: P.args, **more: P.kwargs) -> 
 
 
 def check(name: str, may_be_root: bool) -> Account:
-    """Return an account that jobs of a person may run as; refused in words when they may not."""
+    """Return an account that jobs of a person may run as; raise BadAccount when they may not."""
     if not is_root():
         why = "this plane does not run as root, so its jobs run as its own user"
         raise BadAccount(name, why, "start the plane as root, or leave `run_as` out")
@@ -195,7 +195,7 @@ def rights(account: Account | None) -> Iterator[None]:
 
 
 def _become_in_files(uid: int, gid: int, groups: Sequence[int]) -> None:
-    """Change whom the kernel sees in this thread's use of files; nothing less will do."""
+    """Change the identity of this thread in the file system, or raise."""
     if _libc is None:
         raise RightsLost("only Linux lets one thread act as another account")
     _libc.setfsuid(os.geteuid())  # as root: groups are changed by root alone
@@ -213,19 +213,19 @@ def _become_in_files(uid: int, gid: int, groups: Sequence[int]) -> None:
 
 
 def command(
-    account: Account, words: Sequence[str], log: str = "", parent: int = 0, lines: int = 0
+    account: Account, words: Sequence[str], log: str = "", parent: int = 0, sockets: int = 0
 ) -> list[str]:
     """Return the command by which root has an account execute words.
 
     `log` is a file below its state folder for what they print. The kernel ends them with their
-    `parent`. They have so many `lines`, descriptors behind the first three.
+    `parent`. They inherit so many `sockets`, the descriptors after the first three.
     """
-    told = [account.name, log, str(parent), str(lines)]
-    return [sys.executable, "-P", "-m", "torchloom.accounts", *told, *words]
+    fields = [account.name, log, str(parent), str(sockets)]
+    return [sys.executable, "-P", "-m", "torchloom.accounts", *fields, *words]
 
 
 def environment(account: Account, env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for an account's processes: those given, less what is of their giver."""
+    """Return variables for an account's processes: those given, less those of the plane's user."""
     kept = {name: value for name, value in env.items() if name not in _OF_THE_GIVER}
     return {**kept, **account.variables()}
 
@@ -240,7 +240,7 @@ _OF_THE_GIVER = frozenset(
 
 
 def become(account: Account) -> None:
-    """Be an account for good: its user, groups and umask, no capability, no key of the giver."""
+    """Become an account for good: its user, groups and umask, no capability, no key of root."""
     machine = os.uname().machine
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)

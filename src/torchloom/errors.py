@@ -5,6 +5,7 @@
     │   ├── NotFound         a name that nothing has, with the nearest one that exists
     │   └── Ambiguous        a name that several things have
     └── Failure              the request was right and could not be done: exit code 1
+        └── MissingExtra     a package that is installed on request is not there
 
 A door maps these classes to an exit code or an HTTP status, once. `code` is what machines match.
 """
@@ -13,24 +14,42 @@ from collections.abc import Iterable
 
 
 class LoomError(Exception):
-    """Anything torchloom reports in words instead of with a traceback."""
+    """Anything torchloom reports by a message instead of a traceback."""
 
     code = "error"
     exit_code = 1
 
 
 class UserError(LoomError):
-    """The request itself is wrong; the message says what to change."""
+    """The request itself is wrong; the message names what to change."""
 
     code = "user_error"
     exit_code = 2
 
 
 class Failure(LoomError):
-    """The request was right, but the world did not let it happen."""
+    """The request was right, but could not be carried out."""
 
     code = "failure"
     exit_code = 1
+
+
+class MissingExtra(Failure):
+    """A package that only some installations need is not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, purpose: str, package: str, extra: str, otherwise: str = "") -> None:
+        remedy = f"run pip install 'torchloom[{extra}]'{f', or {otherwise}' if otherwise else ''}"
+        super().__init__(f"{purpose} needs {package}, which is not installed: {remedy}")
+
+
+def require_extra(purpose: str, package: str, extra: str, otherwise: str = "") -> None:
+    """Raise MissingExtra unless the package can be imported; it is not imported yet."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise MissingExtra(purpose, package, extra, otherwise)
 
 
 class NotFound(UserError):

@@ -1,6 +1,6 @@
 """Variables of a job that are secret: stored sealed, shown as stars, plain for its ranks alone.
 
-A spec says `HF_TOKEN: secret:VALUE`. What is written to a database or a run's folder is
+A spec has `HF_TOKEN: secret:VALUE`. What is written to a database or a run's folder is
 `sealed:...`, encrypted and authenticated by a key of this state folder; the launch process opens it
 when it starts a rank. Sealing is deterministic (AES-SIV), so that a submit that is
 repeated with its key is known as the same one. A sealed value is good for one name only.

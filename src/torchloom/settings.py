@@ -22,7 +22,7 @@ def environment() -> Mapping[str, str]:
 
 
 def replace_environment(env: Mapping[str, str]) -> None:
-    """Give this process, a fork that becomes another program, an environment of its own."""
+    """Replace the environment of this process, a fork that becomes another program."""
     os.environ.clear()
     os.environ.update(env)
 
@@ -43,7 +43,7 @@ def own_home() -> Path:
 
 @contextmanager
 def acting(home: Path) -> Iterator[None]:
-    """Have this thread use the state folder of an account whose rights it has taken."""
+    """Make this thread use the state folder of an account whose rights it has taken."""
     global _acting
     if _acting is None:
         import threading
@@ -99,7 +99,7 @@ def plane_pointer() -> Path:
 
 
 def boot_id() -> str:
-    """Return what names this boot of this machine; nothing where the system does not tell."""
+    """Return the id of this boot of this machine; nothing where the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -143,7 +143,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def wants_plane() -> bool:
-    """Tell whether runs have the plane of this user watch them; `LOOM_PLANE=0` says no."""
+    """Tell whether the plane of this user watches runs; with `LOOM_PLANE=0` it does not."""
     return os.environ.get("LOOM_PLANE") != "0"
 
 
@@ -165,7 +165,8 @@ def torchx_home() -> Path:
 def locale_name() -> str:
     """Return the locale of characters that the user chose; nothing where none is set.
 
-    In the locale C an interpreter sets LC_CTYPE to a UTF-8 one of its own: that says nothing.
+    In the locale C an interpreter sets LC_CTYPE to a UTF-8 one of its own: the user did
+    not choose that.
     """
     import sys
 
@@ -187,7 +188,7 @@ def config_file() -> str | None:
 
 
 def user_name() -> str:
-    """Return who is asking, as records show it."""
+    """Return the user's name, as records show it."""
     import getpass
 
     try:

@@ -1,7 +1,7 @@
 """Folders and unix sockets that are this user's alone, and whole messages over them.
 
-Rooms that never import each other meet here: whoever calls a plane and whoever answers. A command
-line imports it before it does anything, so the heavier modules are imported where they are used.
+Shared by rooms that never import each other: clients of a plane and the plane. A command line
+imports it before it does anything, so the heavier modules are imported where they are used.
 """
 
 import errno
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import socket
 
 HEADER = struct.Struct("!IH")  # bytes of JSON, descriptors that belong to them
-LONGEST = 1 << 26  # bytes of a message; whoever announces more is none of ours
+LONGEST = 1 << 26  # bytes of a message; a peer that announces more is refused
 _LONGEST_NAME = 100  # bytes of a path that the kernel takes, on every system
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 def make_private(folder: Path) -> None:
-    """See to it that a folder is there, ours, and closed to others; OSError says why it is not."""
+    """Make a folder that is ours and closed to others, or check it; OSError if it cannot be."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid():
@@ -140,16 +140,16 @@ def received(channel: "socket.socket", most: int) -> bytes | None:
         return b""
 
 
-def say(channel: "socket.socket", message: Mapping[str, Any]) -> None:
-    """Send one message and wait until it is on its way, where nothing else is to be done."""
+def send_message(channel: "socket.socket", message: Mapping[str, Any]) -> None:
+    """Send one message; block until the kernel has taken it."""
     import json
 
     text = json.dumps(message).encode()
     channel.sendall(HEADER.pack(len(text), 0) + text)
 
 
-def hear(channel: "socket.socket") -> dict[str, Any] | None:
-    """Wait for one message, and leave what follows it unread; none when the other end hung up."""
+def receive_message(channel: "socket.socket") -> dict[str, Any] | None:
+    """Wait for one message, and leave what follows it unread; None when the other end closed."""
     import json
 
     head = _exactly(channel, HEADER.size)
@@ -157,11 +157,11 @@ def hear(channel: "socket.socket") -> dict[str, Any] | None:
         return None
     length, _ = HEADER.unpack(head)
     if length > LONGEST:
-        raise ConnectionError("what is there speaks another language")
+        raise ConnectionError("the other end uses another protocol")
     try:
         message = json.loads(_exactly(channel, length) or b"null")
     except RecursionError:
-        raise ConnectionError("what is there speaks another language") from None
+        raise ConnectionError("the other end uses another protocol") from None
     if not isinstance(message, dict):
         raise ConnectionError("it hung up in the middle of a message")
     return message

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from ..control.evidence import ROOT, commit, machine
-from ..living import until
+from ..harness.evidence import ROOT, commit, machine
+from ..harness.home import until
 
 SEED_VARIABLE, SECONDS_VARIABLE = "LOOM_FUZZ_SEED", "LOOM_FUZZ_SECONDS"
 SHORT, LONG = 1.5, float(os.environ.get(SECONDS_VARIABLE) or 600)

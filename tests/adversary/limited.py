@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -156,6 +157,15 @@ class Limited:
         """Return how long the event loop did not turn since this was last asked."""
         said = self.ask("/lag", OTHER)
         return Lag(**json.loads(said.rpartition(b"\r\n\r\n")[2]))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the process from running; what is sent to it meanwhile waits in the kernel."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def resident(self) -> int:
         """Return the bytes that the process has in memory."""

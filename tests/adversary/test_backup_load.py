@@ -16,8 +16,8 @@ from torchloom.weaver.store import DatabasePlace, NumberedBatch, PlaneStore, ope
 from torchloom.weaver.store.backup import read_manifest
 from torchloom.weaver.store.rows import Fact
 
-from ..control import evidence
-from ..control.steering import LOOM
+from ..harness import evidence
+from ..harness.plane_jobs import LOOM
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 

@@ -23,11 +23,11 @@ import httpx
 import pytest
 from cryptography import x509
 
-from ..chaos.struck import Training
 from ..control.conftest import database, living, plane, warm
-from ..control.steering import PATIENCE, Plane, loom
-from ..living import processes_of, until
-from ..metrics import in_file
+from ..harness.chaos_training import Training
+from ..harness.home import processes_of, until
+from ..harness.metric_rows import in_file
+from ..harness.plane_jobs import PATIENCE, Plane, loom
 from .clock import Clock
 from .test_nats_rights import Admitted
 
@@ -42,6 +42,7 @@ HOUR = 3600.0
 WORLD, STEPS, PACE = 2, 100_000, 0.02
 MORE = 40  # steps of every rank behind a step of the clock
 SETTINGS = [HOUR, 0.0, -HOUR, 0.0]  # of the clock, one after the other
+SILENT = 20  # seconds within which an agent that is silent is noticed; it takes two
 EXPECTED = {  # to happen; whatever is not among these was caused by the clock
     *("user_put", "token_added", "agent_up", "job_started", "job_state", "exit", "live"),
     *("rank_up", "rank_gone", "regrouping", "recovered"),
@@ -205,6 +206,29 @@ def test_a_step_of_the_clock_disturbs_neither_plane_nor_job(
     assert deaths == [*killed, *["ended"] * WORLD]
     assert state_of(plane, job) == "CANCELLED"
     assert wrong_words(place) == []
+
+
+def test_an_agent_that_falls_silent_is_lost_though_the_clock_is_set_again_and_again(
+    clock: Clock, plane: Plane
+) -> None:
+    until(plane.is_whole, PATIENCE)
+    before = len([kind for _, kind, _ in happened(plane) if kind == "agent_lost"])
+    agent, began = plane.kill("agent", signal.SIGSTOP), time.monotonic()
+
+    try:
+        for number in range(2 * SILENT):  # by the time of day nobody would ever be silent
+            clock.set(HOUR if number % 2 else 0.0)
+            time.sleep(0.5)
+            lost = [reason for _, kind, reason in happened(plane) if kind == "agent_lost"][before:]
+            if lost:
+                break
+    finally:
+        clock.set(0.0)
+        os.kill(agent, signal.SIGCONT)
+    until(plane.is_whole, PATIENCE)
+
+    assert lost, f"not lost after {time.monotonic() - began:.0f} s"
+    assert lost[0].startswith("silent for ")
 
 
 def metrics(place: Path, job: str) -> dict[int, float]:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import ipaddress
 import json
 import os
 import socket
@@ -10,23 +11,37 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from torchloom.plane.certificates import certificate
-from torchloom.server.security.limits import ConnectionLimits, Connections, Visit, counted_address
+from torchloom.plane.nats_server import Certificate
+from torchloom.server.security.limits import (
+    ConnectionLimits,
+    Connections,
+    TurnBudget,
+    Visit,
+    counted_address,
+)
 from torchloom.server.security.protocol import OpenTransport
 
-from ..control import evidence
-from ..living import until
+from ..harness import evidence
+from ..harness.home import until
 from .limited import OTHER, PATIENCE, Lag, Limited, read_all, request, serving
 
 pytestmark = pytest.mark.process
 MIB = 1 << 20
+ADDRESSES = 16  # from which a swarm comes
 STALL = 1.0  # seconds; a server without limits stalls for three seconds to minutes
 TURN = 0.04  # seconds of the processor's time that a turn of the event loop may take
 PROMISED = 50.0  # milliseconds for which the event loop may not turn
@@ -109,6 +124,84 @@ def complete(limited: Limited, begin: bytes, rest: bytes, count: int = 240) -> L
         for channel in channels:
             assert channel.recv(1)
         return limited.lag()
+
+
+def swarm(
+    limited: Limited, begin: bytes, rest: bytes, count: int = 4000, is_held: bool = False
+) -> Lag:
+    """Do the same from 16 addresses: the server keeps some of these clients, and ends the others.
+
+    A server that is held while the rest is sent has all of it at one moment; only the processor's
+    time tells something then.
+    """
+    with contextlib.ExitStack() as stack:
+        channels = []
+        for number in range(count):
+            channel = limited.connect(f"127.0.0.{10 + number % ADDRESSES}")
+            channels.append(stack.enter_context(channel))
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(begin)
+        limited.ask(source=OTHER)  # behind all of them
+        limited.lag()
+        with limited.held() if is_held else contextlib.nullcontext():
+            for channel in channels:
+                with contextlib.suppress(ConnectionError):
+                    channel.sendall(rest)
+        limited.ask(source=OTHER)
+        return limited.lag()
+
+
+def finish(limited: Limited, count: int, is_held: bool = False) -> Lag:
+    """End TLS handshakes and send a request each, all at once, from 16 addresses."""
+    with contextlib.ExitStack() as stack:
+        ready = []
+        for number in range(count):
+            channel = limited.connect(f"127.0.0.{10 + number % ADDRESSES}")
+            stack.enter_context(channel)
+            ready.append((channel, shaken_hands(channel)))
+        limited.lag()
+        with limited.held() if is_held else contextlib.nullcontext():
+            for channel, rest in ready:
+                with contextlib.suppress(ConnectionError):  # those that had to make room
+                    channel.sendall(rest)
+        limited.ask(source=OTHER)
+        return limited.lag()
+
+
+def shaken_hands(channel: socket.socket) -> bytes:
+    """Shake hands but for the last message; return that, with a request behind it."""
+    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting_none().wrap_bio(theirs, ours)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    channel.sendall(ours.read())
+    theirs.write(channel.recv(1 << 16))
+    client.do_handshake()
+    client.write(request("/", "Connection: close"))
+    return ours.read()
+
+
+@cache
+def trusting_none() -> ssl.SSLContext:
+    """Return how a client speaks TLS that does not care whom it speaks to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def rsa_certificate(folder: Path, bits: int = 2048) -> Certificate:
+    """Return a certificate of 127.0.0.1 with a key of RSA, as many authorities give."""
+    key = rsa.generate_private_key(65537, bits)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now, address = datetime.now(UTC), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    draft = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    draft = draft.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    draft = draft.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    draft = draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    made = Certificate(folder / "rsa.pem", folder / "rsa.key", folder / "rsa.pem")
+    made.chain.write_bytes(draft.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    made.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return made
 
 
 class Normal:
@@ -266,6 +359,14 @@ def test_floods_do_not_hold_up_the_event_loop(server: Limited) -> None:
     assert max(turns) < TURN, turns
 
 
+def test_requests_of_many_addresses_do_not_hold_up_the_event_loop(server: Limited) -> None:
+    whole = request("/", "Connection: close")
+
+    turns = [swarm(server, whole[:9], whole[9:], is_held=True).cpu for _ in range(2)]
+
+    assert max(turns) < TURN, turns
+
+
 def test_requests_that_are_complete_at_one_moment_do_not_begin_in_one_turn(
     server: Limited,
 ) -> None:
@@ -274,8 +375,8 @@ def test_requests_that_are_complete_at_one_moment_do_not_begin_in_one_turn(
     assert lag.cpu < 0.1  # of 0.2 s that they take
 
 
-def attacks_on(plain: Limited, secured: Limited) -> dict[str, tuple[Limited, Attack]]:
-    """Return what an address may do to a server without TLS, or to one with it."""
+def attacks_on(plain: Limited, secured: Limited, rsa: Limited) -> dict[str, tuple[Limited, Attack]]:
+    """Return what addresses may do to a server without TLS, or to one with it."""
     line, lines = b"a" * MIB, b"a: b\r\n" * (MIB // 6)
     head, hello = b"GET / HTTP/1.1\r\nHost: x\r\n", client_hello()
 
@@ -284,7 +385,17 @@ def attacks_on(plain: Limited, secured: Limited) -> dict[str, tuple[Limited, Att
             send(channel, *parts)
         return limited.lag()
 
+    def wait(limited: Limited) -> Lag:
+        time.sleep(1.0)
+        return limited.lag()
+
     return {
+        "control: no attack": (plain, lambda: wait(plain)),
+        "TLS: control: no attack": (secured, lambda: wait(secured)),
+        "4,000 requests completed at once, 16 addresses": (
+            plain,
+            lambda: swarm(plain, head, b"\r\n"),
+        ),
         "a header of 400 MiB": (plain, lambda: send_to(plain, head + b"X: ", *[line] * 400)),
         "headers of 400 MiB": (plain, lambda: send_to(plain, head, *[lines] * 400)),
         "a URL of 400 MiB": (plain, lambda: send_to(plain, b"GET /", *[line] * 400)),
@@ -299,6 +410,22 @@ def attacks_on(plain: Limited, secured: Limited) -> dict[str, tuple[Limited, Att
         "TLS: 240 handshakes completed at once": (
             secured,
             lambda: complete(secured, hello[:50], hello[50:]),
+        ),
+        "TLS: 4,000 handshakes completed at once, 16 addresses": (
+            secured,
+            lambda: swarm(secured, hello[:50], hello[50:]),
+        ),
+        "TLS: 2,000 handshakes ended with a request at once, 16 addresses": (
+            secured,
+            lambda: finish(secured, 2000),
+        ),
+        "TLS, RSA-2048: 240 handshakes completed at once": (
+            rsa,
+            lambda: complete(rsa, hello[:50], hello[50:]),
+        ),
+        "TLS, RSA-2048: 4,000 handshakes completed at once, 16 addresses": (
+            rsa,
+            lambda: swarm(rsa, hello[:50], hello[50:]),
         ),
     }
 
@@ -327,8 +454,9 @@ def try_attack(name: str, limited: Limited, attack: Attack) -> dict[str, Any]:
 @pytest.mark.soak
 def test_how_long_a_stranger_holds_up_the_event_loop(server: Limited, tmp_path: Path) -> None:
     samples: list[dict[str, Any]] = []
-    with serving(certificate(tmp_path, "127.0.0.1")) as secured:
-        attacks = attacks_on(server, secured)
+    own, other = certificate(tmp_path, "127.0.0.1"), rsa_certificate(tmp_path)
+    with serving(own) as secured, serving(other) as rsa:
+        attacks = attacks_on(server, secured, rsa)
         for attempt in (1, 2, 3):  # other processes of the machine may have the cores
             load = round(os.getloadavg()[0], 2)
             found = [try_attack(name, *attacks[name]) for _ in range(10) for name in attacks]
@@ -535,6 +663,43 @@ def test_a_full_table_evicts_from_the_address_that_has_most() -> None:
     assert [line.aborted for _, line in (*many, one)] == [True, False, False, False]
 
 
+def test_too_many_that_wait_in_all_evict_from_the_address_that_has_most() -> None:
+    table = Connections(ConnectionLimits(waiting=9, waiting_in_all=4), lambda: 0.0)
+    one = arrive(table, "10.0.0.2")
+    served = arrive(table, "10.0.0.1")
+    served[0].serve()
+    many = [arrive(table, "10.0.0.1") for _ in range(3)]
+
+    arrive(table, "10.0.0.3")
+    served[0].wait(10.0)
+
+    lines = [line.aborted for _, line in (one, served, *many)]
+    assert lines == [False, False, True, True, False]
+
+
+def test_work_beyond_a_turns_time_waits_and_addresses_take_turns() -> None:
+    clock = [0.0]
+    budget = TurnBudget(2.0, lambda: clock[-1])
+    done: list[tuple[int, str]] = []
+    turn = 0
+
+    def work(name: str) -> None:
+        clock.append(clock[-1] + 1.0)
+        done.append((turn, name))
+
+    async def turns() -> list[bool]:
+        nonlocal turn
+        names = ["a1", "a2", "a3", "a4", "b1", "a5"]
+        at_once = [budget.run(name[0], partial(work, name)) for name in names]
+        while len(done) < len(names):
+            turn += 1
+            await asyncio.sleep(0)
+        return at_once
+
+    assert asyncio.run(turns()) == [True, True, False, False, False, False]
+    assert done == [(0, "a1"), (0, "a2"), (1, "a3"), (1, "b1"), (2, "a4"), (2, "a5")]
+
+
 def test_a_client_that_reads_slowly_has_time_and_one_that_does_not_has_none() -> None:
     clock = [0.0]
     table = Connections(ConnectionLimits(stall_seconds=30), lambda: clock[-1])
@@ -554,7 +719,7 @@ def test_a_client_that_reads_slowly_has_time_and_one_that_does_not_has_none() ->
 
 def test_a_turn_of_the_event_loop_ends_some_of_those_that_are_late() -> None:
     clock = [0.0]
-    table = Connections(ConnectionLimits(waiting=999), lambda: clock[-1])
+    table = Connections(ConnectionLimits(waiting=999, waiting_in_all=999), lambda: clock[-1])
     lines = [arrive(table, "10.0.0.1")[1] for _ in range(600)]
     clock.append(11.0)
     ended: list[int] = []

@@ -32,8 +32,8 @@ from torchloom.weaver.store.rows import Fact
 from torchloom.weaver.store.schema import SchemaNewer
 
 from ..cli.test_json import problems
-from ..control.steering import LOOM, PATIENCE
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.plane_jobs import LOOM, PATIENCE
 
 FAST = CopyPace(rest=0.0, least=0.0)
 
@@ -241,8 +241,8 @@ def test_a_backup_of_a_later_torchloom_is_refused_in_words(home: Path, tmp_path:
 
     with pytest.raises(SchemaNewer, match=r"state_99.*Install the newer torchloom"):
         restore(rewritten(tmp_path / "copy.tar", schemas=schemas), place(home), home)
-    with pytest.raises(UserError, match="version 2 of the format"):
-        restore(rewritten(tmp_path / "copy.tar", version=2), place(home), home)
+    with pytest.raises(UserError, match="version 3 of the format"):
+        restore(rewritten(tmp_path / "copy.tar", version=3), place(home), home)
 
 
 def test_a_backup_cannot_write_outside_of_the_plane(home: Path, tmp_path: Path) -> None:
@@ -320,6 +320,20 @@ def test_a_copy_is_made_a_day_and_the_oldest_go(home: Path, tmp_path: Path) -> N
     assert kept == [made[4], made[3], made[2]]
     assert sorted(path.name for path in folder.iterdir())[0] == "backup-20200101-000000.tar"
     assert [len(read_manifest(path).files) for path in kept] == [4, 4, 4]
+
+
+def test_a_clock_that_is_set_back_by_a_day_brings_a_copy_and_by_less_none(
+    home: Path, tmp_path: Path
+) -> None:
+    now = [1_800_000_000.0]
+    daily = DailyCopy(place(home), home, lambda: now[0])
+
+    made = []
+    for hours in (0, -23, 0, 23, -25):
+        now[0] = 1_800_000_000.0 + 3600 * hours
+        made.append(daily.carry_out(BackupRules(9, tmp_path / "copies")))
+
+    assert [path is not None for path in made] == [True, False, False, False, True]
 
 
 def test_a_damaged_database_costs_no_copy_that_is_whole(home: Path) -> None:

@@ -41,8 +41,8 @@ def manifest(path):
 
 def spool(path):
     found = Spool(path, "n1", 1 << 20)
-    for life in found.lives():
-        found.bury(life)
+    for life in found.incarnations():
+        found.remove(life)
     count = sum(len(batch.records) for batch in found.batches(10))
     found.close()
     return f"refused {found.damaged < 100}" if found.damaged else f"read {count >= 0}"

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from websockets.sync.client import connect
 
-from ..server.plane import Ranks, Server, running
+from ..harness.server_plane import Ranks, Server, running
 from . import fuzzing
 from .fuzzing import PATIENCE, Dice, Fuzz, Watched
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from torchloom.unix import hear, say
+from torchloom.unix import receive_message, send_message
 
-from ..control.steering import LOOM
+from ..harness.home import home, until
+from ..harness.plane_jobs import LOOM
+from ..harness.warm_zygote import hearth
 from ..launch.keeper.test_keeper import Keeper
-from ..living import home, until
-from ..warmth import hearth
 from . import fuzzing
 from .fuzzing import PATIENCE, Dice, Fuzz, Watched
 from .test_fuzz_sockets import messages
@@ -88,15 +88,15 @@ def test_requests_of_any_bytes_to_a_zygote_do_not_end_it(hearth: Path, seconds: 
         with socket.socket(socket.AF_UNIX) as channel:
             channel.settimeout(PATIENCE)
             channel.connect(str(address))
-            say(channel, {**keep, "argv": ["true"]})
-            return hear(channel) or {}
+            send_message(channel, {**keep, "argv": ["true"]})
+            return receive_message(channel) or {}
 
     def answers() -> None:
         assert asked() == {"say": "cold", "why": "not a Python program"}
 
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(str(address))
-        say(channel, keep)
+        send_message(channel, keep)
         pid, _, _ = array.array("i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     fuzz = Fuzz("zygote", seconds, [Watched("zygote", pid)])
     fuzz.run(lambda dice: no_leave(str(address), messages(dice, samples)), answers)
@@ -152,7 +152,7 @@ def test_strangers_who_send_any_bytes_to_a_launch_of_two_hosts_do_not_hinder_it(
 
     def answers() -> None:
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as channel:
-            challenge = hear(channel)
+            challenge = receive_message(channel)
             assert challenge is not None
             assert challenge["do"] == "prove"
 

@@ -26,10 +26,10 @@ from torchloom.client import plane as door
 from torchloom.messages.plane import VERSION, Head
 from torchloom.unix import HEADER
 
-from ..control import absurd
 from ..control.conftest import database, place, plane
-from ..control.steering import PATIENCE, Plane, loom
-from ..living import processes_of, until
+from ..harness import absurd_messages as absurd
+from ..harness.home import processes_of, until
+from ..harness.plane_jobs import PATIENCE, Plane, loom
 from . import fuzzing
 from .fuzzing import Dice, Fuzz, Watched
 

@@ -10,8 +10,8 @@ import pytest
 
 from torchloom.cli.verbs import VERBS
 
-from ..chaos.units.faking import library
-from ..control.steering import LOOM, PATIENCE
+from ..harness.faketime import library
+from ..harness.plane_jobs import LOOM, PATIENCE
 
 pytestmark = pytest.mark.process
 

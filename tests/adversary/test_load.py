@@ -19,10 +19,10 @@ import pytest
 from torchloom.client import Client
 from torchloom.specs.api import AppState
 
-from ..control import evidence
-from ..living import processes_of, until
-from ..server.plane import PATIENCE, Plane, Server, running
-from ..server.telling import Launched, Teller
+from ..harness import evidence
+from ..harness.home import processes_of, until
+from ..harness.metric_senders import Launched, Teller
+from ..harness.server_plane import PATIENCE, Plane, Server, running
 from .test_log_search import pages, printed
 
 pytestmark = pytest.mark.process

@@ -12,9 +12,9 @@ import pytest
 
 from torchloom.specs.api import AppState
 
-from ..living import allowed
-from ..server.plane import Plane, Server, running
-from ..server.telling import Launched, Teller
+from ..harness.home import allowed
+from ..harness.metric_senders import Launched, Teller
+from ..harness.server_plane import Plane, Server, running
 
 pytestmark = pytest.mark.process
 BLOCK = "".join(

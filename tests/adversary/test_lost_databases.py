@@ -18,10 +18,10 @@ import pytest
 from torchloom.client import plane as door
 
 from ..control.conftest import database, place, plane, warm
-from ..control.steering import LOOM, PATIENCE, Plane, loom
-from ..live import ledgers
-from ..live.proof import ENDS, Proof
-from ..living import processes_of, until
+from ..harness import step_records as ledgers
+from ..harness.home import processes_of, until
+from ..harness.live_training import ENDS, Proof
+from ..harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 from .test_databases import spoil
 
 __all__ = ["database", "place", "plane", "warm"]

@@ -28,9 +28,9 @@ from torchloom.messages.plane import Event, Goodbye, Metrics
 from torchloom.plane.credentials import Credentials
 
 from ..control.conftest import database, place, plane
-from ..control.steering import PATIENCE, Plane
-from ..living import until
-from ..weaver.fakes import FakeAgent, job_event, register
+from ..harness.fake_agents import FakeAgent, job_event, register
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Plane
 
 __all__ = ["database", "place", "plane"]
 

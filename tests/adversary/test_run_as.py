@@ -5,18 +5,20 @@ from files. Where other accounts cannot reach this interpreter, which may lie in
 the plane runs in a mount namespace in which they can; nothing outside of it changes.
 """
 
+import contextlib
 import json
 import os
 import pwd
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -236,13 +238,15 @@ SHOWN = (
 )
 
 
-def of_account(name: str) -> dict[int, str]:
-    """Return the living processes of an account, by the kernel's word."""
+def of_account(name: str, home: Path) -> dict[int, str]:
+    """Return the living processes of an account that belong to a plane, by the kernel's word."""
     uid, found = pwd.getpwnam(name).pw_uid, {}
     for entry in os.scandir("/proc"):
         try:
             if entry.name.isdigit() and entry.stat().st_uid == uid:
-                found[int(entry.name)] = Path(entry.path, "cmdline").read_text().replace("\0", " ")
+                words = Path(entry.path, "cmdline").read_text().replace("\0", " ")
+                if str(home) in words + Path(entry.path, "environ").read_text():
+                    found[int(entry.name)] = words
         except OSError:
             continue
     return {pid: words for pid, words in found.items() if words}
@@ -251,41 +255,68 @@ def of_account(name: str) -> dict[int, str]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that every account can look through."""
+    with opened_folder() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def opened_folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="loom-as-", dir="/tmp"))
     made.chmod(0o755)
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.fixture
-def plane(folder: Path) -> Iterator[RootPlane]:
-    """A plane of root, with alice and bob; afterwards no process of theirs is left."""
-    before = {name: of_account(name).keys() for name in (ALICE, BOB)}
-    made = RootPlane(folder)
-    made.person("alice", ALICE)
-    made.person("bob", BOB)
-    try:
+@contextlib.contextmanager
+def running_plane() -> Iterator[RootPlane]:
+    """Run a plane of root, with alice and bob; afterwards no process of theirs is left."""
+    with opened_folder() as folder:
+        made = RootPlane(folder)
+        try:
+            made.person("alice", ALICE)
+            made.person("bob", BOB)
+            yield made
+        finally:
+            made.down()
+        until(lambda: not left(made), "the processes of accounts to end")
+        for name in (ALICE, BOB):
+            for pid in of_account(name, made.home):
+                os.kill(pid, signal.SIGKILL)
+
+
+def cancel_jobs(plane: RootPlane) -> None:
+    for job in plane.ask("admin", "/api/jobs")[1]["items"]:
+        if not job["ended_at"]:
+            plane.ask("admin", f"/api/jobs/{job['id']}", method="DELETE")
+            plane.ended(job["id"], "CANCELLED")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RootPlane]:
+    """Give the module a plane, for tests that change nothing but jobs of their own."""
+    with running_plane() as made:
         yield made
-        for job in made.ask("admin", "/api/jobs")[1]["items"]:
-            if not job["ended_at"]:
-                made.ask("admin", f"/api/jobs/{job['id']}", method="DELETE")
-                made.ended(job["id"], "CANCELLED")
-    finally:
-        made.down()
-    until(lambda: not left(before), "the processes of accounts to end")
-    for name, known in before.items():
-        for pid in of_account(name).keys() - known:
-            os.kill(pid, signal.SIGKILL)
 
 
-def left(before: dict[str, Set[int]]) -> list[str]:
+@pytest.fixture
+def plane(shared: RootPlane) -> Iterator[RootPlane]:
+    """Give a plane of root with alice and bob; jobs that a test leaves are ended."""
+    yield shared
+    cancel_jobs(shared)
+
+
+@pytest.fixture
+def own_plane() -> Iterator[RootPlane]:
+    """Give a plane to a test that changes people or databases."""
+    with running_plane() as made:
+        yield made
+        cancel_jobs(made)
+
+
+def left(plane: RootPlane) -> list[str]:
     """Return processes of accounts but for zygotes, which wait for the next job for a while."""
-    found = [of_account(name).items() - known_of(name, known) for name, known in before.items()]
-    return [words for items in found for _, words in items if ZYGOTE not in words]
-
-
-def known_of(name: str, pids: Set[int]) -> set[tuple[int, str]]:
-    return {(pid, words) for pid, words in of_account(name).items() if pid in pids}
+    found = [of_account(name, plane.home).values() for name in (ALICE, BOB)]
+    return [words for items in found for words in items if ZYGOTE not in words]
 
 
 ZYGOTE = "zygote"
@@ -317,48 +348,50 @@ def steps_of(out: Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def test_people_are_bound_to_accounts_and_all_else_is_refused_in_words(plane: RootPlane) -> None:
+def test_people_are_bound_to_accounts_and_all_else_is_refused_in_words(
+    own_plane: RootPlane,
+) -> None:
     for account, words in (
         ("no-such-account", "this host has no such account"),
         ("root", "only an admin may be"),
     ):
-        refused = plane.loom("tokens", "user", "alice", "--run-as", account)
+        refused = own_plane.loom("tokens", "user", "alice", "--run-as", account)
         assert refused.returncode == 2
         assert words in refused.stderr.decode()
-    status, said = plane.ask("admin", "/api/users/alice", {"run_as": "root"}, "PUT")
+    status, said = own_plane.ask("admin", "/api/users/alice", {"run_as": "root"}, "PUT")
     assert (status, said["code"], said["field"]) == (422, "bad_account", "run_as")
-    assert plane.ask("alice", "/api/users/alice", {"run_as": BOB}, "PUT")[0] == 403
+    assert own_plane.ask("alice", "/api/users/alice", {"run_as": BOB}, "PUT")[0] == 403
 
-    listed = plane.loom("tokens", "users").stdout.decode()
-    shown = {one["name"]: one["run_as"] for one in plane.ask("admin", "/api/users")[1]["items"]}
+    listed = own_plane.loom("tokens", "users").stdout.decode()
+    shown = {one["name"]: one["run_as"] for one in own_plane.ask("admin", "/api/users")[1]["items"]}
 
     assert [line.split()[:3] for line in listed.splitlines() if line.startswith("alice")] == [
         ["alice", "operator", ALICE]
     ]
     assert shown == {"admin": None, "alice": ALICE, "bob": BOB}
-    taken = plane.ask("admin", "/api/users/bob", {"run_as": ""}, "PUT")[1]
+    taken = own_plane.ask("admin", "/api/users/bob", {"run_as": ""}, "PUT")[1]
     assert taken["run_as"] is None
 
 
 def test_a_person_without_an_account_starts_nothing_on_a_plane_of_root(
-    plane: RootPlane, folder: Path
+    own_plane: RootPlane, folder: Path
 ) -> None:
-    plane.person("carol", "")
-    plane.person("dave", "", "admin")
+    own_plane.person("carol", "")
+    own_plane.person("dave", "", "admin")
     job = script(folder, "job.py", f"open('{folder}/ran', 'w')")
     spec = {"name": "job", "script": str(job)}
 
     for who in ("carol", "dave"):
-        status, said = plane.ask(who, "/api/jobs", spec)
+        status, said = own_plane.ask(who, "/api/jobs", spec)
         assert (status, said["code"]) == (422, "no_account")
         assert f"loom tokens user {who} --run-as ACCOUNT" in said["remedy"]
-        status, said = plane.ask(who, "/api/jobs", {"items": [spec]})
+        status, said = own_plane.ask(who, "/api/jobs", {"items": [spec]})
         assert said["items"][0]["problem"]["code"] == "no_account"
-    assert plane.ask("admin", "/api/jobs")[1]["items"] == []
+    assert own_plane.ask("admin", "/api/jobs")[1]["items"] == []
     assert not (folder / "ran").exists()
 
-    assert plane.loom("tokens", "user", "dave", "--run-as", "root").returncode == 0
-    plane.ended(plane.submit("dave", job))
+    assert own_plane.loom("tokens", "user", "dave", "--run-as", "root").returncode == 0
+    own_plane.ended(own_plane.submit("dave", job))
     assert (folder / "ran").stat().st_uid == 0
 
 
@@ -370,7 +403,7 @@ def test_all_processes_of_a_job_are_of_its_account_and_have_nothing_of_the_plane
     job = plane.submit("alice", script(folder, "w.py", WAIT), str(go), resources={"workers": 2})
 
     until(lambda: plane.log_of(job).count("waits") == 2, "both ranks")
-    found = of_account(ALICE)
+    found = of_account(ALICE, plane.home)
     ranks = [pid for pid, words in found.items() if "w.py" in words and str(go) in words]
     launch = [pid for pid, words in found.items() if "loom-launch" in words]
     agents = [pid for pid, words in found.items() if "torchloom.launch.node_agent" in words]
@@ -417,7 +450,7 @@ def test_a_job_reaches_neither_the_plane_nor_a_job_of_another_account(
     other = plane.submit("bob", script(folder, "w.py", WAIT), str(go))
     until(lambda: "waits" in plane.log_of(other), "the job of bob")
     parts = [pid for pid in processes_of(plane.home) if Path(f"/proc/{pid}").stat().st_uid == 0]
-    theirs = [pid for pid, words in of_account(BOB).items() if "w.py" in words]
+    theirs = [pid for pid, words in of_account(BOB, plane.home).items() if "w.py" in words]
     assert len(parts) >= 5
     assert theirs
     own = plane.home / "plane"
@@ -427,7 +460,7 @@ def test_a_job_reaches_neither_the_plane_nor_a_job_of_another_account(
         *(f"/proc/{pid}/{name}" for pid in (*parts, *theirs) for name in ("environ", "fd", "mem")),
         str(plane.home / "accounts" / BOB),
         "/tmp/torchloom-0",
-        str(folder / "root"),
+        str(plane.folder / "root"),
     ]
     assert str(own / "admin.token") in files
     tries = json.dumps({"files": files, "processes": [*parts, *theirs], "walk": str(plane.home)})
@@ -491,7 +524,10 @@ def test_a_job_of_an_account_is_steered_saved_recovered_live_and_resumed(
     assert "step" in plane.log_of(job)
     assert plane.ask("alice", f"/api/jobs/{job}", method="DELETE")[0] == 200
     plane.ended(job, "CANCELLED")
-    until(lambda: not [w for w in of_account(ALICE).values() if "train.py" in w], "no rank")
+    until(
+        lambda: not [w for w in of_account(ALICE, plane.home).values() if "train.py" in w],
+        "no rank",
+    )
     root = plane.run_folder(ALICE, job) / "checkpoints"
     assert [path.name for path in root.iterdir() if path.name.startswith("ckpt_step_")]
     assert {path.lstat().st_uid for path in root.rglob("*")} == {pwd.getpwnam(ALICE).pw_uid}
@@ -505,6 +541,83 @@ def test_a_job_of_an_account_is_steered_saved_recovered_live_and_resumed(
     status, said = plane.ask("alice", f"/api/jobs/{job}/commands", {"verb": "stop"})
     assert status in (200, 201, 202), said
     plane.ended(job)
+
+
+def test_a_job_of_an_account_is_adopted_and_recovered_live_when_the_state_is_lost(
+    own_plane: RootPlane, folder: Path
+) -> None:
+    out = out_of(folder, ALICE)
+    recovery = {"resources": {"workers": 2}, "recovery": {"policy": "live"}}
+    training = script(folder, "train.py", TRAIN)
+    job = own_plane.submit("alice", training, str(out), "100000", **recovery)
+    until(lambda: len(steps_of(out, 1)) > 40, "40 steps")
+    survivor = steps_of(out, 0)[-1]["pid"]
+    forged = forge_run(own_plane, folder, job, "forged-1")
+
+    own_plane.down()
+    for path in (own_plane.home / "plane").glob("state.db*"):
+        path.unlink()
+    own_plane.up()
+    until(lambda: is_watched(own_plane, job) and is_live(own_plane, job), "the ranks to be watched")
+    found = own_plane.job(job)
+    killed = steps_of(out, 1)[-1]["pid"]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: steps_of(out, 1)[-1]["pid"] != killed, "another process of rank 1")
+    at = steps_of(out, 1)[-1]["step"]
+    until(lambda: steps_of(out, 1)[-1]["step"] > at + 20, "steps after the recovery")
+
+    assert (found["owner"], found["name"], found["state"]) == ("alice", "job", "RUNNING")
+    assert steps_of(out, 0)[-1]["pid"] == survivor
+    assert {row["uid"] for row in steps_of(out, 1)} == {pwd.getpwnam(ALICE).pw_uid}
+    assert [one["id"] for one in own_plane.ask("admin", "/api/jobs")[1]["items"]] == [job], forged
+    assert own_plane.ask("admin", f"/api/jobs/{job}", method="DELETE")[0] == 200
+    own_plane.ended(job, "CANCELLED")
+    until(
+        lambda: not [w for w in of_account(ALICE, own_plane.home).values() if "train.py" in w],
+        "no rank",
+    )
+
+
+def forge_run(plane: RootPlane, folder: Path, job: str, name: str) -> Path:
+    """Have bob make a run that he never submitted, and that says to be somebody else's."""
+    record = json.loads((plane.run_folder(ALICE, job) / "status.json").read_text())
+    forged = folder / "forged.json"
+    forged.write_text(json.dumps({**record, "id": name, "owner": "admin"}))
+    run = plane.run_folder(BOB, name)
+    attack(BOB, 'mkdir -p "$1"; cp "$2" "$1/status.json"', str(run), str(forged))
+    return run
+
+
+def is_live(plane: RootPlane, job: str) -> bool:
+    """Tell whether the plane would recover a job live, by what it has stored."""
+    path = plane.home / "plane" / "state.db"
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as opened:
+        words = "SELECT count(*) FROM regroupings WHERE job = ?"
+        return bool(opened.execute(words, (job,)).fetchone()[0])
+
+
+def test_root_removes_checkpoints_of_an_account_with_a_plane_and_without(
+    plane: RootPlane, folder: Path
+) -> None:
+    out = out_of(folder, ALICE)
+    job = plane.submit("alice", script(folder, "train.py", TRAIN), str(out), "80")
+    plane.ended(job)
+    root = plane.run_folder(ALICE, job) / "checkpoints"
+    steps = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
+
+    with_plane = plane.loom("checkpoint", "rm", "--yes", job, str(steps[0]))
+    until(lambda: not list(root.glob(f"ckpt_step_*{steps[0]}")), "the removal by the plane")
+    plane.down()
+    without = plane.loom("checkpoint", "rm", "--yes", "--json", job, str(steps[1]))
+    unknown = plane.loom("checkpoint", "rm", "--yes", job, str(steps[1]))
+    plane.up()
+
+    assert with_plane.returncode == 0, with_plane.stderr
+    assert json.loads(without.stdout) == [{"step": steps[1], "state": "removed"}], without.stderr
+    assert unknown.returncode != 0
+    assert b"checkpoint of step" in unknown.stderr
+    left = sorted(int(path.name.rpartition("_")[2]) for path in root.glob("ckpt_step_*"))
+    assert left == steps[2:]
 
 
 def is_watched(plane: RootPlane, job: str) -> bool:
@@ -693,7 +806,10 @@ def test_an_account_has_an_agent_of_its_own_which_is_no_node_for_jobs(
 
     assert plane.ask("admin", "/api/cluster/resources")[1]["nodes"] == 1
     agents = [
-        w for name in (ALICE, BOB) for w in of_account(name).values() if "launch.node_agent" in w
+        w
+        for name in (ALICE, BOB)
+        for w in of_account(name, plane.home).values()
+        if "launch.node_agent" in w
     ]
     marks = {words.split("--agent ")[1].split()[0] for words in agents}
     assert len(marks) == 2

@@ -14,9 +14,9 @@ import pytest
 from torchloom import settings
 
 from ..control.conftest import living
-from ..control.steering import LOOM, PATIENCE
-from ..living import until
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 HOST = os.uname().nodename

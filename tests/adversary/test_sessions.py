@@ -21,9 +21,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from ..dashboard.building import built
-from ..living import until
-from ..server.plane import PATIENCE, Plane, Server, running
+from ..harness.dashboard_build import built
+from ..harness.home import until
+from ..harness.server_plane import PATIENCE, Plane, Server, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, WebSocket

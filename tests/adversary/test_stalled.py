@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from ..control import evidence
-from ..living import until
-from ..server.plane import PATIENCE, Plane, Server, running
-from ..server.telling import Launched, Teller
+from ..harness import evidence
+from ..harness.home import until
+from ..harness.metric_senders import Launched, Teller
+from ..harness.server_plane import PATIENCE, Plane, Server, running
 
 pytestmark = pytest.mark.process
 MIB = 1 << 20

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from torchloom.client import places
-from torchloom.unix import hear, reachable, say
+from torchloom.unix import reachable, receive_message, send_message
 
 from ..control.conftest import living
-from ..control.steering import LOOM, PATIENCE, Plane, loom
-from ..living import until
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 
 pytestmark = pytest.mark.process
 
@@ -132,20 +132,20 @@ def withholding(ask: str, then: Callable[[], object]) -> Iterator[None]:
                         pass_on(client)
 
         def pass_on(client: socket.socket) -> None:
-            question = hear(client)
+            question = receive_message(client)
             if question is None:
                 return
             with socket.socket(socket.AF_UNIX) as weaver:
                 with reachable(behind) as address:
                     weaver.connect(address)
-                say(weaver, question)
-                answer = hear(weaver)
+                send_message(weaver, question)
+                answer = receive_message(weaver)
             if question["ask"] == ask:
                 done.set()
                 listener.close()
                 then()
             elif answer is not None:
-                say(client, answer)
+                send_message(client, answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -14,11 +14,25 @@ import pytest
 from torchloom.plane.certificates import certificate
 from torchloom.plane.nats_server import Certificate
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 from . import limited
 from .limited import PATIENCE, Limited, read_all, request, serving
-from .test_connections import HELLO, MIB, TURN, UPGRADE, flood, frame, send
+from .test_connections import (
+    HELLO,
+    MIB,
+    TURN,
+    UPGRADE,
+    Normal,
+    client_hello,
+    finish,
+    flood,
+    frame,
+    rsa_certificate,
+    send,
+    swarm,
+    trusting_none,
+)
 
 pytestmark = pytest.mark.process
 ATTACKER = """
@@ -63,6 +77,13 @@ def server(shown: Certificate) -> Iterator[Limited]:
 def roomy(shown: Certificate) -> Iterator[Limited]:
     """Give a server with the limits that it has in use."""
     with serving(shown) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def rsa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
+    """Give a server with a certificate whose signatures take long."""
+    with serving(rsa_certificate(tmp_path_factory.mktemp("rsa"))) as started:
         yield started
 
 
@@ -133,6 +154,60 @@ def test_floods_of_handshakes_do_not_hold_up_the_event_loop(roomy: Limited) -> N
     turns = [flood(roomy, HELLO).cpu for _ in range(8)]
 
     assert max(turns) < TURN, turns
+
+
+@pytest.mark.parametrize("kind", ["roomy", "rsa"])
+def test_handshakes_of_many_addresses_do_not_hold_up_the_event_loop(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    server: Limited = request.getfixturevalue(kind)
+    hello = client_hello()
+
+    turns = [swarm(server, hello[:50], hello[50:], is_held=True).cpu for _ in range(2)]
+
+    assert max(turns) < TURN, turns
+    assert answers(server)
+
+
+@pytest.mark.parametrize("kind", ["roomy", "rsa"])
+def test_handshakes_that_end_at_one_moment_do_not_hold_up_the_event_loop(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    server: Limited = request.getfixturevalue(kind)
+
+    assert finish(server, 2000, is_held=True).cpu < TURN
+    assert answers(server)
+
+
+def test_a_client_of_another_address_gets_in_while_handshakes_flood(rsa: Limited) -> None:
+    hello = client_hello()
+
+    with Normal(rsa) as normal:
+        swarm(rsa, hello[:50], hello[50:])
+
+    assert normal.answers > 3
+
+
+def test_a_handshake_that_comes_in_small_pieces_is_completed(roomy: Limited) -> None:
+    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting_none().wrap_bio(theirs, ours)
+    with roomy.connect() as channel:
+        for _ in range(2):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            for byte in ours.read():
+                channel.sendall(bytes((byte,)))
+            if not client.version():
+                theirs.write(channel.recv(1 << 16))
+        client.write(request("/", "Connection: close"))
+        channel.sendall(ours.read())
+        said = b""
+        while not said:  # tickets of the session come first
+            theirs.write(channel.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                said = client.read()
+
+    assert said.startswith(b"HTTP/1.1 200 ")
 
 
 def test_behind_a_handshake_the_limits_of_http_hold(server: Limited) -> None:

@@ -21,8 +21,8 @@ import pytest
 import torchloom
 
 from ..control.conftest import living
-from ..living import processes_of, until
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.home import processes_of, until
 
 pytestmark = pytest.mark.process
 PATIENCE = 90.0  # seconds

@@ -10,7 +10,7 @@ import pytest
 from torchloom.specs.validate import SET_FOR_ALL, SET_FOR_PEERS
 
 from ..cli.conftest import Loom, loom, state
-from ..server.plane import Plane, Server, running
+from ..harness.server_plane import Plane, Server, running
 
 __all__ = ["loom", "state"]
 

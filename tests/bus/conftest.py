@@ -10,7 +10,7 @@ from torchloom.bus.api import Bus
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.bus.nats.client import NatsBus
 
-from .server import NatsServer
+from ..harness.nats_server import NatsServer
 
 
 class Middle(Protocol):

@@ -18,7 +18,7 @@ from torchloom.bus.codec import (
 )
 from torchloom.messages import plane as m
 
-from .samples import FROM_RANK, HEAD, REGISTER, UNIONS, missing
+from ..harness.message_samples import FROM_RANK, HEAD, REGISTER, UNIONS, missing
 
 SAMPLES = [(message, union) for union, said in UNIONS.items() for message in said]
 

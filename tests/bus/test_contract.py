@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
+from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
 
+from ..harness.async_wait import come_true, live
 from .conftest import Middle
-from .waiting import come_true, live
 
 Said = tuple[str, bytes, str]
 
@@ -97,10 +97,10 @@ def test_a_request_that_nobody_hears_fails_at_once_and_an_unanswered_one_in_time
 ) -> None:
     async def story() -> None:
         bus = await middle.bus()
-        with pytest.raises(NobodyAnswers):
+        with pytest.raises(NoReply):
             await bus.request("nobody.there", b"", 30)
         await bus.subscribe("silent", Ear())
-        with pytest.raises(NobodyAnswers, match=r"no answer on silent within 0\.05 s"):
+        with pytest.raises(NoReply, match=r"no answer on silent within 0\.05 s"):
             await bus.request("silent", b"", 0.05)
         await bus.close()
 

@@ -16,7 +16,7 @@ from torchloom.bus.progress_page import (
     StepPhase,
 )
 
-from ..living import until
+from ..harness.home import until
 
 
 def read(path: Path) -> PageReading | None:

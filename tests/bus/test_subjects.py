@@ -6,7 +6,7 @@ from torchloom.bus.memory import matches
 
 def test_subjects_are_spelled_as_agreed() -> None:
     assert subjects.hello("n1") == "torchLoom.v1.agent.n1.hello"
-    assert subjects.beat("n1") == "torchLoom.v1.agent.n1.beat"
+    assert subjects.heartbeat("n1") == "torchLoom.v1.agent.n1.beat"
     assert subjects.records("n1") == "torchLoom.v1.agent.n1.records"
     assert subjects.acts("n1") == "torchLoom.v1.agent.n1.acts"
     assert subjects.down("n1") == "torchLoom.v1.agent.n1.down"
@@ -16,8 +16,8 @@ def test_subjects_are_spelled_as_agreed() -> None:
 
 
 def test_the_weaver_hears_every_agent_by_its_patterns() -> None:
-    said = (subjects.hello, subjects.beat, subjects.records, subjects.acts)
-    patterns = (subjects.HELLOS, subjects.BEATS, subjects.RECORDS, subjects.ACTS)
+    said = (subjects.hello, subjects.heartbeat, subjects.records, subjects.acts)
+    patterns = (subjects.HELLOS, subjects.HEARTBEATS, subjects.RECORDS, subjects.ACTS)
 
     heard = [[matches(pattern, subject("n-1")) for pattern in patterns] for subject in said]
 
@@ -25,7 +25,7 @@ def test_the_weaver_hears_every_agent_by_its_patterns() -> None:
 
 
 def test_the_agent_of_a_subject_is_found_again() -> None:
-    assert subjects.agent_of(subjects.beat("node_7")) == "node_7"
+    assert subjects.agent_of(subjects.heartbeat("node_7")) == "node_7"
     assert subjects.agent_of(subjects.DEVICE_EVENTS) is None
     assert subjects.agent_of("torchLoom.v1.agent.a.b.beat") is None
     assert subjects.agent_of("other.agent.a.beat") is None

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from ..control.conftest import database, place, plane, warm
-from ..control.steering import Plane, loom
+from ..harness.chaos_training import Training
+from ..harness.home import processes_of
+from ..harness.plane_jobs import Plane, loom
 from ..launch.over_hosts.conftest import home, launches
-from ..living import processes_of
-from .struck import Training
 
 __all__ = ["database", "home", "launches", "place", "plane", "warm"]
 

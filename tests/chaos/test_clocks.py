@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ..harness.chaos_training import all_is_well, same_books
+from ..harness.faketime import library
 from .conftest import Quiet, Start
-from .struck import all_is_well, same_books
-from .units.faking import library
 
 pytestmark = [
     pytest.mark.process,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ..control.steering import LOOM, Plane, loom
-from ..living import until
+from ..harness.chaos_training import LONG, all_is_well, planned, same_books
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, Plane, loom
 from .conftest import Quiet, Start
-from .struck import LONG, all_is_well, planned, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 STEPS = 300

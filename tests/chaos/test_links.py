@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from ..launch.over_hosts.launches import LOOM, Launches
-from ..launch.over_hosts.watched import Watched
-from ..living import until
-from .struck import LIMIT, LONG, SCRIPT, Book, all_is_well, planned, read, same_books, slowness
+from ..harness.chaos_training import (
+    LIMIT,
+    LONG,
+    SCRIPT,
+    Book,
+    all_is_well,
+    planned,
+    read,
+    same_books,
+    slowness,
+)
+from ..harness.home import until
+from ..harness.host_launches import LOOM, Launches
+from ..harness.watched_job import Watched
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD, STEPS, PACE, LINK = 2, 250, 0.08, "eth0"

@@ -10,10 +10,10 @@ import pytest
 
 from torchloom.chaos.faults import processes
 
-from ..control.steering import PATIENCE
-from ..weaver.postgres import new_database, running_postgres
+from ..harness.chaos_training import all_is_well, same_books
+from ..harness.plane_jobs import PATIENCE
+from ..harness.postgres_server import new_database, running_postgres
 from .conftest import Quiet, Start
-from .struck import all_is_well, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD, STEPS, PACE = 2, 300, 0.08

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ..harness.chaos_training import UNSEEN, all_is_well, same_books
 from .conftest import Quiet, Start
 from .mounts import tmpfs
-from .struck import UNSEEN, all_is_well, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD, STEPS, PACE = 4, 450, 0.08

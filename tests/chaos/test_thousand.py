@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ..control import evidence
+from ..harness import evidence
+from ..harness.chaos_training import UNSEEN, Training, is_kept, same_books
 from .conftest import Quiet, Start
-from .struck import UNSEEN, Training, is_kept, same_books
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch"), pytest.mark.soak]
 SUITE, FAULTS, EACH, SEED = "chaos", 1000, 50, 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .s3 import S3Server, running_s3
+from ..harness.s3_server import S3Server, running_s3
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from typing import Any
 from torchloom.checkpoint import LocalStorage, S3Storage, Storage
 from torchloom.checkpoint.bucket import Bucket
 
-from . import s3
+from ..harness import s3_server as s3
+from ..harness.http_proxy import MANY
 from .faults import Faulty, counted, telling
-from .proxy import MANY
 from .scenarios import LEAST_PART, SCENARIOS
 
 _TOP = Path(__file__).parents[2]

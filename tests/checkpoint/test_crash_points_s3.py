@@ -11,9 +11,9 @@ import pytest
 from torchloom.checkpoint import Fenced, S3Storage
 from torchloom.checkpoint.bucket import Bucket
 
+from ..harness.http_proxy import FAULTS, Proxy, proxying
+from ..harness.s3_server import S3Server, bucket
 from .faults import FORMS, call_sites, site_of
-from .proxy import FAULTS, Proxy, proxying
-from .s3 import S3Server, bucket
 from .scenarios import SCENARIOS, commit
 from .sweeper import Sweeper, sweeping
 from .witness import WORLD, content, plain_manifest, whole_steps_in

@@ -19,7 +19,7 @@ from torchloom.checkpoint import (
 )
 from torchloom.checkpoint.stream import Disk
 
-from ..living import until
+from ..harness.home import until
 from .faults import Adverse
 from .scenarios import commit, manifest_of, write
 from .witness import put_plain, whole_steps

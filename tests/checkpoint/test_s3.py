@@ -16,7 +16,7 @@ from torchloom.checkpoint import (
 )
 from torchloom.checkpoint.bucket import Bucket
 
-from .s3 import S3Server, bucket, environment
+from ..harness.s3_server import S3Server, bucket, environment
 from .scenarios import commit, manifest_of, write
 from .worlds import S3World, garble_the_manifest
 

@@ -8,7 +8,7 @@ import obstore
 
 from torchloom.checkpoint import Storage, folder_name, open_storage
 
-from .s3 import S3Server, bucket
+from ..harness.s3_server import S3Server, bucket
 from .witness import whole_steps, whole_steps_in
 
 

@@ -13,7 +13,7 @@ from torchloom.client import places
 from torchloom.messages.plane import Knob, Metrics, Progress
 from torchloom.weaver.service import Weaver
 
-from ..weaver.fakes import LR, FakeAgent, FakeRank, job_event, register, rows, weaver_at
+from ..harness.fake_agents import LR, FakeAgent, FakeRank, job_event, register, rows, weaver_at
 
 T = TypeVar("T")
 PATIENCE = 30.0

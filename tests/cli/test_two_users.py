@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..cluster import Cluster
+from ..harness.cluster import Cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 ADDRESS = "10.77.0.1"  # of ctl
@@ -93,7 +93,7 @@ def test_one_looks_one_steers_and_the_plane_knows_who_did_what(
     twice = alice.loom("login", url, *known, said=links["bob"]["url"])
 
     assert wrong[0] == 1
-    assert "somebody else answers there" in wrong[2]
+    assert "another server answers there" in wrong[2]
     assert entered == [
         (0, f"{url} as alice (viewer)\n", ""),
         (0, f"{url} as bob (operator)\n", ""),

@@ -11,9 +11,9 @@ import pytest
 
 from torchloom.client import places
 from torchloom.launch.host import sockets
-from torchloom.unix import hear, say
+from torchloom.unix import receive_message, send_message
 
-from ..living import home
+from ..harness.home import home
 
 __all__ = ["home"]
 
@@ -44,15 +44,15 @@ def _serve(listener: socket.socket, script: Script, asked: list[dict[str, Any]])
         while True:
             channel, _ = listener.accept()
             with channel:
-                question = hear(channel)
+                question = receive_message(channel)
                 if question == {"stop": True}:
                     return
                 if question is not None:
                     asked.append(question)
                     for message in script(question):
-                        say(channel, message)
+                        send_message(channel, message)
 
 
 def _stop(path: Path) -> None:
     with sockets.connect(path) as channel:
-        say(channel, {"stop": True})
+        send_message(channel, {"stop": True})

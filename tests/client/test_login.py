@@ -21,8 +21,8 @@ from torchloom.client.http import BadUrl, Refused, address
 from torchloom.client.trust import fingerprint
 from torchloom.plane.certificates import certificate
 
+from ..harness.server_plane import Plane, Server, running
 from ..plane.conftest import as_nobody
-from ..server.plane import Plane, Server, running
 
 pytestmark = pytest.mark.process
 
@@ -182,7 +182,7 @@ def test_a_secret_in_the_command_line_is_refused_with_the_remedy(
     code, out, err = person.loom("login", secret)
 
     assert (code, out) == (2, "")
-    assert "can be read by everybody on this host" in err
+    assert "can be read by every user of this host" in err
     assert "`loom login URL` asks for it, or reads it from standard input" in err
     assert "abcdef" not in err
     assert not person.kept.exists()

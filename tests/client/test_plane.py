@@ -16,7 +16,7 @@ from torchloom.client.errors import NoPlane, PlaneLost
 from torchloom.errors import Failure, UserError
 from torchloom.launch.host import sockets
 
-from ..living import python
+from ..harness.home import python
 from .conftest import Script
 
 Answering = Callable[[Path, Script], list[dict[str, Any]]]

@@ -11,7 +11,7 @@ from torchloom.client import plane as client
 from torchloom.client.errors import PlaneNotStarted
 from torchloom.errors import UserError
 
-from ..living import children, until
+from ..harness.home import children, until
 
 pytestmark = pytest.mark.process
 

@@ -113,7 +113,7 @@ def test_a_wrong_fingerprint_is_refused_before_a_token_is_sent(
         assert server.asked == [("/api/authority", "")]
         found = trust.fingerprint(known.authority.read_text())
         assert str(refused.value) == (
-            f"{server.url} shows the fingerprint {found}, not {expected}: somebody else answers "
+            f"{server.url} shows the fingerprint {found}, not {expected}: another server answers "
             "there, or the plane has a new authority; ask its admin, then `loom login` again"
         )
 

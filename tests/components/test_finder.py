@@ -236,7 +236,7 @@ def test_an_invalid_function_is_told_before_the_file_runs(tmp_path: Path) -> Non
 
     assert [problem.partition("; ")[0] for problem in caught.value.problems] == [
         f"{path}:2: argument 'a' of component 'train' has no type",
-        f"{path}:2: component 'train' does not say what it returns",
+        f"{path}:2: component 'train' has no return annotation",
     ]
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from torchloom.client.plane import leave
 
-from ..living import until
-from ..weaver.fresh import fresh
-from ..worker.ranks import Zygote
-from .steering import PATIENCE, Job, Plane, loom
+from ..harness.forked_ranks import Zygote
+from ..harness.fresh_databases import fresh
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job, Plane, loom
 
 
 @pytest.fixture(scope="session")

@@ -11,4 +11,4 @@ if __name__ == "__main__":
     for name in MODULES:
         importlib.import_module(name)
     assert "torchloom" not in sys.modules
-    runpy.run_path(str(Path(__file__).parents[1] / "worker/ranks.py"), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[1] / "harness/forked_ranks.py"), run_name="__main__")

@@ -6,8 +6,8 @@ import pytest
 
 from torchloom.errors import LoomError
 
-from ..living import until
-from .steering import Job, agree
+from ..harness.home import until
+from ..harness.plane_jobs import Job, agree
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 FIRST = {"temperature": 0.7, "lr": 0.05}

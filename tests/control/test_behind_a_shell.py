@@ -9,8 +9,8 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..living import processes_of, until
-from .steering import PATIENCE, SCRIPTS, Plane, loom
+from ..harness.home import processes_of, until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch", "bash")]
 SHELL = """export RANK=0 WORLD_SIZE=1

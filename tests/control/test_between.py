@@ -14,9 +14,9 @@ import pytest
 
 from torchloom.client.errors import PlaneLost
 
-from ..living import until
-from . import evidence
-from .steering import Job, Plane, agree, changes_of, loom
+from ..harness import evidence
+from ..harness.home import until
+from ..harness.plane_jobs import Job, Plane, agree, changes_of, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 FIRST = {"temperature": 0.7, "lr": 0.05}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..living import until
-from .steering import LOOM, PATIENCE, Job, Plane, loom
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE, Job, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

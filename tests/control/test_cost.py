@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ..living import until
-from .steering import PATIENCE, Job
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

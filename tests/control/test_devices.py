@@ -13,9 +13,9 @@ import pytest
 from torchloom.client import places
 from torchloom.client import plane as door
 
-from ..living import until
-from . import evidence
-from .steering import PATIENCE, SCRIPTS, Job, Plane, loom
+from ..harness import evidence
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Plane, loom
 
 pytestmark = pytest.mark.process
 GROUPS = ("A", "A", "B", "B")  # of ranks 0 to 3: A0 A1 B0 B1

@@ -17,9 +17,9 @@ import pytest
 from torchloom.client import plane as door
 
 from ..cli.test_json import problems
-from ..living import until
-from ..repositories import committed, git
-from .steering import LOOM, PATIENCE, SCRIPTS, Job, Plane, loom
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE, SCRIPTS, Job, Plane, loom
+from ..harness.repositories import committed, git
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

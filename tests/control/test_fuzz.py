@@ -20,9 +20,9 @@ from torchloom.client import places
 from torchloom.client import plane as door
 from torchloom.messages.plane import VERSION, Goodbye, Head, Ready
 
-from ..living import until
-from . import absurd
-from .steering import PATIENCE, SCRIPTS, Job, Plane
+from ..harness import absurd_messages as absurd
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 AGENT = os.uname().nodename
@@ -143,7 +143,7 @@ def test_what_is_wrong_on_the_bus_is_dropped_and_counted_by_its_reason(
     old = Head(VERSION, job.id, -1, 0, "nobody")
     told = [(subject, data) for subject in ours.values() for data in wrong]
     told += [(subjects.DEVICE_EVENTS, data) for data in wrong]
-    stranger = subjects.beat("somebody-else")
+    stranger = subjects.heartbeat("somebody-else")
 
     as_agent = publish(
         f"agents/{AGENT}.creds", [*told[:-6], (ours["acts"], encode(Ready(old, "c/1", 1, 1)))]

@@ -13,8 +13,8 @@ import pytest
 from torchloom.client import plane as door
 from torchloom.errors import UserError
 
-from ..living import until
-from .steering import PATIENCE, Job, loom
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 LIMIT = 4.0  # seconds

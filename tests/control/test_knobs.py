@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ..worker.ranks import Zygote, free_port, seats
-from . import evidence
-from .steering import SCRIPTS, Job, changes_of, used_by
+from ..harness import evidence
+from ..harness.forked_ranks import Zygote, free_port, seats
+from ..harness.plane_jobs import SCRIPTS, Job, changes_of, used_by
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 4

@@ -12,10 +12,10 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..living import allowed, until
-from ..metrics import shown
-from . import evidence
-from .steering import PATIENCE, Job, Plane, changes_of
+from ..harness import evidence
+from ..harness.home import allowed, until
+from ..harness.metric_rows import shown
+from ..harness.plane_jobs import PATIENCE, Job, Plane, changes_of
 from .windows import Tick, ratios, verdict, window
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]

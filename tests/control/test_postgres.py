@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from .. import metrics
-from ..living import until
-from ..weaver.postgres import new_database, running_postgres
-from .steering import PATIENCE, Job, Plane
+from ..harness import metric_rows as metrics
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job, Plane
+from ..harness.postgres_server import new_database, running_postgres
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

@@ -9,8 +9,8 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..living import until
-from .steering import PATIENCE, Job
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from ..living import until
-from ..metrics import in_file
-from .steering import PATIENCE, SCRIPTS, Plane, loom
+from ..harness.home import until
+from ..harness.metric_rows import in_file
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 STEPS = 1_000_000

@@ -13,8 +13,8 @@ from websockets.sync.client import connect
 
 from torchloom.client import places
 
-from ..living import until
-from .steering import PATIENCE, Job, Plane
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Job, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

@@ -14,8 +14,8 @@ from torchloom.client import plane as client
 from torchloom.client.plane import leave
 from torchloom.errors import LoomError
 
-from ..living import until
-from .steering import PATIENCE, SCRIPTS, Job, Plane, loom
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 

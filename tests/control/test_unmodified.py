@@ -10,9 +10,9 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..living import until
-from ..worker.ranks import Zygote, free_port, seats
-from .steering import PATIENCE, SCRIPTS, Job, Row
+from ..harness.forked_ranks import Zygote, free_port, seats
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, SCRIPTS, Job, Row
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = 2

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..control.conftest import living
-from ..control.steering import Plane, loom
-from ..jobs.http import Door, door_of_admin
-from ..living import until
-from ..warmth import borrow, hearth
-from .building import built
+from ..harness.dashboard_build import built
+from ..harness.home import until
+from ..harness.http_door import Door, door_of_admin
+from ..harness.plane_jobs import Plane, loom
+from ..harness.warm_zygote import borrow, hearth
 from .showing import PATIENCE, points
 from .views import VIEWS
 

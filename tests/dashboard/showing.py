@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..jobs.http import Door
-from ..living import until
+from ..harness.home import until
+from ..harness.http_door import Door
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Page, Request, WebSocket

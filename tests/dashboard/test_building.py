@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .building import ROOT
+from ..harness.dashboard_build import ROOT
 
 pytestmark = pytest.mark.process
 

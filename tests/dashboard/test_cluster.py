@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from ..control.steering import loom
-from ..jobs.http import Door
+from ..harness.http_door import Door
+from ..harness.plane_jobs import loom
 from .conftest import WORLD
 from .showing import PATIENCE, Shown, pid, written
 from .test_page import enter

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ..control.steering import loom
-from ..jobs.http import Door
+from ..harness.http_door import Door
+from ..harness.plane_jobs import loom
 from .crawling import Crawl
 from .showing import Shown
 from .test_page import enter

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..jobs.http import Door
-from .building import ROOT
+from ..harness.dashboard_build import ROOT
+from ..harness.http_door import Door
 from .looks import problems
 from .showing import Shown
 from .test_page import enter

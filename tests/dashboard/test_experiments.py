@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from ..control.steering import Plane, loom
-from ..jobs.http import Door
-from ..living import until
+from ..harness.home import until
+from ..harness.http_door import Door
+from ..harness.plane_jobs import Plane, loom
 from .showing import PATIENCE, Shown
 
 if TYPE_CHECKING:

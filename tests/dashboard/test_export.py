@@ -16,8 +16,8 @@ from torchloom.specs.api import AppState
 from torchloom.weaver.store.rows import CheckpointRow, EventRow, RankProcessRow
 
 from ..cli.export.exported import HOSTILE, log, remembered, store_of, within
-from ..metrics import in_file
-from .building import built
+from ..harness.dashboard_build import built
+from ..harness.metric_rows import in_file
 from .showing import PATIENCE
 
 if TYPE_CHECKING:

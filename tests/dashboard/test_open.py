@@ -12,9 +12,9 @@ import pytest
 from torchloom.settings import user_name
 
 from ..cli.test_json import problems
-from ..control.steering import LOOM, Plane
-from ..jobs.http import Door
-from ..living import until
+from ..harness.home import until
+from ..harness.http_door import Door
+from ..harness.plane_jobs import LOOM, Plane
 from .showing import PATIENCE
 
 pytestmark = [

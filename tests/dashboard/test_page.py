@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..control import evidence
-from ..control.steering import Plane, loom
-from ..jobs.http import Door
+from ..harness import evidence
+from ..harness.http_door import Door
+from ..harness.plane_jobs import Plane, loom
 from .conftest import WORLD
 from .showing import PATIENCE, Shown, agrees, pid, points, steps
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .building import ROOT
+from ..harness.dashboard_build import ROOT
 
 FOLDER = ROOT / "docs" / "screens"
 MOST = 5_000_000  # bytes, of all together

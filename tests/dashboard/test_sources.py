@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from .building import ROOT
+from ..harness.dashboard_build import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("dashboard")]
 FOLDER = ROOT / "dashboard"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ..control.conftest import living
-from ..living import TIMEOUT, until
-from .building import ROOT, built
+from ..harness.dashboard_build import ROOT, built
+from ..harness.home import TIMEOUT, until
 
 pytestmark = [
     pytest.mark.process,

@@ -22,7 +22,7 @@ from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.specs.api import AppState
 
-from ..living import until
+from ..harness.home import until
 
 NOBODY = 65534
 # Start a process whose parent is gone at once, and print its number.

@@ -16,7 +16,7 @@ from torchloom.envs.archive import find_prefix, pack
 from torchloom.envs.push import Delivery, Push
 from torchloom.envs.remote import BadDestination, Ssh, check_destination
 
-from ..living import until
+from ..harness.home import until
 
 pytestmark = pytest.mark.process
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchloom.history.series import CurveBuckets, MetricSeries, resampled, thinned
+from torchloom.history.series import MetricSeries, thinned
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(math.nan)
 curves = st.lists(numbers, max_size=300).map(
@@ -68,29 +68,6 @@ def test_what_is_no_number_stays_and_counts_for_nothing_when_smoothed() -> None:
 def test_a_weight_that_forgets_nothing_or_less_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="from 0 to less than 1"):
         MetricSeries.of("loss", [(0, 0.0, 1.0)]).smoothed(weight)
-
-
-def test_stretches_have_their_least_greatest_and_last_value() -> None:
-    values = [5.0, 1.0, 3.0, math.nan, 9.0, 2.0]
-    curve = MetricSeries.of("loss", [(i, float(i), value) for i, value in enumerate(values)])
-
-    found = resampled(curve, 2)
-
-    assert found == CurveBuckets((2, 5), (2.0, 5.0), (1.0, 2.0), (5.0, 9.0), (3.0, 2.0))
-
-
-@given(curves, st.integers(1, 40))
-def test_no_stretch_loses_an_extreme_and_none_is_made_up(curve: MetricSeries, most: int) -> None:
-    found = resampled(curve, most)
-
-    finite = [value for value in curve.values if not math.isnan(value)]
-    assert len(found) == min(most, len(curve))
-    if finite:
-        assert min(v for v in found.low if not math.isnan(v)) == min(finite)
-        assert max(v for v in found.high if not math.isnan(v)) == max(finite)
-    if len(curve):
-        assert found.steps[-1] == curve.steps[-1]
-        assert list(found.steps) == sorted(found.steps)
 
 
 @given(curves, st.integers(4, 60))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster import Cluster
+from ..harness.cluster import Cluster
 
 SCRIPT = Path(__file__).resolve().parents[2] / "make/apt.sh"
 POLICY = "/usr/sbin/policy-rc.d"

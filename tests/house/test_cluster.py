@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["n1", "n2", "n3", "n4"]
@@ -35,7 +35,7 @@ dist.destroy_process_group()
 """
 ABANDON = """
 import time
-from tests.cluster import Cluster
+from tests.harness.cluster import Cluster
 hosts = Cluster(2).__enter__()
 sleeper = hosts.popen("n1", ["sleep", "1000"])
 while open(f"/proc/{sleeper.pid}/comm").read() != "sleep\\n":

@@ -12,7 +12,7 @@ import pytest
 
 from torchloom.entry_points import EARLIER, FILES, MODULES
 
-from ..living import TIMEOUT
+from ..harness.home import TIMEOUT
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 HELP = r"(?i)^usage: "

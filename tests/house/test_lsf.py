@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster.lsf import Lsf
-from ..living import until
+from ..harness.cluster.lsf import Lsf
+from ..harness.home import until
 
 pytestmark = pytest.mark.process
 HERE = socket.gethostname()

@@ -1,8 +1,8 @@
 import shlex
 from pathlib import Path
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 
 
 def output(path: Path) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ..cluster.pbs import Pbs
-from ..living import until
+from ..harness.cluster.pbs import Pbs
+from ..harness.home import until
 
 pytestmark = pytest.mark.process
 HERE = socket.gethostname()

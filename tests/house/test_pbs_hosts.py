@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 
 
 def run_on(cluster: Cluster, *argv: str, stdin: str | None = None, cwd: Path | None = None) -> str:

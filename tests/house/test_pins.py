@@ -49,7 +49,7 @@ from torchloom.weaver.store import DatabasePlace, backup, restoration, state_tab
 from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.series import curves
 
-from ..weaver.fakes import weaver_at
+from ..harness.fake_agents import weaver_at
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 PINNED: dict[str, list[str]] = json.loads(Path(__file__).with_name("pinned.json").read_text())
@@ -181,7 +181,6 @@ SHAPES = (  # dataclasses whose fields are keys in files, rows, answers or betwe
     ),
     (seats.MemberSeat, "rank node life is_gone is_ending has_left is_new"),
     (election.GenerationPlan, "start origin moves inexact"),
-    (election.StateTransfer, "target what step source"),
     (checkpoints.Collected, "world_size parts failed lowest facts"),
     (backup.BackupManifest, "made_at host torchloom schemas files format version"),
     (backup.BackupEntry, "name size sha256"),

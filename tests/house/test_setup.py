@@ -129,9 +129,7 @@ def test_a_missing_need_skips_unless_it_is_required(
     text = (ROOT / "tests/conftest.py").read_text()
     text = text.replace('find_spec("torch")', 'find_spec("no_such_torch")')
     tests = tmp_path / "tests"
-    shutil.copytree(ROOT / "tests/cluster", tests / "cluster")
-    for name in ("living.py", "failing.py"):
-        shutil.copy(ROOT / "tests" / name, tests)
+    shutil.copytree(ROOT / "tests/harness", tests / "harness")
     (tests / "conftest.py").write_text(text)
     options = "addopts = --import-mode=importlib\nmarkers = needs(what): x\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from ..adversary.test_upgrade_in_place import PATIENCE, Site, plain_weights, read, trained
-from ..cluster import Cluster
 from ..control.conftest import living
-from ..living import home, processes_of, until
-from ..metrics import in_file
+from ..harness.cluster import Cluster
+from ..harness.home import home, processes_of, until
+from ..harness.metric_rows import in_file
 from ..schedulers.slurm_jobs import SlurmJobs
 
 __all__ = ["home"]

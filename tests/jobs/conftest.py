@@ -10,10 +10,10 @@ import pytest
 from torchloom.client import plane as door
 
 from ..control.conftest import living
-from ..control.steering import PATIENCE, Plane, loom
-from ..living import until
-from ..warmth import borrow, hearth
-from ..weaver.fresh import fresh
+from ..harness.fresh_databases import fresh
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Plane, loom
+from ..harness.warm_zygote import borrow, hearth
 
 __all__ = ["hearth"]
 

@@ -17,9 +17,9 @@ import pytest
 from torchloom.client import plane as door
 from torchloom.plane.credentials import credentials
 
-from ..cluster import Cluster
-from ..living import until
-from ..weaver.queued import given_twice
+from ..harness.cluster import Cluster
+from ..harness.home import until
+from ..harness.queue_world import given_twice
 
 pytestmark = pytest.mark.process
 CPUS = {"ctl": 1, "n1": 2, "n2": 2, "n3": 2}

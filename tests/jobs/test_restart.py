@@ -12,8 +12,8 @@ import pytest
 
 from torchloom.client.errors import NoPlane, PlaneLost
 
-from ..control.steering import Plane
-from ..living import until
+from ..harness.home import until
+from ..harness.plane_jobs import Plane
 
 pytestmark = pytest.mark.process
 LONG = 300.0  # seconds, for loaded machines

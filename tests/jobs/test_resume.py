@@ -18,8 +18,8 @@ from torchloom.errors import LoomError
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder
 
-from ..control.steering import LOOM, Plane, loom
-from ..living import processes_of, until
+from ..harness.home import processes_of, until
+from ..harness.plane_jobs import LOOM, Plane, loom
 
 pytestmark = pytest.mark.process
 LONG = 180.0  # seconds, for loaded machines

@@ -12,8 +12,8 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..control.steering import LOOM, PATIENCE, Plane, loom
-from ..living import until
+from ..harness.home import until
+from ..harness.plane_jobs import LOOM, PATIENCE, Plane, loom
 
 pytestmark = pytest.mark.process
 

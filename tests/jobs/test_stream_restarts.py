@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from .. import metrics
-from ..control.steering import PATIENCE, Plane
-from ..living import until
-from .http import LEARN, Listener, door_of_admin, listening, notes
+from ..harness import metric_rows as metrics
+from ..harness.home import until
+from ..harness.http_door import LEARN, Listener, door_of_admin, listening, notes
+from ..harness.plane_jobs import PATIENCE, Plane
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = range(2)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ..control.conftest import living
-from ..control.steering import PATIENCE, loom
-from ..living import processes_of, until
-from ..weaver.postgres import new_database, running_postgres
-from .http import HELD, LEARN, Door, Listener, door_of_admin, listening, notes
+from ..harness.home import processes_of, until
+from ..harness.http_door import HELD, LEARN, Door, Listener, door_of_admin, listening, notes
+from ..harness.plane_jobs import PATIENCE, loom
+from ..harness.postgres_server import new_database, running_postgres
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 WORLD = range(4)

@@ -13,9 +13,9 @@ import pytest
 from torchloom.client import plane as door
 from torchloom.launch.records import catalog
 
-from ..control.steering import LOOM, Plane, loom
-from ..living import until
-from .http import door_of_admin
+from ..harness.home import until
+from ..harness.http_door import door_of_admin
+from ..harness.plane_jobs import LOOM, Plane, loom
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 LONG = 180.0

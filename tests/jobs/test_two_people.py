@@ -15,11 +15,11 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..cluster import Cluster
 from ..control.conftest import living
-from ..control.steering import LOOM, PATIENCE
-from ..living import allowed, until
-from .http import LEARN, SCRIPTS, notes
+from ..harness.cluster import Cluster
+from ..harness.home import allowed, until
+from ..harness.http_door import LEARN, SCRIPTS, notes
+from ..harness.plane_jobs import LOOM, PATIENCE
 
 pytestmark = pytest.mark.process
 WORLD = range(2)

@@ -16,7 +16,7 @@ from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.membership import EndLife, Fork, Life, Lives, MakeStore, Restart, Watch
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
-from ..living import until
+from ..harness.home import until
 
 
 class FakeAgent:

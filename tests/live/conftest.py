@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from ..control.conftest import database, place, plane, warm
-from ..control.steering import Plane
+from ..harness import step_records as ledgers
+from ..harness.live_training import STEPS, WORLD, Proof
+from ..harness.plane_jobs import Plane
 from ..launch.over_hosts.conftest import home, launches
-from . import ledgers
-from .proof import STEPS, WORLD, Proof
 
 __all__ = ["database", "home", "launches", "place", "plane", "warm"]
 

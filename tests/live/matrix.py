@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from .proof import EVERY, STEPS
+from ..harness.live_training import EVERY, STEPS
 
 PLACES = (
     "data",

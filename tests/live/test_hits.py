@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from . import ledgers, matrix
+from ..harness import step_records as ledgers
+from ..harness.live_training import EPOCHS, SAMPLES, Proof
+from . import matrix
 from .conftest import Quiet
-from .proof import EPOCHS, SAMPLES, Proof
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ..control import evidence
-from ..launch.over_hosts.launches import LOOM, Launches
-from ..launch.over_hosts.watched import Watched
-from ..living import until
-from . import ledgers, matrix
-from .proof import EPOCHS, EVERY, SAMPLES, SCRIPT, STEPS, WORLD
+from ..harness import evidence
+from ..harness import step_records as ledgers
+from ..harness.home import until
+from ..harness.host_launches import LOOM, Launches
+from ..harness.live_training import EPOCHS, EVERY, SAMPLES, SCRIPT, STEPS, WORLD
+from ..harness.watched_job import Watched
+from . import matrix
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 MIDDLE = STEPS // 2

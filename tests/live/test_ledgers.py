@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from . import ledgers
-from .ledgers import Life, Line
+from ..harness import step_records as ledgers
+from ..harness.step_records import Life, Line
 
 WORLD, STEPS = 2, 4
 

@@ -13,13 +13,14 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..control import evidence
-from ..control.steering import PATIENCE, Plane, loom
-from ..living import allowed, processes_of, until
-from . import ledgers, matrix
+from ..harness import evidence
+from ..harness import step_records as ledgers
+from ..harness.home import allowed, processes_of, until
+from ..harness.live_training import LONG, STEPS, WORLD, Proof
+from ..harness.plane_jobs import PATIENCE, Plane, loom
+from . import matrix
 from .conftest import Quiet
 from .matrix import Case
-from .proof import LONG, STEPS, WORLD, Proof
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 MIDDLE = STEPS // 2

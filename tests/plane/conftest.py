@@ -19,7 +19,7 @@ import pytest
 from torchloom.client import plane as client
 from torchloom.plane import nats_server
 
-from ..living import home, until
+from ..harness.home import home, until
 
 __all__ = ["home"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchloom.client import places
 from torchloom.launch.host import sockets
-from torchloom.unix import hear, say
+from torchloom.unix import receive_message, send_message
 
 if sys.argv[1] == "server":
     if os.environ.get("STAND_IN_SERVER_FAILS"):
@@ -25,8 +25,8 @@ listener.setblocking(True)
 while True:
     channel, _ = listener.accept()
     with channel:
-        if (asked := hear(channel)) is None:
+        if (asked := receive_message(channel)) is None:
             continue
         busy = Path(os.environ["LOOM_HOME"], "busy").exists()
         told = {name: os.environ.get(name) for name in ("LOOM_NATS", "LOOM_NATS_CREDS")}
-        say(channel, {"ok": busy if asked["ask"] == "jobs" else told})
+        send_message(channel, {"ok": busy if asked["ask"] == "jobs" else told})

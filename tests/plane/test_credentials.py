@@ -145,13 +145,14 @@ def test_an_agent_speaks_and_hears_on_its_own_subjects_alone(
         answer = await a.request(subjects.hello("n1"), b"hello", timeout=5)
         for subject in FORBIDDEN:
             await a.publish(subject, b"x")
-        await a.publish(subjects.beat("n1"), b"x")
+        await a.publish(subjects.heartbeat("n1"), b"x")
         for subject in (subjects.down("n2"), subjects.EVERYTHING, "_INBOX.>", ">"):
             await a.subscribe(subject)
         await a.subscribe(subjects.down("n1"))
         await a.flush()
         async with asyncio.timeout(10):  # a flush of nats-py overtakes what was published
-            while subjects.beat("n1") not in heard or len(agent.complaints) < len(FORBIDDEN) + 4:  # noqa: ASYNC110
+            beat = subjects.heartbeat("n1")
+            while beat not in heard or len(agent.complaints) < len(FORBIDDEN) + 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await a.close()
         await w.close()
@@ -161,7 +162,7 @@ def test_an_agent_speaks_and_hears_on_its_own_subjects_alone(
     data, heard, complaints = asyncio.run(run())
 
     assert data == b"welcome"
-    assert heard == [subjects.hello("n1"), subjects.beat("n1")]
+    assert heard == [subjects.hello("n1"), subjects.heartbeat("n1")]
     assert len(complaints) == len(FORBIDDEN) + 4
     assert all("permissions violation" in complaint for complaint in complaints)
 
@@ -188,7 +189,7 @@ def test_an_agent_that_made_its_own_key_speaks_for_itself_and_for_no_other_node(
         await weaver.subscribe(subjects.EVERYTHING, take)
         await weaver.flush()
         for node in ("n1", "n3", "n2"):
-            await agent.publish(subjects.beat(node), b"x")
+            await agent.publish(subjects.heartbeat(node), b"x")
         await agent.flush()
         async with asyncio.timeout(10):
             while not heard:  # noqa: ASYNC110 - what was said before that is heard before it
@@ -203,7 +204,7 @@ def test_an_agent_that_made_its_own_key_speaks_for_itself_and_for_no_other_node(
 
     heard, complaint = asyncio.run(run())
 
-    assert heard == [subjects.beat("n2")]
+    assert heard == [subjects.heartbeat("n2")]
     assert "permissions violation" in complaint.lower()
     with pytest.raises(BusLost):
         asyncio.run(refused())

@@ -12,7 +12,7 @@ from torchloom.plane import discovery, nats_server
 from torchloom.plane.credentials import Credentials, credentials
 from torchloom.plane.discovery import NatsAddress, NatsOwner
 
-from ..living import until
+from ..harness.home import until
 from .conftest import Planes
 
 pytestmark = pytest.mark.process

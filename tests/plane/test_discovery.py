@@ -145,9 +145,9 @@ def test_what_speaks_another_language_is_foreign(
 def test_nobody_is_nobody(keys: Credentials) -> None:
     port = nats_server.free_port("127.0.0.1")
 
-    assert whose(at(port), keys) is NatsOwner.NOBODY
-    assert whose(at(port, chosen=False), keys) is NatsOwner.NOBODY
-    assert whose(NatsAddress("no-such-host.invalid", 4222, chosen=True), keys) is NatsOwner.NOBODY
+    assert whose(at(port), keys) is NatsOwner.NONE
+    assert whose(at(port, chosen=False), keys) is NatsOwner.NONE
+    assert whose(NatsAddress("no-such-host.invalid", 4222, chosen=True), keys) is NatsOwner.NONE
 
 
 @pytest.mark.process

@@ -1,5 +1,7 @@
 """A plane that nobody pinned leaves after so long without a job, and not before."""
 
+import time
+
 import pytest
 
 from torchloom.errors import Failure
@@ -7,12 +9,18 @@ from torchloom.plane.process import Idleness, has_live_job, idle_limit
 
 
 def test_a_quiet_plane_leaves_at_its_limit_and_a_job_starts_the_clock_again() -> None:
-    idleness = Idleness(limit=100, since=0)
+    now = [0.0]
+    idleness = Idleness(100, lambda: now[0])
 
-    assert not idleness.over(99, busy=False)
-    assert not idleness.over(150, busy=True)
-    assert not idleness.over(249, busy=False)
-    assert idleness.over(250, busy=False)
+    found = []
+    for now[0], busy in ((99.0, False), (150.0, True), (249.0, False), (250.0, False)):
+        found.append(idleness.over(busy))
+
+    assert found == [False, False, False, True]
+
+
+def test_a_quiet_plane_goes_by_the_clock_that_a_step_of_the_time_of_day_does_not_move() -> None:
+    assert Idleness(100).clock is time.monotonic
 
 
 @pytest.mark.parametrize(
@@ -31,8 +39,8 @@ def test_the_limit_is_an_hour_unless_the_environment_says_otherwise(
 
 
 def test_a_look_is_worth_taking_ten_times_within_the_limit() -> None:
-    assert Idleness(limit=5, since=0).interval == 0.5
-    assert Idleness(limit=3600, since=0).interval == 60
+    assert Idleness(5).interval == 0.5
+    assert Idleness(3600).interval == 60
 
 
 def test_what_the_weaver_says_counts_and_its_silence_means_nothing(home: object) -> None:

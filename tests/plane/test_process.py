@@ -18,7 +18,7 @@ from torchloom.errors import LoomError
 from torchloom.launch.host import sockets
 from torchloom.plane.credentials import credentials
 
-from ..living import until
+from ..harness.home import until
 from .conftest import Planes, Server, alive, as_nobody, of_home
 
 pytestmark = pytest.mark.process

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.plane.supervisor import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    PartProcess,
-    PartSupervisor,
-    PlanePart,
-)
+from torchloom.launch.host.restarter import FIRST_PAUSE, LONGEST_PAUSE
+from torchloom.plane.supervisor import PartProcess, PartSupervisor, PlanePart
 
-from ..living import until
+from ..harness.home import until
 from .conftest import alive
 
 pytestmark = pytest.mark.process
@@ -39,7 +34,7 @@ def ended(supervisor: PartSupervisor, child: PartProcess) -> None:
     """Wait for the child's process to be over, and have it reaped."""
 
     def over() -> bool:
-        supervisor.look()
+        supervisor.check()
         return child.pid is None
 
     until(over)
@@ -57,13 +52,13 @@ def test_the_pause_doubles_up_to_a_limit_and_is_short_again_after_a_long_life(
         ended(supervisor, child)
         pauses.append(round((child.due or 0) - clock.now, 3))
         clock.now = child.due or 0
-        supervisor.look()
+        supervisor.check()
     clock.now += 11
     ended(supervisor, child)
 
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, LONGEST_PAUSE, LONGEST_PAUSE]
     assert round((child.due or 0) - clock.now, 3) == FIRST_PAUSE
-    assert (child.ends, child.how, child.part.last_words()) == (1, "exit 1", "no")
+    assert (child.ends, child.how, child.part.last_log_line()) == (1, "exit 1", "no")
     supervisor.end()
 
 
@@ -83,10 +78,10 @@ def test_a_part_has_its_own_environment_and_session_and_writes_to_its_log(tmp_pa
     code = "import os, time; print(dict(os.environ), os.getsid(0) == os.getpid(), flush=True)"
 
     child = supervisor.start(part(tmp_path, f"{code}; time.sleep(60)"))
-    until(lambda: child.part.last_words())
+    until(lambda: child.part.last_log_line())
 
-    assert child.part.last_words().startswith("{'A': '1'")
-    assert child.part.last_words().endswith("} True")
+    assert child.part.last_log_line().startswith("{'A': '1'")
+    assert child.part.last_log_line().endswith("} True")
     assert child.part.log.stat().st_mode & 0o777 == 0o600
     supervisor.end()
 
@@ -97,12 +92,12 @@ def test_the_end_is_asked_for_and_then_forced(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     deaf = supervisor.start(part(tmp_path, f"{code}; time.sleep(60)", "deaf"))
     pids = [polite.pid or 0, deaf.pid or 0]
-    until(lambda: deaf.part.last_words())
+    until(lambda: deaf.part.last_log_line())
 
     supervisor.end(grace=0.2)
 
     assert [alive(pid) for pid in pids] == [False, False]
-    assert supervisor.look() is None
+    assert supervisor.check() is None
     for pid in pids:  # nobody is left to be waited for
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

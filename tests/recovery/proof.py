@@ -4,8 +4,8 @@ import json
 import os
 from pathlib import Path
 
-from ..control.steering import PATIENCE, loom
-from ..living import processes_of, until
+from ..harness.home import processes_of, until
+from ..harness.plane_jobs import PATIENCE, loom
 from . import ledgers
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "learn.py")

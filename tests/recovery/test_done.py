@@ -14,13 +14,13 @@ from typing import Any
 import blake3
 import pytest
 
-from ..checkpoint.s3 import running_s3
 from ..control.conftest import living
-from ..control.steering import PATIENCE, loom
-from ..jobs.http import Door, door_of_admin, listening
+from ..harness.home import until
+from ..harness.http_door import Door, door_of_admin, listening
+from ..harness.plane_jobs import PATIENCE, loom
+from ..harness.postgres_server import new_database, running_postgres
+from ..harness.s3_server import running_s3
 from ..jobs.test_submitted import ranks_of
-from ..living import until
-from ..weaver.postgres import new_database, running_postgres
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 EVERY = 60

@@ -13,9 +13,9 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..control import evidence
-from ..control.steering import Plane, loom
-from ..living import until
+from ..harness import evidence
+from ..harness.home import until
+from ..harness.plane_jobs import Plane, loom
 from . import ledgers
 from .proof import EPOCHS, EVERY, LONG, SAMPLES, STEPS, WORLD, Proof
 

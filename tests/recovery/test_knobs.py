@@ -8,8 +8,8 @@ import pytest
 
 from torchloom.client import plane as door
 
-from ..control.steering import PATIENCE, Plane
-from ..living import until
+from ..harness.home import until
+from ..harness.plane_jobs import PATIENCE, Plane
 from . import ledgers
 from .proof import EVERY, LONG, STEPS, Proof
 

@@ -3,11 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchloom.messages.base import VERSION, Head
+from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
 from torchloom.rules.control.command import Abort, CommandEntry, CommandKind, Outcome
-from torchloom.rules.control.events import Applied, Decided, Ready, Refused
+from torchloom.rules.control.events import RankReport
 
 WAIT = 0.25
 Offer = tuple[str, int]
+HEAD = Head(VERSION, "job", 0, 0, "")  # rules look at nothing in it
 
 
 @dataclass
@@ -32,31 +35,37 @@ class Rank:
     pending: dict[Offer, tuple[CommandEntry, int]] = field(default_factory=dict)
     known: dict[Offer, Outcome] = field(default_factory=dict)
     ahead: list[CommandEntry] = field(default_factory=list)
-    done: dict[str, Applied] = field(default_factory=dict)
+    done: dict[str, RankReport] = field(default_factory=dict)
     resumed: int = 0  # pauses with a lower number are lifted
     pause: CommandEntry | None = None
     waited: float = 0.0
     silent: bool = False  # its threadlet does not answer
 
-    def prepare(self, entry: CommandEntry) -> Ready | Refused | Decided:
+    def prepare(self, entry: CommandEntry) -> RankReport:
         offer = (entry.id, entry.offer)
         if offer in self.known:
-            return Decided(entry.id, self.known[offer], entry.offer)
+            return self.decided(*offer)
         if entry.command.payload.get("bad") == self.rank:
-            return Refused(entry.id, self.rank, "bad value", entry.offer)
+            return RankReport(self.rank, RankRefusal(HEAD, entry.offer_id, "bad value"))
         if entry.command.kind.is_aligned and offer not in self.pending:
             self.pending[offer] = (entry, self.step + 1 + self.k)
         limit = self.pending[offer][1] if offer in self.pending else self.step + 1
-        return Ready(entry.id, self.rank, limit - 1 - self.k, self.k, entry.offer)
+        step = limit - 1 - self.k
+        return RankReport(self.rank, Ready(HEAD, entry.offer_id, step, self.k))
 
-    def write(self, entry: CommandEntry, outcome: Outcome) -> Decided:
+    def write(self, entry: CommandEntry, outcome: Outcome) -> RankReport:
         """Write the outcome unless there is one, and obey what is there."""
         offer = (entry.id, entry.offer)
         winner = self.known.get(offer) or self.store.compare_set(entry.key, outcome)
         self.obey(entry, winner)
-        return Decided(entry.id, winner, entry.offer)
+        return self.decided(*offer)
 
-    def obey(self, entry: CommandEntry, outcome: Outcome) -> Applied | None:
+    def decided(self, command: str, offer: int) -> RankReport:
+        outcome = self.known[command, offer]
+        effective = None if isinstance(outcome, Abort) else outcome.step or 0
+        return RankReport(self.rank, Decided(HEAD, f"{command}/{offer}", effective))
+
+    def obey(self, entry: CommandEntry, outcome: Outcome) -> RankReport | None:
         """Take in an outcome; one that is known already is only answered."""
         offer = (entry.id, entry.offer)
         if self.known.setdefault(offer, outcome) != outcome:
@@ -73,16 +82,16 @@ class Rank:
             self.ahead.append(entry_at(entry, outcome.step))
         return None
 
-    def act_at_once(self, entry: CommandEntry) -> Applied:
+    def act_at_once(self, entry: CommandEntry) -> RankReport:
         if entry.command.kind is CommandKind.RESUME:
             self.resumed = entry.number
             self.ahead = [e for e in self.ahead if not lifts(entry, e)]
             if self.pause and lifts(entry, self.pause):
                 self.pause = None
-        self.done[entry.id] = Applied(entry.id, self.rank, self.step, offer=entry.offer)
+        self.done[entry.id] = self.applied(entry, self.step)
         return self.done[entry.id]
 
-    def boundary(self) -> list[Applied]:
+    def boundary(self) -> list[RankReport]:
         """Start the next step, unless paused or held by a promise; return what acted before it."""
         coming = self.step + 1
         if self.pause or self.is_held():
@@ -93,7 +102,7 @@ class Rank:
             self.step = coming
         return acts
 
-    def act(self, entry: CommandEntry) -> Applied:
+    def act(self, entry: CommandEntry) -> RankReport:
         assert entry.id not in self.done, "twice in one generation"
         before = {name: self.values.get(name) for name in entry.command.payload}
         if entry.command.kind is CommandKind.PAUSE:
@@ -102,15 +111,16 @@ class Rank:
             self.values.update(entry.command.payload)
         self.ahead.remove(entry)
         after = dict(entry.command.payload)
-        self.done[entry.id] = Applied(
-            entry.id, self.rank, self.step + 1, before, after, entry.offer
-        )
+        self.done[entry.id] = self.applied(entry, self.step + 1, before, after)
         return self.done[entry.id]
+
+    def applied(self, entry: CommandEntry, step: int, *values: Any) -> RankReport:
+        return RankReport(self.rank, Applied(HEAD, entry.offer_id, step, *values))
 
     def is_held(self) -> bool:
         return any(limit <= self.step + 1 for _, limit in self.pending.values())
 
-    def wait(self, seconds: float) -> list[Decided]:
+    def wait(self, seconds: float) -> list[RankReport]:
         """Wait at a limit; after 250 ms write `abort` and obey whichever entry won."""
         self.waited = self.waited + seconds if self.is_held() and not self.pause else 0.0
         if self.waited < WAIT:
@@ -119,11 +129,11 @@ class Rank:
         self.waited = 0.0
         return [self.write(entry, Abort("no outcome in time")) for entry in held]
 
-    def leave(self) -> list[Decided]:
+    def leave(self) -> list[RankReport]:
         """The generation is over: settle every promise by the store, and tell what is known."""
         for entry, _ in list(self.pending.values()):
             self.write(entry, Abort("no outcome in time"))
-        return [Decided(name, outcome, offer) for (name, offer), outcome in self.known.items()]
+        return [self.decided(*offer) for offer in self.known]
 
 
 def lifts(resume: CommandEntry, other: CommandEntry) -> bool:

@@ -12,8 +12,8 @@ from torchloom.rules.queue import (
     Assign,
     Effect,
     Event,
-    JobLeft,
-    JobsLeft,
+    JobGone,
+    JobsGone,
     JobSubmitted,
     Need,
     NodeCapacity,
@@ -48,7 +48,7 @@ def job(name: str, workers: int, priority: int = 0, owner: str = "alice") -> Job
 
 
 def test_jobs_are_placed_in_their_order_and_the_next_one_when_there_is_room() -> None:
-    state, done = after(HOST, job("a", 3), job("b", 2), job("c", 1), JobLeft("a"))
+    state, done = after(HOST, job("a", 3), job("b", 2), job("c", 1), JobGone("a"))
 
     assert [effect.job for effect in done] == ["a", "b", "c"]
     assert not state.waiting
@@ -82,8 +82,8 @@ def anything(chance: random.Random, number: int) -> Event:
         [
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
             job(f"j{number}", chance.randint(1, 5), chance.randint(0, 2), owner),
-            JobLeft(f"j{chance.randint(0, number)}"),
-            JobsLeft(frozenset(f"j{chance.randint(0, number)}" for _ in range(5))),
+            JobGone(f"j{chance.randint(0, number)}"),
+            JobsGone(frozenset(f"j{chance.randint(0, number)}" for _ in range(5))),
             NodeUp(host, NodeCapacity(chance.randint(1, 5))),
             NodeDown(host),
             QuotaSet(owner, chance.choice([None, 1, 3, 6])),
@@ -110,7 +110,7 @@ def test_a_queue_that_was_read_from_a_disk_is_settled() -> None:
 
 
 def test_a_higher_priority_goes_first() -> None:
-    _, done = after(HOST, job("a", 4), job("low", 4), job("high", 4, priority=5), JobLeft("a"))
+    _, done = after(HOST, job("a", 4), job("low", 4), job("high", 4, priority=5), JobGone("a"))
 
     assert [effect.job for effect in done] == ["a", "high"]
 
@@ -147,8 +147,8 @@ def test_a_job_whose_node_is_lost_keeps_its_share_and_holds_up_nobody() -> None:
 def test_jobs_that_leave_together_are_not_given_the_room_that_others_of_them_wait_for() -> None:
     queue = (HOST, job("a", 3), job("big", 4), job("small", 1), job("kept", 1))
 
-    one_by_one, _ = after(*queue, JobLeft("big"))
-    state, done = after(*queue, JobsLeft(frozenset({"big", "small"})))
+    one_by_one, _ = after(*queue, JobGone("big"))
+    state, done = after(*queue, JobsGone(frozenset({"big", "small"})))
 
     assert "small" in one_by_one.placed
     assert [effect.job for effect in done] == ["a", "kept"]
@@ -195,7 +195,7 @@ class WhateverIsSubmitted(RuleBasedStateMachine):
         if jobs:
             job = jobs[which % len(jobs)]
             self.live.pop(job, None)
-            self.take(JobLeft(job))
+            self.take(JobGone(job))
 
     @rule(name=st.sampled_from("abc"))
     def come(self, name: str) -> None:

@@ -13,7 +13,7 @@ from torchloom.rules.response import (
     Fail,
     FailurePolicy,
     GiveUp,
-    Kill,
+    KillRank,
     LossNotFinite,
     LossRecovery,
     Mark,
@@ -22,7 +22,7 @@ from torchloom.rules.response import (
     OnLoss,
     RankFailed,
     RankGivenUp,
-    Restart,
+    RestartRanks,
     Shrink,
     Signal,
     State,
@@ -53,11 +53,11 @@ def test_a_failed_device_takes_its_replica_group_and_the_other_job_and_nobody_el
     assert told(FailurePolicy(LossRecovery.LIVE), FAILED) == [
         Mark(B1, why),
         Mark(OTHER, why),
-        Kill(B0, why),
-        Kill(B1, why),
-        Restart("j", frozenset({B0, B1}), LossRecovery.LIVE, why),
-        Kill(OTHER, why),
-        Restart("other", frozenset({OTHER}), LossRecovery.RESTART, why),
+        KillRank(B0, why),
+        KillRank(B1, why),
+        RestartRanks("j", frozenset({B0, B1}), LossRecovery.LIVE, why),
+        KillRank(OTHER, why),
+        RestartRanks("other", frozenset({OTHER}), LossRecovery.RESTART, why),
     ]
 
 
@@ -104,17 +104,19 @@ def test_a_rank_that_ended_well_is_no_failure() -> None:
     [
         (
             LossRecovery.LIVE,
-            [Kill(A1, "x"), Restart("j", frozenset({A0, A1}), LossRecovery.LIVE, "x")],
+            [KillRank(A1, "x"), RestartRanks("j", frozenset({A0, A1}), LossRecovery.LIVE, "x")],
         ),
-        (LossRecovery.SHRINK, [Kill(A1, "x"), Shrink("j", frozenset({GROUP_A}), "x")]),
+        (LossRecovery.SHRINK, [KillRank(A1, "x"), Shrink("j", frozenset({GROUP_A}), "x")]),
         (
             LossRecovery.RESTART,
             [
-                Kill(A1, "x"),  # the others are ended in their grace, by whoever starts them again
-                Restart("j", frozenset({A0, A1, B0, B1}), LossRecovery.RESTART, "x"),
+                KillRank(
+                    A1, "x"
+                ),  # the others are ended in their grace, by whoever starts them again
+                RestartRanks("j", frozenset({A0, A1, B0, B1}), LossRecovery.RESTART, "x"),
             ],
         ),
-        (LossRecovery.FAIL, [*(Kill(p, "x") for p in (A1, B0, B1)), Fail("j", "x")]),
+        (LossRecovery.FAIL, [*(KillRank(p, "x") for p in (A1, B0, B1)), Fail("j", "x")]),
     ],
 )
 def test_an_exit_is_answered_as_the_job_wishes(
@@ -135,17 +137,17 @@ def test_a_hanging_rank_is_killed_with_its_group() -> None:
     effects = told(FailurePolicy(LossRecovery.LIVE), RankGivenUp(B0, "heartbeat_timeout_worker_2"))
 
     assert effects[1:3] == [
-        Kill(B0, "heartbeat_timeout_worker_2"),
-        Kill(B1, "heartbeat_timeout_worker_2"),
+        KillRank(B0, "heartbeat_timeout_worker_2"),
+        KillRank(B1, "heartbeat_timeout_worker_2"),
     ]
 
 
 def test_nobody_on_a_lost_node_is_killed_but_their_partners_elsewhere_are() -> None:
     effects = told(FailurePolicy(), NodeFailed("n0"))
 
-    assert [e for e in effects if isinstance(e, Kill)] == [
-        Kill(A1, "node_lost_n0"),
-        Kill(B1, "node_lost_n0"),
+    assert [e for e in effects if isinstance(e, KillRank)] == [
+        KillRank(A1, "node_lost_n0"),
+        KillRank(B1, "node_lost_n0"),
     ]
     assert effects[-1].processes == {A0, A1, B0, B1}
 
@@ -164,8 +166,8 @@ def test_a_job_that_is_recovered_live_loses_only_the_rank_that_was_hit() -> None
         Mark(B1, why),
         Mark(OTHER, why),
         GiveUp(B1, why),
-        Kill(OTHER, why),
-        Restart("other", frozenset({OTHER}), LossRecovery.RESTART, why),
+        KillRank(OTHER, why),
+        RestartRanks("other", frozenset({OTHER}), LossRecovery.RESTART, why),
     )
     assert step(state, RankGivenUp(A0, "hang_rank_0"))[1] == (
         Mark(A0, "hang_rank_0"),
@@ -203,11 +205,13 @@ def test_a_loss_that_is_not_finite_is_answered_as_the_job_wishes(wish: OnLoss) -
     reason = "loss_not_finite_rank_3"
     last = {
         OnLoss.NOTIFY: Notify("j", reason, "the loss of rank 3 is not finite"),
-        OnLoss.RESTART: Restart("j", frozenset({A0, A1, B0, B1}), LossRecovery.RESTART, reason),
+        OnLoss.RESTART: RestartRanks(
+            "j", frozenset({A0, A1, B0, B1}), LossRecovery.RESTART, reason
+        ),
         OnLoss.FAIL: Fail("j", reason),
     }
     assert effects[-1] == last[wish]
-    assert sum(isinstance(e, Kill) for e in effects) == (0 if wish is OnLoss.NOTIFY else 4)
+    assert sum(isinstance(e, KillRank) for e in effects) == (0 if wish is OnLoss.NOTIFY else 4)
 
 
 registered = st.lists(
@@ -234,7 +238,7 @@ def test_exactly_the_right_ones_are_acted_on(
 
     users = {p.id for p in known if device in p.devices}
     assert {e.process for e in effects if isinstance(e, Mark)} == users
-    killed = {e.process for e in effects if isinstance(e, Kill)}
+    killed = {e.process for e in effects if isinstance(e, KillRank)}
     for job in "jk":
         own = {p.id for p in known if p.id.job == job}
         hit = {p.group for p in known if p.id in users & own}
@@ -245,5 +249,5 @@ def test_exactly_the_right_ones_are_acted_on(
         )
         expected = (partners if is_partial else own) if hit else set()
         assert killed & own == expected
-        ends = [e for e in effects if isinstance(e, Restart | Shrink | Fail) and e.job == job]
+        ends = [e for e in effects if isinstance(e, RestartRanks | Shrink | Fail) and e.job == job]
         assert len(ends) == bool(hit)

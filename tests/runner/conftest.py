@@ -1,3 +1,3 @@
-from ..living import home
+from ..harness.home import home
 
 __all__ = ["home"]

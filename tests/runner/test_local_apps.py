@@ -28,7 +28,7 @@ from torchloom.specs.api import (
 )
 from torchloom.workspace.dir_workspace import WorkspaceNotCopied
 
-from ..living import app_ids, processes_of, python, until
+from ..harness.home import app_ids, processes_of, python, until
 
 pytestmark = pytest.mark.process
 

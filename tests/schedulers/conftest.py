@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster import Cluster
-from ..living import home
+from ..harness.cluster import Cluster
+from ..harness.home import home
 
 __all__ = ["home"]
 

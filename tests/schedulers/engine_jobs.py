@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from jsonschema import Draft202012Validator
 
-from ..cluster import Cluster
-from ..living import until
-from ..repositories import committed, git
+from ..harness.cluster import Cluster
+from ..harness.home import until
+from ..harness.repositories import committed, git
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "json"
 SCHEMA = json.loads((SCHEMAS / "show-engine.schema.json").read_text())

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # What the batch system itself keeps of its jobs: script, environment, words.
 _STORED = """
 import json, pathlib, sys
-from tests.cluster.batch.command import Client
+from tests.harness.cluster.batch.command import Client
 print(json.dumps(Client(pathlib.Path(sys.argv[1])).ask("list")["jobs"]))
 """
 

@@ -12,9 +12,9 @@ from torchloom.launch.records.record import RunRecord
 from torchloom.schedulers.local_scheduler import create_scheduler
 from torchloom.specs.api import AppState
 
+from ..harness.home import TIMEOUT, until
 from ..launch.records.test_record import ME, RANKS, RUNNING
 from ..launch.records.test_request import REQUEST
-from ..living import TIMEOUT, until
 
 APP = {"name": "app", "roles": [{"name": "trainer", "image": "", "entrypoint": "x"}]}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 from .engine_jobs import HOLD, LIMIT, LOGIN, ODD, SECRET, TRAINING
 from .lsf_jobs import LsfJobs
 

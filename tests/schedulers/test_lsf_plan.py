@@ -14,11 +14,11 @@ from torchloom.schedulers.batch.folder import write
 from torchloom.schedulers.lsf_scheduler import create_scheduler
 from torchloom.specs.api import AppDef, Resource, app_to_dict
 
-from ..cluster.lsf import Lsf
-from ..cluster.lsf.bsub import DONE, FLAGS, USAGE, VALUED
-from ..cluster.lsf.options import part
-from ..cluster.lsf.resreq import gpus, requirement, slots
-from ..cluster.lsf.script import embedded
+from ..harness.cluster.lsf import Lsf
+from ..harness.cluster.lsf.bsub import DONE, FLAGS, USAGE, VALUED
+from ..harness.cluster.lsf.options import part
+from ..harness.cluster.lsf.resreq import gpus, requirement, slots
+from ..harness.cluster.lsf.script import embedded
 from .planned import APP, HOSTILE, directives_of, options_of, role
 
 FIXED = ["-J app", "-o /shared/it/report.log", "-env none"]
@@ -73,7 +73,7 @@ def test_torchxs_options_are_there_with_its_defaults() -> None:
 
 
 def test_what_only_a_container_could_honour_is_refused_and_jobdir_is_job_dir(home: Path) -> None:
-    with pytest.raises(UserError, match=r"container_workdir: .* without a container; say cwd="):
+    with pytest.raises(UserError, match=r"container_workdir: .* without a container; use cwd="):
         plan(container_workdir="/work")
     with pytest.raises(UserError, match=r"shm_size: .* the host's /dev/shm counts"):
         plan(shm_size="1g")

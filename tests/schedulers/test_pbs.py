@@ -10,9 +10,9 @@ import pytest
 from torchloom.schedulers.pbs_scheduler import create_scheduler
 from torchloom.specs.api import AppState
 
-from ..cluster import Cluster
-from ..cluster.pbs import Pbs
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.cluster.pbs import Pbs
+from ..harness.home import until
 from .engine_jobs import HOLD, LIMIT, LOGIN, ODD, SECRET, TRAINING
 from .pbs_jobs import PbsJobs
 

@@ -14,7 +14,7 @@ from torchloom.schedulers.batch.folder import write
 from torchloom.schedulers.pbs_scheduler import create_scheduler
 from torchloom.specs.api import AppDef, Resource, Workspace, app_to_dict
 
-from ..cluster.pbs import Pbs
+from ..harness.cluster.pbs import Pbs
 from .planned import APP, HOSTILE, directives_of, options_of, role
 from .test_slurm_plan import VALUES
 
@@ -156,7 +156,7 @@ def test_what_pbs_cannot_promise_is_noted_and_survivors_keep_their_hosts(home: P
     ("cfg", "said"),
     [
         ({"qsub.o": "x"}, r"qsub\.o: .* job_dir"),
-        ({"qsub.q": "x"}, r"qsub\.q: say queue=\.\."),
+        ({"qsub.q": "x"}, r"qsub\.q: use queue=\.\."),
         ({"qsub.V": "true"}, r"qsub\.V: variables travel in a private file"),
         ({"qsub.long": "x"}, r"qsub\.long: qsub's options are letters"),
         ({"walltime": "soon"}, r"walltime: 'soon' is no time: HH:MM:SS, or seconds"),

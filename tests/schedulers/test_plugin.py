@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..living import until
+from ..harness.home import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "schedulers.md"
 LOOM = (sys.executable, "-m", "torchloom")

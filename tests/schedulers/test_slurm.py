@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..cluster import Cluster
-from ..living import until
+from ..harness.cluster import Cluster
+from ..harness.home import until
 from .engine_jobs import HOLD, LIMIT, ODD, SECRET, TRAINING
 from .slurm_jobs import SlurmJobs
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from .plane import Plane, Server, running
+from ..harness.server_plane import Plane, Server, running
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pydantic import TypeAdapter
 from websockets.sync.client import ClientConnection
 
-from .listening import listening
-from .plane import PATIENCE, Server
+from torchloom.server.models.stream import ServerMessage, StreamDeltas, StreamValues
 
+from ..harness.server_plane import PATIENCE, Server
+from .listening import listening
+
+_MESSAGE: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
+_DATA = {
+    (kind, topic): TypeAdapter(field.annotation)
+    for kind, model in (("snapshot", StreamValues), ("delta", StreamDeltas))
+    for topic, field in model.model_fields.items()
+}
 POINT = ("steps", "first_steps", "times", "min", "max", "last", "counts", "nans")
 
 
@@ -38,6 +47,7 @@ class Page:
         said: dict[str, Any] = json.loads(self.socket.recv(PATIENCE))
         self.heard.append(said)
         name = said.get("id", "")
+        self._check(said)
         if said["kind"] == "snapshot":
             self.state[name] = said["data"]
         elif said["kind"] == "delta":
@@ -74,6 +84,13 @@ class Page:
     def _send(self, name: str) -> None:
         after = {"after": self.cursor[name]} if self.cursor.get(name) else {}
         self.socket.send(json.dumps({**self.subs[name], **after}))
+
+    def _check(self, message: dict[str, Any]) -> None:
+        """Check a message against the models of which the dashboard's types are generated."""
+        _MESSAGE.validate_python(message, strict=True)
+        if message["kind"] in ("snapshot", "delta") and message["id"] in self.subs:
+            topic = self.subs[message["id"]]["topic"]
+            _DATA[message["kind"], topic].validate_json(json.dumps(message["data"]), strict=True)
 
     def _merge(self, name: str, data: dict[str, Any]) -> None:
         topic, known = self.subs[name]["topic"], self.state[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from .plane import PATIENCE, Server
+from ..harness.server_plane import PATIENCE, Server
 
 
 class Client:

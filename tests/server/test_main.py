@@ -20,8 +20,8 @@ from torchloom.plane.certificates import certificate
 from torchloom.server.access_log import JsonLogFormatter
 from torchloom.server.main import PORT, ServerOptions, listen, options_of
 
-from ..living import TIMEOUT, until
-from .plane import Plane, Server
+from ..harness.home import TIMEOUT, until
+from ..harness.server_plane import Plane, Server
 
 pytestmark = pytest.mark.process
 

@@ -19,8 +19,8 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from ..control import evidence
-from .plane import Plane, Ranks, Server
+from ..harness import evidence
+from ..harness.server_plane import Plane, Ranks, Server
 
 pytestmark = pytest.mark.process
 SHORT, LONG = 4, 200  # requests of each operation, of those that fit and of those that do not

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ..living import until
-from ..weaver.postgres import new_database, running_postgres
-from .plane import PATIENCE, Plane, Ranks, running
+from ..harness.home import until
+from ..harness.postgres_server import new_database, running_postgres
+from ..harness.server_plane import PATIENCE, Plane, Ranks, running
 
 pytestmark = pytest.mark.process
 

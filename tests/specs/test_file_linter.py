@@ -73,7 +73,7 @@ def test_a_message_names_file_line_what_and_remedy(tmp_path: Path) -> None:
         " str, bool, list[T], dict[K, V], tuple[T1, T2] or any of them with `| None`",
         ":6: component 'train' takes `**rest`, which a command line cannot fill; name each"
         " argument, or take one `dict[str, str]`",
-        ":3: component 'train' does not say what it returns; write `-> AppDef`",
+        ":3: component 'train' has no return annotation; write `-> AppDef`",
     ]
 
 

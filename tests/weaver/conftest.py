@@ -8,8 +8,8 @@ import pytest
 
 from torchloom.weaver.store import DatabasePlace, PlaneStore, open_store
 
-from .fresh import fresh
-from .postgres import new_database, running_postgres
+from ..harness.fresh_databases import fresh
+from ..harness.postgres_server import new_database, running_postgres
 
 _COUNT = itertools.count()
 

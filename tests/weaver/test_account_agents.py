@@ -12,7 +12,7 @@ from torchloom.messages.plane import Device, DeviceEvent, Event, Hello
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import JobRow
 
-from .fakes import FakeAgent, job_event, register, rows, until, weaver_at
+from ..harness.fake_agents import FakeAgent, job_event, register, rows, until, weaver_at
 
 OWN, OTHER, PLANES = "job-own", "job-other", "job-plane"
 

@@ -18,11 +18,11 @@ from blake3 import blake3
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import Stored
 
-from ..bus.server import NatsServer
-from ..bus.waiting import come_true
+from ..harness.async_wait import come_true
+from ..harness.fake_agents import FakeAgent, job_event, rows
+from ..harness.nats_server import NatsServer
 from ..launch.node_agent.node import Node
 from .api.test_doors import Caller
-from .fakes import FakeAgent, job_event, rows
 from .test_main import WeaverProcess
 
 pytestmark = pytest.mark.process

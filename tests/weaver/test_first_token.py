@@ -13,7 +13,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import open_store
 from torchloom.weaver.users import People, TokenFileUnusable, hash_of, introduce, token_file
 
-from .fresh import fresh
+from ..harness.fresh_databases import fresh
 
 NOBODY = 65534
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 from torchloom.messages.plane import Event, Greeting, Message, Metrics, Stored
 
-from ..bus.server import NatsServer
-from ..living import TIMEOUT
-from ..metrics import in_file
+from ..harness.fake_agents import FakeAgent, FakeRank, register, rows, until
+from ..harness.home import TIMEOUT
+from ..harness.metric_rows import in_file
+from ..harness.nats_server import NatsServer
 from .api.test_doors import Caller
-from .fakes import FakeAgent, FakeRank, register, rows, until
 
 pytestmark = pytest.mark.process
 
@@ -116,7 +116,7 @@ class KeepingAgent(FakeAgent):
     async def introduce(self) -> None:
         """Say hello until somebody answers."""
         while not self.epoch:
-            with contextlib.suppress(NobodyAnswers):
+            with contextlib.suppress(NoReply):
                 await self.hello()
             await asyncio.sleep(0.02)
 
@@ -127,7 +127,7 @@ class KeepingAgent(FakeAgent):
     async def stay(self) -> None:
         """Beat, and send again what had no answer."""
         while True:
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 await self.beat()
                 await self.flush()
             await asyncio.sleep(0.2)

@@ -29,8 +29,8 @@ from torchloom.weaver.users import (
     is_good,
 )
 
-from .fakes import rows
-from .fresh import fresh
+from ..harness.fake_agents import rows
+from ..harness.fresh_databases import fresh
 
 NOW = 1_000_000.0
 

@@ -11,8 +11,8 @@ import pytest
 from torchloom.workspace import sources
 from torchloom.workspace.sources import LIMIT, Repository, source_of, without_secrets
 
-from ..repositories import committed
-from ..repositories import git as git_itself
+from ..harness.repositories import committed
+from ..harness.repositories import git as git_itself
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ import pytest
 
 from torchloom.workspace.sources import FILE, PATCH, SubmittedSources, keep, kept
 
-from ..repositories import committed, git
+from ..harness.repositories import committed, git
 
 pytestmark = pytest.mark.process
 

@@ -2,7 +2,7 @@
 
 import type { Link } from "./link";
 
-const FRESH = 4; // seconds between two beats that nobody needs to hear of
+const FRESH = 4; // seconds of silence that are normal between two heartbeats
 const LATE = 1.5; // seconds the server itself may be behind
 
 export interface Health {
@@ -13,17 +13,17 @@ export interface Health {
 
 /** Return how live a link is at a time of the same clock, in milliseconds. */
 export function healthOf(link: Link, now: number): Health {
-  const silent = link.heardAt ? (now - link.heardAt) / 1000 : 0;
+  const silent = link.receivedAt ? (now - link.receivedAt) / 1000 : 0;
   if (link.phase !== "open") {
-    const why = link.heardAt ? "The plane does not answer; trying again." : "Connecting.";
+    const why = link.receivedAt ? "The plane does not answer; trying again." : "Connecting.";
     return { state: "lost", seconds: silent, why };
   }
-  if (silent > FRESH) return { state: "behind", seconds: silent, why: "Nothing was heard for a while." };
+  if (silent > FRESH) return { state: "behind", seconds: silent, why: "The server has sent nothing for a while." };
   if (link.behind > LATE) {
-    return { state: "behind", seconds: link.behind, why: "The server cannot read what is new." };
+    return { state: "behind", seconds: link.behind, why: "The server cannot read new data." };
   }
   if (!link.weaver) {
-    return { state: "behind", seconds: silent, why: "The weaver does not answer; numbers stand still." };
+    return { state: "behind", seconds: silent, why: "The weaver does not answer; numbers are not updated." };
   }
-  return { state: "live", seconds: 0, why: "What you see is what is." };
+  return { state: "live", seconds: 0, why: "Data is current." };
 }

@@ -57,3 +57,8 @@ function problemOf(status: number, found: unknown): Problem {
   if (found && typeof found === "object" && "detail" in found) return found as Problem;
   return { status, code: `http_${status}`, detail: `The server answered ${status}.` };
 }
+
+/** Return a key under which a request is done once, however often it is sent. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,11 +1,10 @@
 import { expect, test } from "vitest";
 
 import { healthOf } from "./health";
-import { idOf } from "./ids";
-import { START, step, type Effect, type Event, type Link } from "./link";
-import type { Asked, Told, Wish } from "./wire";
+import { type Effect, type Event, idOf, type Link, START, step } from "./link";
+import type { ClientMessage, ServerMessage, TopicRequest } from "./wire";
 
-const wish: Wish<"series"> = { topic: "series", job: "j", names: ["loss"] };
+const request: TopicRequest<"series"> = { topic: "series", job: "j", names: ["loss"] };
 const of = { name: "loss", rank: 0, role: "t" };
 const points = (...steps: number[]) => ({
   points: [{ ...of, steps, times: steps, values: steps.map((at) => at / 10) }],
@@ -23,31 +22,31 @@ function after(...events: Event[]): { link: Link; effects: Effect[] } {
   return { link, effects };
 }
 
-const told = (message: Told, socket = 1, now = 0): Event => ({ type: "told", socket, now, message });
+const received = (message: ServerMessage, socket = 1, now = 0): Event => ({ type: "message", socket, now, message });
 const opened = (socket = 1): Event => ({ type: "opened", socket, now: 0 });
 const closed = (socket = 1, code = 1006): Event => ({ type: "closed", socket, code });
-const want: Event = { type: "want", id: "s", wish };
-const snapshot = told({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
+const want: Event = { type: "want", id: "s", request };
+const snapshot = received({ kind: "snapshot", id: "s", cursor: "c1", data: { series: [] } });
 const delta = (cursor: string, socket: number, ...steps: number[]) =>
-  told({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
+  received({ kind: "delta", id: "s", cursor, data: points(...steps) }, socket);
 
-function sent(effects: Effect[]): Asked[] {
+function sent(effects: Effect[]): ClientMessage[] {
   return effects.flatMap((effect) => (effect.do === "send" ? [effect.message] : []));
 }
 
-test("the first wish opens the socket, and is said once it is open", () => {
+test("the first request opens the socket, and is sent once it is open", () => {
   const { effects } = after(want, opened());
 
   expect(effects).toEqual([
     { do: "open", socket: 1 },
-    { do: "send", message: { op: "sub", id: "s", ...wish } },
+    { do: "send", message: { op: "sub", id: "s", ...request } },
   ]);
 });
 
 test("after a lost line all is asked for again, from its last cursor on", () => {
-  const jobs: Wish = { topic: "jobs" };
-  const also: Event = { type: "want", id: "all", wish: jobs };
-  const rows = told({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
+  const jobs: TopicRequest = { topic: "jobs" };
+  const also: Event = { type: "want", id: "all", request: jobs };
+  const rows = received({ kind: "snapshot", id: "all", cursor: "", data: { items: [] } });
 
   const { effects } = after(
     ...[want, also, opened(), snapshot, rows, delta("c2", 1, 1, 2), closed()],
@@ -55,7 +54,7 @@ test("after a lost line all is asked for again, from its last cursor on", () => 
   );
 
   expect(sent(effects).slice(2)).toEqual([
-    { op: "sub", id: "s", ...wish, after: "c2" },
+    { op: "sub", id: "s", ...request, after: "c2" },
     { op: "sub", id: "all", topic: "jobs" },
   ]);
 });
@@ -72,14 +71,14 @@ test("what was missed is added without a hole and without a point twice", () => 
 });
 
 test("a snapshot takes the place of all that was there", () => {
-  const fresh = told({ kind: "snapshot", id: "s", cursor: "c9", data: { series: [of] } });
+  const fresh = received({ kind: "snapshot", id: "s", cursor: "c9", data: { series: [of] } });
 
   const { link } = after(want, opened(), snapshot, delta("c2", 1, 1, 2), fresh);
 
-  expect(link.subs.get("s")).toEqual({ wish, cursor: "c9", value: { series: [of] } });
+  expect(link.subs.get("s")).toEqual({ request, cursor: "c9", value: { series: [of] } });
 });
 
-test("there is one socket at a time: what an older one says is not heard", () => {
+test("there is one socket at a time: messages of an older one are ignored", () => {
   const late = delta("c9", 1, 99);
 
   const { link, effects } = after(
@@ -94,7 +93,7 @@ test("there is one socket at a time: what an older one says is not heard", () =>
   ]);
 });
 
-test("each try to connect waits longer, up to a limit, and less again once it was heard from", () => {
+test("each try to connect waits longer, up to a limit, and less again after a message", () => {
   const tries = Array.from({ length: 7 }, (_, at): Event[] => [closed(at + 1), { type: "wake" }]).flat();
 
   const { effects } = after(want, ...tries, opened(8), delta("c", 8, 1), closed(8));
@@ -103,7 +102,7 @@ test("each try to connect waits longer, up to a limit, and less again once it wa
   expect(waits).toEqual([250, 500, 1000, 2000, 4000, 8000, 8000, 250]);
 });
 
-test("a line that says nothing for seconds is closed for another", () => {
+test("a silent socket is closed for another", () => {
   const tick: Event = { type: "tick", now: 7_000 };
 
   const { link, effects } = after(want, opened(), snapshot, tick);
@@ -122,8 +121,8 @@ test("who was shut out is not let in by trying", () => {
   expect(effects.filter((effect) => effect.do === "wait")).toEqual([]);
 });
 
-test("a wish that is dropped is taken back, and is not asked for again", () => {
-  const other: Event = { type: "want", id: "all", wish: { topic: "jobs" } };
+test("a request that is dropped is taken back, and is not asked for again", () => {
+  const other: Event = { type: "want", id: "all", request: { topic: "jobs" } };
   const drop: Event = { type: "drop", id: "s" };
 
   const { effects } = after(want, other, opened(), drop, closed(), { type: "wake" }, opened(2));
@@ -134,7 +133,7 @@ test("a wish that is dropped is taken back, and is not asked for again", () => {
   ]);
 });
 
-test("while nobody wants anything nobody tries to connect", () => {
+test("without a subscription there is no connection", () => {
   const { link, effects } = after(want, closed(), { type: "drop", id: "s" }, { type: "wake" }, closed(2));
 
   expect(link.phase).toBe("idle");
@@ -142,24 +141,24 @@ test("while nobody wants anything nobody tries to connect", () => {
   expect(step(link, want)[1]).toEqual([{ do: "open", socket: 3 }]);
 });
 
-test("the dot tells live, behind and lost apart", () => {
-  const beat = (behind: number, weaver: boolean) => told({ kind: "beat", time: 0, behind, weaver }, 1, 1000);
+test("the dot shows live, behind and lost", () => {
+  const heartbeat = (behind: number, weaver: boolean) => received({ kind: "beat", time: 0, behind, weaver }, 1, 1000);
   const seen = (events: Event[], now: number) => healthOf(after(want, opened(), ...events).link, now).state;
 
   expect([
-    seen([beat(0, true)], 2000),
-    seen([beat(0, true)], 6000),
-    seen([beat(5, true)], 2000),
-    seen([beat(0, false)], 2000),
-    seen([beat(0, true), closed()], 2000),
+    seen([heartbeat(0, true)], 2000),
+    seen([heartbeat(0, true)], 6000),
+    seen([heartbeat(5, true)], 2000),
+    seen([heartbeat(0, false)], 2000),
+    seen([heartbeat(0, true), closed()], 2000),
   ]).toEqual(["live", "behind", "behind", "behind", "lost"]);
 });
 
-test("a subscription's name fits, and differs where the wish does", () => {
+test("a subscription's name fits, and differs where the request does", () => {
   const long = "train/very/long/name/".repeat(8);
-  const names = ["a", "b"].map((end) => idOf({ ...wish, names: [long + end] }));
+  const names = ["a", "b"].map((end) => idOf({ ...request, names: [long + end] }));
 
-  expect(idOf({ ...wish, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
+  expect(idOf({ ...request, ranks: [0, 1], buckets: 600 })).toBe("series:j:loss:0,1:600");
   expect(names.map((name) => name.length)).toEqual([90, 90]);
   expect(names[0]).not.toBe(names[1]);
 });

@@ -1,9 +1,9 @@
-/** The shell around `link.ts`: it has the socket and the timers, and decides nothing. */
+/** The shell around `link.ts`: it owns the socket and the timers, and decides nothing. */
 
 import { START, step, type Effect, type Event, type Link, type Sub } from "./link";
 import { PART, restAfter } from "./pace";
 import { firstMessage } from "./session";
-import type { Told, Wish } from "./wire";
+import type { ServerMessage, TopicRequest } from "./wire";
 
 const TICK = 1_000;
 export const LINK = ""; // no subscription has this id
@@ -15,7 +15,7 @@ export class Live {
   private readonly readers = new Map<string, number>();
   private readonly listeners = new Map<string, Set<() => void>>();
   private readonly news = new Set<string>(); // what has changed: subscriptions, and LINK
-  private isBusy = false; // it tells, or rests after it has
+  private isBusy = false; // it notifies listeners, or rests after that
   private resting = 0; // the timer
 
   constructor(private readonly address: string) {
@@ -25,17 +25,17 @@ export class Live {
   }
 
   /** Read a topic from now on; returns how to stop. Readers with one id share a subscription. */
-  read(id: string, wish: Wish): () => void {
+  read(id: string, request: TopicRequest): () => void {
     const count = this.readers.get(id) ?? 0;
     this.readers.set(id, count + 1);
-    if (!this.link.subs.has(id)) this.happen({ type: "want", id, wish });
+    if (!this.link.subs.has(id)) this.happen({ type: "want", id, request });
     return () => {
       this.readers.set(id, (this.readers.get(id) ?? 1) - 1);
       window.setTimeout(() => this.forget(id), LINGER);
     };
   }
 
-  /** Hear of changes of a subscription, or of the link; a page in the background catches up when it is seen. */
+  /** Call a listener when a subscription, or the link, changes; a page in the background catches up when it is shown. */
   listen(id: string, listener: () => void): () => void {
     const known = this.listeners.get(id) ?? new Set();
     this.listeners.set(id, known.add(listener));
@@ -65,25 +65,25 @@ export class Live {
     if (link === before) return;
     this.news.add(LINK).add(concerned(event));
     if (this.resting && isWhole(event)) this.wake();
-    if (!this.isBusy) this.tell([...this.news], performance.now());
+    if (!this.isBusy) this.notify([...this.news], performance.now());
   }
 
-  /** Tell in parts, one a frame, so that no frame takes long; then rest. */
-  private tell(ids: string[], began: number): void {
+  /** Notify listeners in parts, one part per frame, so that no frame takes long; then rest. */
+  private notify(ids: string[], began: number): void {
     this.isBusy = true;
     requestAnimationFrame(() => {
       for (const id of ids.splice(0, PART)) {
         this.news.delete(id);
         this.listeners.get(id)?.forEach((listener) => listener());
       }
-      window.setTimeout(() => (ids.length ? this.tell(ids, began) : this.rest(performance.now() - began)));
+      window.setTimeout(() => (ids.length ? this.notify(ids, began) : this.rest(performance.now() - began)));
     });
   }
 
   private rest(cost: number): void {
     this.resting = window.setTimeout(() => {
       this.wake();
-      if (this.news.size) this.tell([...this.news], performance.now());
+      if (this.news.size) this.notify([...this.news], performance.now());
     }, restAfter(cost));
   }
 
@@ -118,18 +118,18 @@ export class Live {
     };
     opened.onclose = ({ code }) => this.happen({ type: "closed", socket, code });
     opened.onmessage = ({ data }: MessageEvent<string>) => {
-      const message = JSON.parse(data) as Told;
-      this.happen({ type: "told", socket, now: performance.now(), message });
+      const message = JSON.parse(data) as ServerMessage;
+      this.happen({ type: "message", socket, now: performance.now(), message });
     };
   }
 
-  /** A debugging aid for the console: what each subscription holds, and a way to cut the line. */
+  /** A debugging aid for the console: what each subscription holds, and a way to close the socket. */
   private peek() {
     return {
       cursor: (id: string) => this.sub(id)?.cursor ?? null,
       state: (id: string) => this.sub(id)?.value ?? null,
       subs: () =>
-        [...this.link.subs].map(([id, { wish }]) => ({ id, topic: wish.topic, job: wish.job })),
+        [...this.link.subs].map(([id, { request }]) => ({ id, topic: request.topic, job: request.job })),
       cut: () => this.socket?.close(),
     };
   }
@@ -137,13 +137,13 @@ export class Live {
 
 /** Return the subscription that an event is about; LINK where it is none. */
 function concerned(event: Event): string {
-  const about = event.type === "told" ? event.message : event;
+  const about = event.type === "message" ? event.message : event;
   return "id" in about ? about.id : LINK;
 }
 
-/** Tell whether somebody waits for this: what is there as a whole does not wait for a rest to end. */
+/** Whether the user waits for this: a snapshot or an error is shown without waiting for a rest to end. */
 function isWhole(event: Event): boolean {
-  return event.type === "told" && (event.message.kind === "snapshot" || event.message.kind === "error");
+  return event.type === "message" && (event.message.kind === "snapshot" || event.message.kind === "error");
 }
 
 /** Return the address of the stream that belongs to a page. */

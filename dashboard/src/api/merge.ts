@@ -1,7 +1,6 @@
 /** What a page has, and what came: the next value. Pure; what did not change keeps its identity. */
 
-import { heated } from "./heat";
-import type { Change, Curve, Deltas, Points, Topic, Values } from "./wire";
+import type { Curve, Deltas, Heat, HeatCell, HeatLine, Points, Topic, Values } from "./wire";
 
 type Merge<T extends Topic> = (value: Values[T], delta: Deltas[T]) => Values[T];
 
@@ -93,7 +92,7 @@ function putById<T extends { id: string }>(old: readonly T[], news: readonly T[]
   return [...found.values()];
 }
 
-function changed<T extends { id: string }>(old: T[], change: Change<T> | undefined): T[] {
+function changed<T extends { id: string }>(old: T[], change: { items: T[]; gone?: string[] } | undefined): T[] {
   if (!change) return old;
   const gone = new Set(change.gone);
   return putById(old, change.items).filter(({ id }) => !gone.has(id));
@@ -101,4 +100,43 @@ function changed<T extends { id: string }>(old: T[], change: Change<T> | undefin
 
 function newestFirst(a: { id: string; created_at: string | null }, b: typeof a): number {
   return (b.created_at ?? "").localeCompare(a.created_at ?? "") || b.id.localeCompare(a.id);
+}
+
+/** Return lines with new cells; all lines move when a cell lies behind their end. */
+export function heated(heat: Heat, cells: readonly HeatCell[]): Heat {
+  const newest = cells.reduce((end, [, , slot]) => Math.max(end, slot), heat.start + heat.columns - 1);
+  const moved = movedTo(heat, newest - heat.columns + 1);
+  const lines = new Map(moved.lines.map((line) => [lineKey(line.rank, line.role), line]));
+  const fresh = new Set<string>();
+  for (const [rank, role, slot, value] of cells) {
+    const at = slot - moved.start;
+    if (at < 0) continue;
+    const key = lineKey(rank, role);
+    const line = lines.get(key) ?? { rank, role, values: nothing(heat.columns) };
+    const values = fresh.has(key) ? line.values : [...line.values];
+    values[at] = Math.max(value, values[at] ?? -Infinity);
+    fresh.add(key);
+    lines.set(key, { ...line, values });
+  }
+  return { ...moved, lines: [...lines.values()].sort(byRank) };
+}
+
+function movedTo(heat: Heat, start: number): Heat {
+  const gone = start - heat.start;
+  if (gone <= 0) return heat;
+  const empty = nothing(Math.min(gone, heat.columns));
+  const lines = heat.lines.map((line) => ({ ...line, values: [...line.values.slice(gone), ...empty] }));
+  return { ...heat, start, lines };
+}
+
+function nothing(count: number): null[] {
+  return new Array<null>(count).fill(null);
+}
+
+function lineKey(rank: number, role: string): string {
+  return `${rank} ${role}`;
+}
+
+function byRank(a: HeatLine, b: HeatLine): number {
+  return a.rank - b.rank || a.role.localeCompare(b.role);
 }

@@ -6,7 +6,7 @@
 const STORED = "loom-session"; // as the login page calls it
 export const HEADER = "X-Loom-Session";
 
-/** Return what a request shows beside the cookie; nothing where nobody has signed in. */
+/** Return what a request shows beside the cookie; nothing where no user has signed in. */
 export function sessionHeaders(): Record<string, string> {
   const secret = kept();
   return secret ? { [HEADER]: secret } : {};
@@ -26,7 +26,7 @@ function kept(): string {
   return memory()?.getItem(STORED) ?? "";
 }
 
-/** A browser may be told to store nothing. */
+/** A browser may be set to store nothing. */
 function memory(): Storage | null {
   try {
     return localStorage;

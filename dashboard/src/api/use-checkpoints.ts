@@ -1,10 +1,11 @@
-/** The checkpoints of a job: asked for once, and again when the timeline tells of one. */
+/** The checkpoints of a job, read again when the timeline has a new one, and requests to verify one. */
 
-import { useQuery, type UseQueryResult } from "@tanstack/react-query";
+import { useMutation, type UseMutationResult, useQuery, type UseQueryResult } from "@tanstack/react-query";
 
-import { ask, type Refused } from "./http";
 import type { components } from "../../types/schema";
+import { ask, type Refused } from "./http";
 import { useLive } from "./use-live";
+import type { Check } from "./wire";
 
 type Checkpoints = components["schemas"]["Checkpoints"];
 
@@ -20,4 +21,20 @@ export function useCheckpoints(job: string, limit: number): UseQueryResult<Check
     placeholderData: (before) => before,
     gcTime: 0,
   });
+}
+
+export interface Checks {
+  /** The last one of each step. */
+  byStep: ReadonlyMap<number, Check>;
+  begin: UseMutationResult<Check, Refused, number>;
+}
+
+/** Return what was read of a job, and how to have more read: by step. */
+export function useChecks(job: string): Checks {
+  const { value } = useLive({ topic: "checks", job });
+  const begin = useMutation<Check, Refused, number>({
+    mutationFn: (step) =>
+      ask<Check>(`/api/jobs/${encodeURIComponent(job)}/checkpoints/${step}/verify`, { method: "POST" }),
+  });
+  return { byStep: new Map(value?.items.map((check) => [check.step, check])), begin };
 }

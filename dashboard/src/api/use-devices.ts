@@ -1,4 +1,4 @@
-/** Say something of devices, and what would become of it. */
+/** Report the health of devices, and preview the effect. */
 
 import { useMutation, useQuery, type UseMutationResult, type UseQueryResult } from "@tanstack/react-query";
 
@@ -25,12 +25,12 @@ export function useDevicePreview(mark: Mark | null): UseQueryResult<DevicePrevie
   });
 }
 
-/** Say it of one device after the other; said again it changes nothing. */
+/** Report one device after the other; a repeated report changes nothing. */
 export function useMark(): UseMutationResult<Device[], Refused, Mark> {
-  return useMutation<Device[], Refused, Mark>({ mutationFn: say });
+  return useMutation<Device[], Refused, Mark>({ mutationFn: report });
 }
 
-async function say({ devices, state, reason }: Mark): Promise<Device[]> {
+async function report({ devices, state, reason }: Mark): Promise<Device[]> {
   const found: Device[] = [];
   for (const uuid of devices) {
     const path = `/api/devices/${uuid.split("/").map(encodeURIComponent).join("/")}/events`;

@@ -52,7 +52,7 @@ export interface RunPage {
   next: string | null;
 }
 
-/** A name whose values differ; `missing` tells which run has none. */
+/** A name whose values differ; `missing` marks the runs that have none. */
 export interface Difference {
   name: string;
   values: unknown[];

@@ -2,12 +2,11 @@
 
 import { createContext, useCallback, useContext, useEffect, useState, useSyncExternalStore } from "react";
 
-import { idOf } from "./ids";
-import type { Link, Sub } from "./link";
+import { idOf, type Link, type Sub } from "./link";
 import { LINK, type Live } from "./live";
-import type { Problem, Topic, Values, Wish } from "./wire";
+import type { Problem, Topic, TopicRequest, Values } from "./wire";
 
-/** Whoever answers readers: the socket, or what a file holds. */
+/** A source of topics: the socket, or the data of a report file. */
 export type Answers = Pick<Live, "read" | "listen" | "state" | "sub">;
 
 export const LiveContext = createContext<Answers | null>(null);
@@ -18,38 +17,38 @@ export interface Reading<T extends Topic> {
 }
 
 /** Read a topic while the component is there. `null` reads nothing. */
-export function useLive<T extends Topic>(wish: Wish<T> | null): Reading<T> {
+export function useLive<T extends Topic>(request: TopicRequest<T> | null): Reading<T> {
   const live = useLiveObject();
-  const words = wish ? JSON.stringify(wish) : "";
-  const id = wish ? idOf(wish) : "";
+  const words = request ? JSON.stringify(request) : "";
+  const id = request ? idOf(request) : "";
   const sub = useSyncExternalStore(useListen(live, id), () => live.sub(id));
   useEffect(() => {
-    if (words) return live.read(id, JSON.parse(words) as Wish);
+    if (words) return live.read(id, JSON.parse(words) as TopicRequest);
   }, [live, id, words]);
   return { value: sub?.value as Values[T] | undefined, problem: sub?.problem };
 }
 
-/** Read several wishes of one topic, in their order; the list is another one only when something in it is. */
-export function useLives<T extends Topic>(wishes: readonly Wish<T>[]): readonly Reading<T>[] {
+/** Read several requests of one topic, in their order; the list is another one only when something in it is. */
+export function useLives<T extends Topic>(requests: readonly TopicRequest<T>[]): readonly Reading<T>[] {
   const live = useLiveObject();
-  const words = JSON.stringify(wishes);
+  const words = JSON.stringify(requests);
   const [select] = useState(() => remembering<T>());
   const listen = useCallback(
     (listener: () => void) => {
-      const ends = (JSON.parse(words) as Wish[]).map((wish) => live.listen(idOf(wish), listener));
+      const ends = (JSON.parse(words) as TopicRequest[]).map((request) => live.listen(idOf(request), listener));
       return () => ends.forEach((end) => end());
     },
     [live, words],
   );
-  const found = useSyncExternalStore(listen, () => select(wishes.map((wish) => live.sub(idOf(wish)))));
+  const found = useSyncExternalStore(listen, () => select(requests.map((request) => live.sub(idOf(request)))));
   useEffect(() => {
-    const ends = (JSON.parse(words) as Wish[]).map((wish) => live.read(idOf(wish), wish));
+    const ends = (JSON.parse(words) as TopicRequest[]).map((request) => live.read(idOf(request), request));
     return () => ends.forEach((end) => end());
   }, [live, words]);
   return found;
 }
 
-/** Return the link itself, for whoever shows how it is. */
+/** Return the link itself, for components that show its state. */
 export function useLink(): Link {
   const live = useLiveObject();
   return useSyncExternalStore(useListen(live, LINK), live.state);

@@ -1,9 +1,10 @@
 /** Who may come in, by which tokens, and links that are good once. */
 
-import { useMutation, useQuery, useQueryClient, type UseMutationResult, type UseQueryResult } from "@tanstack/react-query";
+import { useMutation, type UseMutationResult, useQuery, useQueryClient, type UseQueryResult } from "@tanstack/react-query";
 
 import type { components } from "../../types/schema";
 import { ask, type Refused } from "./http";
+import type { Me } from "./wire";
 
 type Schemas = components["schemas"];
 export type User = Schemas["User"];
@@ -21,7 +22,7 @@ export function useUsers(): UseQueryResult<User[], Refused> {
   });
 }
 
-/** Everybody's tokens, or one's own. */
+/** The tokens of all users, or one's own. */
 export function useTokens(all: boolean): UseQueryResult<Token[], Refused> {
   return useQuery<Token[], Refused>({
     queryKey: [...TOKENS, all],
@@ -62,7 +63,7 @@ export function useAddToken(): UseMutationResult<NewToken, Refused, TokenWish> {
   return useChange(TOKENS, ({ key, ...body }: TokenWish) => ask<NewToken>("/api/tokens", { method: "POST", body, key }));
 }
 
-/** End a token: anybody's, or one's own. */
+/** Revoke a token of any user, or one's own. */
 export function useRevoke(all: boolean): UseMutationResult<Token, Refused, string> {
   const path = all ? "/api/tokens" : "/api/me/tokens";
   return useChange(TOKENS, (id: string) => ask<Token>(`${path}/${encodeURIComponent(id)}`, { method: "DELETE" }));
@@ -76,11 +77,18 @@ export function useAddLink(): UseMutationResult<NewLink, Refused, { user: string
   });
 }
 
-function useChange<A, W>(stale: readonly string[], change: (wish: W) => Promise<A>): UseMutationResult<A, Refused, W> {
+function useChange<A, W>(stale: readonly string[], change: (request: W) => Promise<A>): UseMutationResult<A, Refused, W> {
   const queries = useQueryClient();
   return useMutation<A, Refused, W>({
     mutationFn: change,
     onSuccess: () => queries.invalidateQueries({ queryKey: stale }),
     gcTime: 0,
   });
+}
+
+export const ME = ["me"] as const;
+
+/** Ask once who is signed in; what the server refuses is not asked for again. */
+export function useMe(): UseQueryResult<Me, Refused> {
+  return useQuery<Me, Refused>({ queryKey: ME, queryFn: ({ signal }) => ask<Me>("/api/me", { signal }) });
 }

@@ -31,7 +31,7 @@ export interface Checked {
   refused: Problem | null;
 }
 
-/** What is looked at: a spec, or somebody's text. */
+/** What is checked: a spec, or the user's text. */
 export type Draft = { spec: Spec } | { text: string; format: Format };
 
 export interface Submission {

@@ -1,10 +1,16 @@
+import { useState } from "react";
+
 import { useLive } from "../api/use-live";
+import { useMe } from "../api/use-people";
+import type { JobRow, Verb } from "../api/wire";
+import { CheckpointPanel } from "../checkpoints/checkpoint-panel";
+import { CommandDialog } from "../control/command-dialog";
 import { Commands } from "../control/commands";
 import { Controls } from "../control/controls";
 import { KnobPanel } from "../control/knob-panel";
 import { ChartGrid } from "../curves/chart-grid";
 import { CurvePanel } from "../curves/curve-panel";
-import { History } from "../curves/history";
+import { History } from "../curves/entry-list";
 import { EventPanel } from "../events/event-panel";
 import { FirstError } from "../job/first-error";
 import { JobClocks } from "../job/job-clocks";
@@ -14,12 +20,9 @@ import { LogPanel } from "../logs/log-panel";
 import { HeatPanel } from "../ranks/heat-panel";
 import { RankGrid } from "../ranks/rank-grid";
 import { SpecPanel } from "../spec/spec-panel";
-import { Empty } from "../ui/empty";
-import { Link } from "../ui/link";
-import { Trouble } from "../ui/trouble";
+import { Empty, Trouble } from "../ui/panel";
+import { Link } from "../ui/router";
 import styles from "./job-page.module.css";
-import { CheckpointView } from "./checkpoint-view";
-import { JobTabs } from "./job-tabs";
 import type { Tab } from "./routes";
 
 /** One job: how it is, its curves with what happened along them, and what may be done. */
@@ -66,5 +69,51 @@ export function JobPage({ job: name, tab }: { job: string; tab: Tab }) {
         </>
       ) : null}
     </div>
+  );
+}
+
+/** The checkpoints of a job, and the dialog to resume from one. */
+function CheckpointView({ job, verbs }: { job: JobRow; verbs: readonly Verb[] }) {
+  const [from, setFrom] = useState<number | null>(null);
+  const me = useMe();
+  const mayVerify = me.data !== undefined && me.data.role !== "viewer";
+  const mayResume = verbs.includes("resume") && job.ended_at !== null; // a paused job resumes where it is
+  return (
+    <>
+      <CheckpointPanel job={job.id} mayVerify={mayVerify} mayResume={mayResume} onResume={setFrom} />
+      {from === null ? null : (
+        <CommandDialog job={job} verb="resume" knobs={[]} from={String(from)} onClose={() => setFrom(null)} />
+      )}
+    </>
+  );
+}
+
+const TABS: readonly [Tab, string][] = [
+  ["overview", "Overview"],
+  ["charts", "Charts"],
+  ["knobs", "Knobs"],
+  ["ranks", "Ranks"],
+  ["logs", "Logs"],
+  ["checkpoints", "Checkpoints"],
+  ["events", "Events"],
+  ["spec", "Spec"],
+];
+
+/** The views of one job. */
+function JobTabs({ job, tab }: { job: string; tab: Tab }) {
+  const path = `/jobs/${encodeURIComponent(job)}`;
+  return (
+    <nav className={styles.tabs} aria-label="Views of the job">
+      {TABS.map(([name, text]) => (
+        <Link
+          key={name}
+          data-view={name}
+          href={name === "overview" ? path : `${path}/${name}`}
+          aria-current={name === tab ? "page" : undefined}
+        >
+          {text}
+        </Link>
+      ))}
+    </nav>
   );
 }

@@ -1,12 +1,12 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect } from "react";
 
-import { healthOf, type Health } from "../api/health";
+import { type Health, healthOf } from "../api/health";
 import type { Link } from "../api/link";
 import { useLink } from "../api/use-live";
-import { ME } from "../api/use-me";
-import { age } from "../ui/format";
-import { usePassed } from "../ui/use-now";
+import { ME } from "../api/use-people";
+import { age } from "../ui/text/format";
+import { usePassed } from "../ui/text/time";
 import styles from "./live-dot.module.css";
 
 /** Whether what one sees is what is: live, some seconds behind, or disconnected. */
@@ -29,7 +29,7 @@ function inWords({ state, seconds }: Health): string {
   return seconds > 0 ? "Disconnected" : "Connecting";
 }
 
-/** A socket that is refused does not say why: ask whether we are known, which shows the way in. */
+/** A refused socket has no reason: request the user's identity, which shows how to sign in. */
 function useWhoAgain({ phase, tries }: Link): void {
   const queries = useQueryClient();
   useEffect(() => {
@@ -38,7 +38,7 @@ function useWhoAgain({ phase, tries }: Link): void {
     if (isAsked) void queries.invalidateQueries({ queryKey: ME });
     if (phase === "revoked") {
       void queries.refetchQueries({ queryKey: ME }).then(() => {
-        if (isKnown()) location.reload(); // known still, as somebody who may less
+        if (isKnown()) location.reload(); // still signed in, with fewer rights
       });
     }
   }, [phase, tries, queries]);

@@ -1,5 +1,5 @@
-import "../ui/tokens.css";
-import "../ui/base.css";
+import "../ui/theme/tokens.css";
+import "../ui/theme/base.css";
 
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { StrictMode } from "react";
@@ -7,7 +7,7 @@ import { createRoot } from "react-dom/client";
 
 import { Live, streamAddress } from "../api/live";
 import { LiveContext } from "../api/use-live";
-import { beginTheme } from "../ui/theme";
+import { beginTheme } from "../ui/theme/theme";
 import { App } from "./app";
 
 beginTheme();

@@ -37,6 +37,6 @@ function plain(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // a stray percent sign: no job has this name, and the page says so
+    return part; // a stray percent sign: no job has this name, and the page shows that
   }
 }

@@ -1,5 +1,5 @@
 import { Icon, type IconName } from "../ui/icon";
-import { setTheme, useTheme, type Theme } from "../ui/theme";
+import { setTheme, type Theme, useTheme } from "../ui/theme/theme";
 import styles from "./theme-toggle.module.css";
 
 const NEXT: Record<Theme, [next: Theme, icon: IconName, words: string]> = {

@@ -3,13 +3,13 @@ import type { FocusEvent } from "react";
 import { ask } from "../api/http";
 import { forgetSession } from "../api/session";
 import type { Me } from "../api/wire";
-import { Skeleton } from "../ui/skeleton";
+import { Skeleton } from "../ui/panel";
 import styles from "./user-menu.module.css";
 
 const MAY: Record<string, string> = {
-  viewer: "Viewers look.",
-  operator: "Operators submit and steer jobs.",
-  admin: "Admins steer jobs and manage people.",
+  viewer: "Viewers read.",
+  operator: "Operators submit and control jobs.",
+  admin: "Admins control jobs and manage users.",
 };
 
 /** Who one is, what one may, and the way out. */

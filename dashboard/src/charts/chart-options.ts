@@ -1,11 +1,11 @@
-/** What uPlot is told: series, axes and colours for what is drawn. */
+/** The options of uPlot: series, axes and colours. */
 
-import type uPlot from "uplot";
+import uPlot from "uplot";
 
-import { colour, faded } from "../ui/colours";
-import { number, span, whole } from "../ui/format";
-import type { Across, Drawn } from "./columns";
-import { logRange, logSplits } from "./log-axis";
+import { number, span, whole } from "../ui/text/format";
+import { colour, faded } from "../ui/theme/theme";
+import type { Across, Drawn } from "./data/columns";
+import { logRange, logSplits } from "./data/log-axis";
 
 const [LINEAR, LOGARITHMIC] = [1, 3]; // uPlot's enum has no values at run time
 const LINES = 6; // colours of series; further ones begin anew, dashed
@@ -112,7 +112,7 @@ function values(_: uPlot, splits: (number | null)[]): string[] {
   return splits.map((value) => (value === null ? "" : number(value)));
 }
 
-/** The pointer is shared, a drag is not: it is told to whoever holds the range. */
+/** The pointer is shared, a drag is not: it is reported to the owner of the range. */
 function crosshair(key: string): uPlot.Cursor.Sync {
   const isMove = (type: string) => type === "mousemove" || type === "mouseleave";
   return { key, setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } };

@@ -3,11 +3,11 @@ import "uplot/dist/uPlot.min.css";
 import { useEffect, useEffectEvent, useRef } from "react";
 import uPlot from "uplot";
 
-import { useDark } from "../ui/theme";
+import { useDark } from "../ui/theme/theme";
 import { chartData, chartOptions, type Look, type View } from "./chart-options";
 import styles from "./chart.module.css";
-import type { Across, Drawn } from "./columns";
-import type { Zoom } from "./words";
+import type { Across, Drawn } from "./data/columns";
+import type { Zoom } from "./data/words";
 
 const HEIGHT = 300;
 
@@ -107,7 +107,7 @@ function viewOf(chart: uPlot): View {
   return { min: min ?? 0, max: max ?? 0, left: start, width };
 }
 
-/** Show where somebody asked what happened. */
+/** Mark the step whose causes are shown. */
 function mark(chart: uPlot | null, picked: number | null): void {
   if (!chart) return;
   chart.over.querySelector("[data-picked]")?.remove();

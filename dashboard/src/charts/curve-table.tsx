@@ -1,10 +1,9 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useRef, useState } from "react";
 
-import { whole } from "../ui/format";
-import type { BucketRow } from "./bucket-rows";
-import { CurveRow, HEADS } from "./curve-row";
+import { clock, number, span, whole } from "../ui/text/format";
 import styles from "./curve-table.module.css";
+import type { BucketRow } from "./data/bucket-rows";
 
 const HEIGHT = 28; // of a row, as the style sheet has it
 
@@ -64,6 +63,50 @@ export function CurveTable({ name, rows: newest, height, start, onPick }: Props)
           ) : null;
         })}
       </div>
+    </div>
+  );
+}
+
+const HEADS = ["Step", "Rank", "Last", "Least", "Greatest", "Time", "Points"];
+
+interface CurveRowProps {
+  row: BucketRow;
+  index: number;
+  top: number;
+  start: number | null;
+  onPick?: ((step: number) => void) | undefined;
+}
+
+/** One bucket in numbers; its step leads to what changed before it. */
+function CurveRow({ row, index, top, start, onPick }: CurveRowProps) {
+  const { first, step, time } = row;
+  const steps = first === step ? whole(step) : `${whole(first)} to ${whole(step)}`;
+  const when = start === null ? clock(time * 1000) : span(time - start);
+  return (
+    <div
+      role="row"
+      className={styles.row}
+      style={{ transform: `translateY(${top}px)` }}
+      aria-rowindex={index}
+      data-testid="curve-row"
+      data-step={step}
+      data-rank={row.rank}
+    >
+      <span role="cell" title={steps}>
+        {onPick ? (
+          <button type="button" title={`What changed before step ${whole(step)}`} onClick={() => onPick(step)}>
+            {steps}
+          </button>
+        ) : (
+          steps
+        )}
+      </span>
+      <span role="cell">{row.rank}</span>
+      <b role="cell">{row.nans && row.last === null ? "no number" : number(row.last)}</b>
+      <span role="cell">{number(row.min)}</span>
+      <span role="cell">{number(row.max)}</span>
+      <span role="cell">{when}</span>
+      <span role="cell">{whole(row.count)}</span>
     </div>
   );
 }

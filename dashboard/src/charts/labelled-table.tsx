@@ -1,6 +1,6 @@
 import type { Curve } from "../api/wire";
-import { date, number, span, whole } from "../ui/format";
-import { TableHead } from "../ui/table-head";
+import { TableHead } from "../ui/table";
+import { date, number, span, whole } from "../ui/text/format";
 import styles from "./labelled-table.module.css";
 
 const HEADS = ["Step", "Time", "Last", "Least", "Greatest", "Points"];

@@ -1,14 +1,13 @@
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useCallback, useMemo, type ReactNode } from "react";
+import { type CSSProperties, type ReactNode, useCallback, useMemo } from "react";
 
-import { Empty } from "../ui/empty";
+import { useTop, useWidth } from "../ui/hooks";
+import { Icon } from "../ui/icon";
+import { Empty } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { useTop } from "../ui/use-top";
-import { useWidth } from "../ui/use-width";
-import { GroupHead } from "./group-head";
-import { columnsOf, groupsOf, rowsOf } from "./groups";
+import { columnsOf, type Group, groupsOf, rowsOf } from "./data/groups";
+import { listed, toggled } from "./data/words";
 import styles from "./metric-grid.module.css";
-import { listed } from "./words";
 
 const [HEAD, CARD, GAP] = [44, 276, 12]; // heights and space, as the style sheet has them
 const [LEAST, MOST] = [400, 4]; // pixels of a chart, and how many beside each other
@@ -67,5 +66,22 @@ export function MetricGrid({ metrics, tools, row: charts }: Props) {
           })}
       </div>
     </section>
+  );
+}
+
+/** The name of a group of charts; it folds them. */
+function GroupHead({ group, style }: { group: Group; style: CSSProperties }) {
+  const [folds, setFolds] = useWord("fold");
+  return (
+    <h2 className={styles.head} style={style} data-testid="chart-group" data-name={group.name}>
+      <button
+        type="button"
+        aria-expanded={!group.isFolded}
+        onClick={() => setFolds(toggled(folds, group.name))}
+      >
+        <Icon name="back" size={14} />
+        {group.name} <span className="number">{group.metrics.length}</span>
+      </button>
+    </h2>
   );
 }

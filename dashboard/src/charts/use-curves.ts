@@ -1,13 +1,13 @@
-/** The curves of a metric: all of them at once, and finer where somebody has zoomed. */
+/** The curves of a metric: all of them at once, and finer in the zoomed range. */
 
 import { useMemo } from "react";
 
 import { useLive } from "../api/use-live";
 import type { Curve, Problem } from "../api/wire";
-import type { Across } from "./columns";
-import { inUnit } from "./units";
-import type { Zoom } from "./words";
-import { bucketsOf, rangeOf, spliced } from "./zoomed";
+import type { Across } from "./data/columns";
+import { inUnit } from "./data/units";
+import type { Zoom } from "./data/words";
+import { bucketsOf, rangeOf, spliced } from "./data/zoomed";
 
 export interface Wanted {
   job: string;
@@ -28,16 +28,16 @@ export interface Look {
 /** Read curves, in the unit they are shown in, while the component is there; `null` reads nothing. Until the
  * finer ones come, the others do. */
 export function useCurves(wanted: Wanted | null, { axis, zoom, start = 0, pixels }: Look): Found {
-  const wish = wanted && {
+  const request = wanted && {
     topic: "series" as const,
     job: wanted.job,
     names: [wanted.name],
     ...(wanted.rank === "all" ? {} : { ranks: [Number(wanted.rank) || 0] }),
   };
-  const whole = useLive(wish && { ...wish, buckets: wanted.buckets });
+  const whole = useLive(request && { ...request, buckets: wanted.buckets });
   const curves = whole.value?.series;
   const range = useMemo(() => rangeOf(curves ?? [], axis, zoom, start), [curves, axis, zoom, start]);
-  const fine = useLive(wish && range ? { ...wish, buckets: bucketsOf(pixels), ...range } : null).value?.series;
+  const fine = useLive(request && range ? { ...request, buckets: bucketsOf(pixels), ...range } : null).value?.series;
   const found = useMemo(
     () => (curves && fine && range ? spliced(curves, fine, range) : curves)?.map(inUnit),
     [curves, fine, range],

@@ -9,8 +9,8 @@ const check = (more: Partial<Check>): Check => ({
   ...more,
 });
 
-test("how far it is, and what came of it, is said in words", () => {
-  const said = [
+test("progress and outcome have a text", () => {
+  const checks = [
     check({ state: "waiting", read: 0 }),
     check({}),
     check({ state: "whole", read: 4000, seconds: 0.25 }),
@@ -18,14 +18,14 @@ test("how far it is, and what came of it, is said in words", () => {
     check({ state: "failed", reason: "it was removed meanwhile" }),
   ];
 
-  expect(said.map(wordsOf)).toEqual([
+  expect(checks.map(wordsOf)).toEqual([
     "waits to be read",
     "25 % of 4 kB read",
     "verified whole: 4 kB hashed in 250 ms",
     "damaged: worker_1.pt: is missing",
     "could not be verified: it was removed meanwhile",
   ]);
-  expect(said.map(isUnderWay)).toEqual([true, true, false, false, false]);
+  expect(checks.map(isUnderWay)).toEqual([true, true, false, false, false]);
 });
 
 test("a checkpoint without a byte is not half read, and none is more than read", () => {

@@ -1,9 +1,9 @@
-/** What is said of a checkpoint that is, or was, read and hashed. Pure. */
+/** The text for a checkpoint that is, or was, read and hashed. Pure. */
 
 import type { Check } from "../api/wire";
-import { bytes, percent, span } from "../ui/format";
+import { bytes, percent, span } from "../ui/text/format";
 
-/** Return whether somebody waits for the end of it. */
+/** Return whether it has not ended yet. */
 export function isUnderWay(check: Check | undefined): boolean {
   return check?.state === "waiting" || check?.state === "running";
 }

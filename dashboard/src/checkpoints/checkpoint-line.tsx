@@ -1,9 +1,9 @@
 import type { Check, Checkpoint } from "../api/wire";
-import { Ago } from "../ui/ago";
 import { Button } from "../ui/button";
-import { bytes, NOTHING, number, span, whole } from "../ui/format";
-import { CheckState } from "./check-state";
-import { isUnderWay } from "./check-words";
+import { ProgressBar } from "../ui/indicators";
+import { bytes, NOTHING, number, span, whole } from "../ui/text/format";
+import { Ago } from "../ui/text/time";
+import { isUnderWay, partOf, wordsOf } from "./check-words";
 import styles from "./checkpoint-line.module.css";
 import { CheckpointState } from "./checkpoint-state";
 
@@ -54,5 +54,15 @@ export function CheckpointLine({ saved, check, mayVerify, mayResume, onVerify, o
         </div>
       </td>
     </tr>
+  );
+}
+
+/** How a checkpoint that is read and hashed stands. */
+function CheckState({ check }: { check: Check }) {
+  return (
+    <div className={styles.check} role="status" data-testid="check" data-step={check.step} data-state={check.state}>
+      {isUnderWay(check) ? <ProgressBar part={partOf(check)} label={`Reading the checkpoint of step ${check.step}`} /> : null}
+      <p>{wordsOf(check)}</p>
+    </div>
   );
 }

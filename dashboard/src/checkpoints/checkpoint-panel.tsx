@@ -1,15 +1,11 @@
 import { useState } from "react";
 
-import { useCheckpoints } from "../api/use-checkpoints";
-import { useChecks } from "../api/use-checks";
-import { Ago } from "../ui/ago";
+import { useCheckpoints, useChecks } from "../api/use-checkpoints";
 import { Button } from "../ui/button";
-import { CopyLine } from "../ui/copy-line";
-import { Empty } from "../ui/empty";
-import { bytes, whole } from "../ui/format";
-import { Panel } from "../ui/panel";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { Empty, Panel, Skeleton, Trouble } from "../ui/panel";
+import { CopyLine } from "../ui/text/copy";
+import { bytes, whole } from "../ui/text/format";
+import { Ago } from "../ui/text/time";
 import styles from "./checkpoint-panel.module.css";
 import { CheckpointStrip } from "./checkpoint-strip";
 import { CheckpointTable } from "./checkpoint-table";
@@ -24,7 +20,7 @@ interface Props {
   onResume: (step: number) => void;
 }
 
-/** What was saved of a job, what of it is good, and where it can go on from. */
+/** The checkpoints of a job, their state, and the actions on them. */
 export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) {
   const [limit, setLimit] = useState(FEW);
   const { data, error } = useCheckpoints(job, limit);
@@ -35,7 +31,7 @@ export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) 
   if (data.items.length === 0) {
     return (
       <Empty title="Nothing has been saved yet">
-        <p>A checkpoint shows here as soon as one is begun.</p>
+        <p>A checkpoint appears here as soon as it is started.</p>
       </Empty>
     );
   }
@@ -44,17 +40,17 @@ export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) 
       <p className={styles.sum}>
         {newest ? (
           <>
-            <b>{whole(usable)}</b> to go on from, {bytes(size)} together; the newest is of step{" "}
+            <b>{whole(usable)}</b> usable, {bytes(size)} in total; the newest is of step{" "}
             <b>{whole(newest.step)}</b>, <Ago time={newest.committed_at} /> old.
           </>
         ) : (
-          "There is none to go on from."
+          "There is no usable checkpoint."
         )}
       </p>
       {broken.length ? (
         <Trouble
-          detail={`Cannot be read, or was never whole: step ${broken.map(({ step }) => whole(step)).join(", ")}.`}
-          remedy="The job goes on from the newest that is whole."
+          detail={`Unreadable or incomplete: step ${broken.map(({ step }) => whole(step)).join(", ")}.`}
+          remedy="The job resumes from the newest complete checkpoint."
         />
       ) : null}
       <CheckpointStrip items={data.items} />
@@ -73,7 +69,7 @@ export function CheckpointPanel({ job, mayVerify, mayResume, onResume }: Props) 
             Show earlier ones
           </Button>
         ) : null}
-        <p>To read and hash all that was saved, on the machine that has it:</p>
+        <p>To verify all checkpoints on the machine that has them:</p>
         <CopyLine text={`loom checkpoint verify ${job} --all`} label="Copy the command" />
       </footer>
     </Panel>

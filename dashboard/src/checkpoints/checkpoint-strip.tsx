@@ -1,5 +1,5 @@
 import type { Checkpoint } from "../api/wire";
-import { whole } from "../ui/format";
+import { whole } from "../ui/text/format";
 import styles from "./checkpoint-strip.module.css";
 import { marksOf } from "./standing";
 

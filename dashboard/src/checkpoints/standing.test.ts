@@ -9,13 +9,13 @@ const saved = (step: number, state: State, bytes = 10): Checkpoint => ({
 });
 const items = [saved(500, "writing"), saved(400, "damaged"), saved(300, "committed"), saved(100, "committed", 5)];
 
-test("one goes on from the newest that is committed; what is broken is named", () => {
+test("the newest committed one is usable; broken ones are named", () => {
   const { newest, usable, bytes, broken } = standingOf(items);
 
   expect([newest?.step, usable, bytes, broken.map(({ step }) => step)]).toEqual([300, 2, 15, [400]]);
 });
 
-test("nothing saved is nothing to go on from", () => {
+test("without checkpoints none is usable", () => {
   expect(standingOf([])).toEqual({ newest: null, usable: 0, bytes: 0, broken: [] });
   expect(marksOf([])).toEqual([]);
 });

@@ -1,11 +1,11 @@
-/** What a list of checkpoints comes to: what one can go on from, what cannot be read. Pure. */
+/** The summary of a list of checkpoints: which are usable, which cannot be read. Pure. */
 
 import type { Checkpoint } from "../api/wire";
 
 export type State = Checkpoint["state"];
 
 export interface Standing {
-  /** The newest that a job can go on from. */
+  /** The newest that a job can resume from. */
   newest: Checkpoint | null;
   usable: number;
   bytes: number;
@@ -22,7 +22,7 @@ export interface Mark {
 
 const BROKEN: readonly State[] = ["damaged", "failed"];
 
-/** Return what a list says, newest first as the server has it. */
+/** Return the summary of a list, newest first as the server sends it. */
 export function standingOf(items: readonly Checkpoint[]): Standing {
   const usable = items.filter(({ state }) => state === "committed");
   return {

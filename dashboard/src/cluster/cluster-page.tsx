@@ -1,20 +1,19 @@
 import { useMemo } from "react";
 
 import { useLive } from "../api/use-live";
-import { useMe } from "../api/use-me";
-import { Panel } from "../ui/panel";
-import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { useMe } from "../api/use-people";
+import type { Device, Health, Queued } from "../api/wire";
+import { Empty, Panel, Skeleton, Trouble } from "../ui/panel";
+import { Link, useWord } from "../ui/router";
+import { CopyLine } from "../ui/text/copy";
 import { ClusterDialog } from "./cluster-dialog";
 import styles from "./cluster-page.module.css";
-import { Legend } from "./legend";
+import { HealthMark } from "./health-mark";
 import { Loom } from "./loom";
-import { NoNodes } from "./no-nodes";
 import { NodePanel } from "./node-panel";
-import { QueuePanel } from "./queue-panel";
+import { countsOf } from "./weave";
 
-/** Nodes, devices and the ranks on them, live; what is not well, and what may be said of it. */
+/** Nodes, devices and the ranks on them, live; what is unhealthy, and the reports on it. */
 export function ClusterPage() {
   const { value, problem } = useLive({ topic: "cluster" });
   const me = useMe();
@@ -55,5 +54,61 @@ export function ClusterPage() {
         </div>
       )}
     </div>
+  );
+}
+
+const ALL: readonly Health[] = ["healthy", "draining", "failed"];
+
+/** What the threads mean, and how many devices are how. */
+function Legend({ devices }: { devices: readonly Device[] }) {
+  const counts = countsOf(devices);
+  return (
+    <ul className={styles.legend} aria-label="Devices by health">
+      {ALL.map((health) => (
+        <li key={health}>
+          <svg width="34" height="8" aria-hidden="true" data-health={health}>
+            <path d="M2 4H32" />
+          </svg>
+          <HealthMark health={health} count={counts[health]} />
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** No node has come: what to do. */
+function NoNodes() {
+  return (
+    <Empty title="No node has registered yet">
+      <p>The plane starts an agent for its own machine. Check its state, and restart it if needed.</p>
+      <CopyLine text="loom up --status" label="Copy the command" />
+      <p>Nodes of other machines appear with the jobs that run there.</p>
+    </Empty>
+  );
+}
+
+/** Who waits, in the order of their turns, and for what. */
+function QueuePanel({ queue }: { queue: readonly Queued[] }) {
+  return (
+    <Panel title="Queue">
+      {queue.length === 0 ? <p className={styles.soft}>No job is waiting.</p> : null}
+      <ol className={styles.list}>
+        {queue.map(({ job, owner, position, priority, why }) => (
+          <li key={job} data-testid="queued" data-job={job}>
+            <b>{position}</b>
+            <div>
+              <p>
+                <Link href={`/jobs/${encodeURIComponent(job)}`}>{job}</Link>{" "}
+                <span className={styles.soft}>
+                  {owner}
+                  {priority ? `, priority ${priority}` : ""}
+                </span>
+              </p>
+              <p className={styles.soft}>{why}</p>
+            </div>
+          </li>
+        ))}
+      </ol>
+    </Panel>
   );
 }

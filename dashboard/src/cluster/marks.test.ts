@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 
 import { bigCluster } from "./big";
-import { labelOf, namesOf, processOf, saysFor } from "./marks";
+import { labelOf, namesOf, processOf, reportsFor } from "./marks";
 
 const devices = bigCluster(1, 2, 2).devices;
 const [first] = devices;
 
-test("of what is well one says that it is to be left, or broken; of what is not, that it is well", () => {
-  expect(saysFor(devices)).toEqual(["draining", "failed"]);
-  expect(saysFor(devices.map((one) => ({ ...one, state: "failed" })))).toEqual(["healthy", "draining"]);
-  expect(saysFor(devices.map((one, at) => ({ ...one, state: at ? "draining" : "healthy" })))).toEqual(["healthy", "draining", "failed"]);
+test("a healthy device can be drained or failed, another one also recovered", () => {
+  expect(reportsFor(devices)).toEqual(["draining", "failed"]);
+  expect(reportsFor(devices.map((one) => ({ ...one, state: "failed" })))).toEqual(["healthy", "draining"]);
+  expect(reportsFor(devices.map((one, at) => ({ ...one, state: at ? "draining" : "healthy" })))).toEqual(["healthy", "draining", "failed"]);
 });
 
 test("a device is called by its number, or by its name without that of its node", () => {
@@ -26,7 +26,7 @@ test("a process is a rank of a job, by the job's name where it has one", () => {
     { id: "job-2", name: "", state: "RUNNING", owner: "ada" },
   ]);
 
-  const said = ["job-1/trainer/3", "job-2/trainer/0", "job-3/trainer/1"].map((id) => processOf(id, names));
+  const processes = ["job-1/trainer/3", "job-2/trainer/0", "job-3/trainer/1"].map((id) => processOf(id, names));
 
-  expect(said).toEqual(["rank 3 of gpt", "rank 0 of job-2", "rank 1 of job-3"]);
+  expect(processes).toEqual(["rank 3 of gpt", "rank 0 of job-2", "rank 1 of job-3"]);
 });

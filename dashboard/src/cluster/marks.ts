@@ -1,4 +1,4 @@
-/** What can be said of devices, in words. Pure. */
+/** The health reports on devices and their texts. Pure. */
 
 import type { ClusterJob, Device, Health } from "../api/wire";
 import type { IconName } from "../ui/icon";
@@ -10,36 +10,36 @@ export const LOOKS: Record<Health, { icon: IconName; word: string }> = {
   failed: { icon: "close", word: "failed" },
 };
 
-export interface Say {
+export interface HealthReport {
   option: string;
   about: string;
   done: string;
   isGrave?: boolean;
 }
 
-export const SAYS: Record<Health, Say> = {
+export const REPORTS: Record<Health, HealthReport> = {
   draining: {
-    option: "Drain: it is to be left",
-    about: "It is to be left: ranks that are there go on, until somebody says that it is well or has failed.",
+    option: "Drain: place nothing new on it",
+    about: "Nothing new is placed on it. Ranks on it keep running until it is reported healthy or failed.",
     done: "Drain",
   },
   failed: {
     option: "Fail: it is broken",
-    about: "The ranks that use it are ended at once, and their jobs are recovered as each of them wants.",
-    done: "Say that it failed",
+    about: "The ranks that use it are ended at once, and each job recovers by its own policy.",
+    done: "Report as failed",
     isGrave: true,
   },
   healthy: {
-    option: "Recover: it is well again",
+    option: "Recover: it is healthy again",
     about: "It may be used as before.",
-    done: "Say that it is well",
+    done: "Report as healthy",
   },
 };
 
 const ORDER: readonly Health[] = ["draining", "failed", "healthy"];
 
-/** Return what would change something, the mildest first; of what is not well, that it is well. */
-export function saysFor(devices: readonly Device[]): Health[] {
+/** Return the reports that would change something, the mildest first; healthy first where a device is not. */
+export function reportsFor(devices: readonly Device[]): Health[] {
   const found = ORDER.filter((state) => devices.some((device) => healthOf(device) !== state));
   const isWell = devices.every((device) => healthOf(device) === "healthy");
   return isWell ? found : ["healthy", ...found.filter((state) => state !== "healthy")];
@@ -51,7 +51,7 @@ export function labelOf({ uuid, node, kind, index }: Device): string {
   return node && uuid.startsWith(`${node}/`) ? uuid.slice(node.length + 1) : uuid;
 }
 
-/** Return a process as people say it: `rank 1 of gpt`. */
+/** Return a process for people: `rank 1 of gpt`. */
 export function processOf(id: string, names: ReadonlyMap<string, string>): string {
   const [job = "", , rank = ""] = id.split("/");
   return `rank ${rank} of ${names.get(job) ?? job}`;

@@ -10,7 +10,7 @@ interface Props {
   touched: string;
 }
 
-/** The threads between devices and ranks. The rows say the same in words, so it is only a drawing. */
+/** The threads between devices and ranks. The rows have the same as text, so this is only a drawing. */
 export function Threads({ threads, height, touched }: Props) {
   return (
     <svg className={styles.threads} viewBox={`0 0 ${WIDTH} ${height}`} height={height} preserveAspectRatio="none" aria-hidden="true">

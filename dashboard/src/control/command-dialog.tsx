@@ -1,16 +1,17 @@
 import { useState } from "react";
 
-import { explained } from "../api/http";
-import { newKey } from "../api/keys";
+import { explained, newKey } from "../api/http";
 import { useOrder, usePreview } from "../api/use-command";
-import type { JobRow, Knob, Verb } from "../api/wire";
-import { Dialog } from "../ui/dialog";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
-import { useSettled } from "../ui/use-settled";
+import { useLive } from "../api/use-live";
+import type { Command, JobRow, Knob, Verb } from "../api/wire";
+import { Button } from "../ui/button";
+import { Dialog, Foot, Outlook, Question } from "../ui/dialog";
+import { useSettled } from "../ui/hooks";
+import styles from "./command-dialog.module.css";
 import { CommandFields } from "./command-fields";
-import { CommandOutcome } from "./command-outcome";
-import { EMPTY, read, type Form } from "./request";
+import { CommandAcks, OutcomeLine } from "./commands";
+import { outcomeOf } from "./outcome";
+import { EMPTY, type Form, read } from "./request";
 import { VERBS } from "./verbs";
 
 const PAUSE = 250; // milliseconds without a key until it is looked what would happen
@@ -26,7 +27,7 @@ interface Props {
   onClose: () => void;
 }
 
-/** Ask something of a job: say what, see what would happen, confirm, watch the ranks answer. */
+/** Send a command to a job: fill it in, preview the effect, confirm, watch the ranks answer. */
 export function CommandDialog({ job, verb, knobs, command = "", from = "", change: begun, onClose }: Props) {
   const words = VERBS[verb];
   const [form, setForm] = useState<Form>(() => {
@@ -83,4 +84,33 @@ export function CommandDialog({ job, verb, knobs, command = "", from = "", chang
 
 function firstOf(knobs: readonly Knob[]): string {
   return (knobs.find(({ name }) => name === "lr") ?? knobs[0])?.name ?? "";
+}
+
+interface CommandOutcomeProps {
+  job: string;
+  asked: Command | null;
+  onClose: () => void;
+}
+
+/** What becomes of a command, rank by rank, as the answers come. */
+function CommandOutcome({ job, asked, onClose }: CommandOutcomeProps) {
+  const { value } = useLive({ topic: "commands", job });
+  const now = value?.items.find(({ id }) => id === asked?.id) ?? asked;
+  return (
+    <div className={styles.outcome} data-testid="outcome" data-state={now?.state ?? "asked"}>
+      {now ? (
+        <>
+          <OutcomeLine outcome={outcomeOf(now)} />
+          <CommandAcks acks={now.ranks} />
+        </>
+      ) : (
+        <p>The job is being ended; its state shows when it has.</p>
+      )}
+      <Foot>
+        <Button tone="main" onClick={onClose}>
+          Done
+        </Button>
+      </Foot>
+    </div>
+  );
 }

@@ -1,7 +1,7 @@
 import type { JobRow, Knob } from "../api/wire";
-import { Field } from "../ui/field";
+import { Choice, Field } from "../ui/field";
 import styles from "./command-fields.module.css";
-import { KnobFields } from "./knob-fields";
+import { KnobEditor } from "./knob-panel";
 import type { Form, Read } from "./request";
 
 interface Props {
@@ -12,7 +12,7 @@ interface Props {
   onChange: (more: Partial<Form>) => void;
 }
 
-/** What a verb can be told, and why it is done. */
+/** The fields of a verb, and its reason. */
 export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
   const isOver = job.ended_at !== null;
   const hasStep = form.verb !== "resume" && form.verb !== "cancel";
@@ -26,7 +26,7 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
             checked={form.release}
             onChange={(event) => onChange({ release: event.target.checked })}
           />
-          <span>Save, end the ranks and give their devices to others</span>
+          <span>Save, end the ranks and release their devices</span>
         </label>
       ) : null}
       {form.verb === "resume" && isOver ? (
@@ -66,7 +66,7 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
             label="From step"
             inputMode="numeric"
             placeholder="newest"
-            hint="The checkpoint to go on from"
+            hint="The checkpoint to resume from"
             value={form.from}
             wrong={wrong.from ?? null}
             onChange={(event) => onChange({ from: event.target.value })}
@@ -100,12 +100,50 @@ export function CommandFields({ job, form, knobs, wrong, onChange }: Props) {
           label="Reason"
           data-testid="reason"
           placeholder="loss is flat"
-          hint="Kept with the command, for whoever looks later"
+          hint="Stored with the command"
           maxLength={1000}
           value={form.reason}
           onChange={(event) => onChange({ reason: event.target.value })}
         />
       </div>
+    </>
+  );
+}
+
+const LR = /(^|[._/])lr$|learning_rate/; // a value that a schedule moves
+
+interface KnobFieldsProps {
+  form: Form;
+  knobs: readonly Knob[];
+  wrong: string | undefined;
+  onChange: (more: Partial<Form>) => void;
+}
+
+/** Which knob, its new value, and what may take it back. */
+function KnobFields({ form, knobs, wrong, onChange }: KnobFieldsProps) {
+  const knob = knobs.find(({ name }) => name === form.knob);
+  const names = knobs.map(({ name }) => [name, name] as const);
+  return (
+    <>
+      <div className={styles.pair}>
+        <Choice label="Knob" value={form.knob} options={names} onChange={(name) => onChange({ knob: name, value: "" })} />
+        {knob ? (
+          <KnobEditor knob={knob} value={form.value} wrong={wrong} onChange={(value) => onChange({ value })} />
+        ) : null}
+      </div>
+      {LR.test(form.knob) ? (
+        <label className={styles.tick}>
+          <input type="checkbox" checked={form.hold} onChange={(event) => onChange({ hold: event.target.checked })} />
+          <span>Hold it: a schedule no longer scales it</span>
+        </label>
+      ) : null}
+      <Field
+        label="Guard"
+        placeholder="loss>1.5x"
+        hint="Takes the change back if this holds within 200 steps; empty for none"
+        value={form.guard}
+        onChange={(event) => onChange({ guard: event.target.value })}
+      />
     </>
   );
 }

@@ -18,12 +18,12 @@ test("a knob's changes are the commands that name it, the newest first", () => {
   expect(inForce(changes)?.id).toBe("a");
 });
 
-test("where ranks answered with one value there is nothing to tell apart", () => {
+test("where ranks answered with one value there is nothing to distinguish", () => {
   expect(sharesOf(lr, [command("a", "applied", one, 0.02, 0.02, 0.02)])).toEqual([]);
   expect(sharesOf(lr, [])).toEqual([]);
 });
 
-test("ranks that differ are told apart by what they answered last", () => {
+test("ranks that differ are distinguished by their last answer", () => {
   const mixed = command("b", "applied", two, { lr: 0.03, beta: 1 }, { lr: 0.01, beta: 1 }, { lr: 0.03, beta: 1 });
 
   expect(sharesOf(lr, [command("c", "accepted", one), mixed, command("a", "applied", one, 1, 2, 3)])).toEqual([

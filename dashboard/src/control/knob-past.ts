@@ -21,8 +21,8 @@ export function inForce(changes: readonly Command[]): Command | undefined {
 /** Return which ranks have which value, where they differ; nothing where all have the same. */
 export function sharesOf(knob: Knob, changes: readonly Command[]): Share[] {
   const change = inForce(changes);
-  const told = change ? change.ranks.map(({ rank, after }) => [rank, ofKnob(after, change, knob)] as const) : [];
-  const known = told.filter(([, value]) => value != null);
+  const reported = change ? change.ranks.map(({ rank, after }) => [rank, ofKnob(after, change, knob)] as const) : [];
+  const known = reported.filter(([, value]) => value != null);
   const own = (knob.values ?? []).map((value, at) => [knob.ranks[at] ?? at, value] as const);
   const shares = new Map<string, Share>();
   for (const [rank, value] of known.length ? known : own) {
@@ -32,8 +32,8 @@ export function sharesOf(knob: Knob, changes: readonly Command[]): Share[] {
   return shares.size > 1 ? [...shares.values()] : [];
 }
 
-/** A change of one knob tells the bare value, one of several a value for each. */
-function ofKnob(told: unknown, change: Command, knob: Knob): unknown {
-  if (namesOf(change).length === 1) return told;
-  return told && typeof told === "object" ? (told as Record<string, unknown>)[knob.name] : undefined;
+/** A change of one knob has the bare value, a change of several has a value for each. */
+function ofKnob(reported: unknown, change: Command, knob: Knob): unknown {
+  if (namesOf(change).length === 1) return reported;
+  return reported && typeof reported === "object" ? (reported as Record<string, unknown>)[knob.name] : undefined;
 }

@@ -10,7 +10,7 @@ const command = (more: Partial<Command>) =>
     ...more,
   }) as Command;
 
-test("a change says from what to what, and at which step", () => {
+test("a change has both values, and at which step", () => {
   const applied = command({ state: "applied", effective_step: 1234, before: 0.1, after: 0.02 });
 
   expect(outcomeOf(applied)).toEqual({
@@ -20,7 +20,7 @@ test("a change says from what to what, and at which step", () => {
   });
 });
 
-test("a refusal says why", () => {
+test("a refusal has its reason", () => {
   const refused = command({ kind: "pause", state: "refused", outcome: "ranks are not aligned" });
 
   expect(outcomeOf(refused)).toEqual({ tone: "bad", words: "pause: refused", more: "ranks are not aligned" });

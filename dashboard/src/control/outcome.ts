@@ -1,7 +1,7 @@
 /** What became of a command, in words. Pure. */
 
 import type { Command } from "../api/wire";
-import { shown, whole } from "../ui/format";
+import { shown, whole } from "../ui/text/format";
 
 export interface Outcome {
   tone: "busy" | "good" | "bad";

@@ -7,16 +7,16 @@ import { buttonsOf } from "./verbs";
 const lr: Knob = { name: "lr", value: 0.1, type: "float", low: 0, high: 1, ranks: [0, 1] };
 const form = (verb: Form["verb"], more: Partial<Form> = {}): Form => ({ ...EMPTY, verb, ...more });
 
-test("a change of a knob has its value as a number, and only what was said", () => {
-  const said = form("set", { knob: "lr", value: " 3e-2 ", at: "500", reason: " flat " });
+test("a change of a knob has its value as a number, and only the fields that are set", () => {
+  const filled = form("set", { knob: "lr", value: " 3e-2 ", at: "500", reason: " flat " });
 
-  expect(read(said, [lr])).toEqual({
+  expect(read(filled, [lr])).toEqual({
     request: { verb: "set", values: { lr: 0.03 }, at: 500, reason: "flat" },
     wrong: {},
   });
 });
 
-test("what is out of range or no number is said at its field, and nothing is asked", () => {
+test("what is out of range or no number is shown at its field, and nothing is sent", () => {
   expect(read(form("set", { knob: "lr", value: "7", at: "-1" }), [lr])).toEqual({
     request: null,
     wrong: { value: "At most 1.", at: "A whole number, 0 or more." },
@@ -27,7 +27,7 @@ test("an empty value is not wrong, but nothing to ask for either", () => {
   expect(read(form("set", { knob: "lr" }), [lr])).toEqual({ request: null, wrong: {} });
 });
 
-test("another number of ranks must be said", () => {
+test("another number of ranks is required", () => {
   expect(read(form("resize", {}), [])).toEqual({ request: null, wrong: {} });
   expect(read(form("resize", { workers: "0" }), [])).toEqual({
     request: null,
@@ -81,7 +81,7 @@ test("a knob of any type takes plain values; a list would become a text, and is 
   ]);
 });
 
-test("a range is said in words", () => {
+test("a range has a text", () => {
   expect(rangeOf(lr)).toBe("a number, 0 to 1");
   expect(rangeOf({ ...lr, high: null })).toBe("a number, at least 0");
   expect(rangeOf({ ...lr, type: "bool", low: null, high: null })).toBe("true or false");

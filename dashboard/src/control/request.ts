@@ -97,7 +97,7 @@ function jsonOf(text: string): ReturnType<typeof valueOf> {
   }
 }
 
-/** Another number of ranks must be said; whatever else is empty has a meaning. */
+/** The new number of ranks is required; every other field may be empty. */
 function isSaid(request: CommandRequest): boolean {
   return request.verb !== "resize" || request.workers !== undefined;
 }

@@ -1,4 +1,4 @@
-/** The words of each verb: what its button and its question say. */
+/** The texts of each verb: its button and its dialog. */
 
 import type { Verb } from "../api/wire";
 import type { IconName } from "../ui/icon";
@@ -17,49 +17,49 @@ export const VERBS: Record<Verb, Words> = {
     button: "Change a knob",
     icon: "knob",
     title: (job) => `Change a knob of ${job}`,
-    about: "All ranks take the new value at one and the same step. It can be undone.",
+    about: "All ranks take the new value at the same step. It can be undone.",
     done: "Apply",
   },
   undo: {
     button: "Undo",
     icon: "back",
     title: (job) => `Undo a change of ${job}`,
-    about: "The knob goes back to what it followed before, at one step on all ranks.",
+    about: "The knob returns to its earlier value or schedule, at the same step on all ranks.",
     done: "Undo",
   },
   pause: {
     button: "Pause",
     icon: "pause",
     title: (job) => `Pause ${job}`,
-    about: "All ranks wait before one and the same step. Nothing is lost; resume goes on there.",
+    about: "All ranks wait before the same step. Nothing is lost; resume continues there.",
     done: "Pause",
   },
   resume: {
     button: "Resume",
     icon: "play",
     title: (job) => `Resume ${job}`,
-    about: "A paused job goes on at its next step; an ended one from its newest checkpoint, a completed one to a later step.",
+    about: "A paused job continues at its next step; an ended one from its newest checkpoint, a completed one to a later step.",
     done: "Resume",
   },
   resize: {
     button: "Resize",
     icon: "resize",
-    title: (job) => `Have ${job} go on with other ranks`,
-    about: "All ranks save before one and the same step and end; as many as you say go on there.",
+    title: (job) => `Resize ${job}`,
+    about: "All ranks save before the same step and end; the new number of ranks continues there.",
     done: "Resize",
   },
   checkpoint: {
     button: "Checkpoint",
     icon: "checkpoint",
     title: (job) => `Save a checkpoint of ${job}`,
-    about: "All ranks save before one and the same step, and go on.",
+    about: "All ranks save before the same step and keep training.",
     done: "Save",
   },
   stop: {
     button: "Stop",
     icon: "stop",
     title: (job) => `Stop ${job}`,
-    about: "All ranks end before one and the same step. Logs, curves and checkpoints stay.",
+    about: "All ranks end before the same step. Logs, curves and checkpoints stay.",
     done: "Stop",
     isGrave: true,
   },
@@ -76,7 +76,7 @@ export const VERBS: Record<Verb, Words> = {
 /** In the order of their buttons; `undo` stands with the change that it undoes. */
 const BUTTONS: readonly Verb[] = ["set", "pause", "resume", "checkpoint", "resize", "stop", "cancel"];
 
-/** Return the buttons for what the server says may be asked now; a stop leaves no need to cancel. */
+/** Return the buttons of the verbs that the server allows now; where stop is allowed, cancel is left out. */
 export function buttonsOf(verbs: readonly Verb[]): Verb[] {
   return BUTTONS.filter((verb) => verbs.includes(verb) && !(verb === "cancel" && verbs.includes("stop")));
 }

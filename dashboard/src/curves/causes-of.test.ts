@@ -17,7 +17,7 @@ test("what comes after a spike is no cause of it", () => {
   expect(keys(entries, 100)).toEqual(["same", "before"]);
 });
 
-test("what ranks say of a change is not told beside the change", () => {
+test("reports of ranks on a change are not listed beside it", () => {
   const echo = ["ready", "decided", "applied"].map((what) => entry(`rank 0: ${what}`, "event", 99, { what }));
 
   expect(keys([entry("lr", "knob", 99), ...echo], 100)).toEqual(["lr"]);

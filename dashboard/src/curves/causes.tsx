@@ -1,10 +1,10 @@
 import type { Entry } from "../api/wire";
 import { Button } from "../ui/button";
-import { number, shown, span, whole } from "../ui/format";
-import { Skeleton } from "../ui/skeleton";
-import { causesOf, type Cause } from "./causes-of";
+import { Skeleton } from "../ui/panel";
+import { number, shown, span, whole } from "../ui/text/format";
+import { type Cause, causesOf } from "./causes-of";
 import styles from "./causes.module.css";
-import { EntryIcon } from "./entry-icon";
+import { EntryIcon } from "./entry-list";
 import { withSaves } from "./happened";
 import type { Picked } from "./moment";
 
@@ -30,7 +30,7 @@ export function Causes({ name, moment, entries, onClose }: Props) {
         </Button>
       </header>
       {!found ? <Skeleton height={60} /> : null}
-      {found?.length === 0 ? <p>Nothing shortly before it that the plane knows of.</p> : null}
+      {found?.length === 0 ? <p>The plane has no event shortly before it.</p> : null}
       <ol>{found?.map((cause) => <CauseLine key={cause.entry.key} cause={cause} />)}</ol>
     </aside>
   );

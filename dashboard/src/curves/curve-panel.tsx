@@ -4,25 +4,22 @@ import { useLive } from "../api/use-live";
 import type { Rank } from "../api/wire";
 import { Chart } from "../charts/chart";
 import type { View } from "../charts/chart-options";
-import { metricOf, smoothingOf } from "../charts/choices";
-import { drawn, xsOf, type Axis } from "../charts/columns";
-import { CurveSlider } from "../charts/curve-slider";
-import { nearest } from "../charts/nearest";
-import { axisName, unitOf } from "../charts/units";
-import { useCurves } from "../charts/use-curves";
-import { zoomOf, zoomWord } from "../charts/words";
-import { useWord } from "../ui/router";
-import { Panel } from "../ui/panel";
-import { Causes } from "./causes";
-import { bucketRows } from "../charts/bucket-rows";
 import { CurveTable } from "../charts/curve-table";
-import { CurveTools } from "./curve-tools";
+import { bucketRows } from "../charts/data/bucket-rows";
+import { metricOf, smoothingOf } from "../charts/data/choices";
+import { type Axis, drawn, xsOf } from "../charts/data/columns";
+import { axisName, unitOf } from "../charts/data/units";
+import { nearest, zoomOf, zoomWord } from "../charts/data/words";
+import { CurveSlider, DrawTools } from "../charts/tools";
+import { useCurves } from "../charts/use-curves";
+import { Panel, Tools } from "../ui/panel";
+import { useWord } from "../ui/router";
+import { Causes } from "./causes";
 import styles from "./curve-panel.module.css";
-import { CurveState } from "./curve-state";
-import { CurveValues } from "./curve-values";
+import { CurveState, CurveValues } from "./curve-values";
+import { momentOf } from "./moment";
 import { peakNear } from "./places";
 import { Timeline } from "./timeline";
-import { momentOf } from "./moment";
 
 const BUCKETS = 600;
 const TALL = 440; // pixels of the table; as much as a chart with its timeline
@@ -113,4 +110,26 @@ export function CurvePanel({ job, metrics, ranks }: Props) {
 
 function isSame(a: View, b: View): boolean {
   return a.min === b.min && a.max === b.max && a.left === b.left && a.width === b.width;
+}
+
+interface CurveToolsProps {
+  metrics: readonly string[];
+  name: string;
+  ranks: readonly Rank[];
+}
+
+/** Which curve, and how it is drawn. All of it is in the address. */
+function CurveTools({ metrics, name, ranks }: CurveToolsProps) {
+  const [, setMetric] = useWord("metric");
+  const known = name && !metrics.includes(name) ? [name, ...metrics] : metrics;
+  return (
+    <Tools>
+      <select aria-label="Metric" data-testid="metric" value={name} onChange={(event) => setMetric(event.target.value)}>
+        {known.map((one) => (
+          <option key={one}>{one}</option>
+        ))}
+      </select>
+      <DrawTools ranks={ranks} axes={["step", "time"]} />
+    </Tools>
+  );
 }

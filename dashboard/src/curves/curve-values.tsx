@@ -1,7 +1,9 @@
-import type { Curve } from "../api/wire";
-import { xsOf, type Across } from "../charts/columns";
-import { nearest } from "../charts/nearest";
-import { number, ranks, whole } from "../ui/format";
+import type { Curve, Problem } from "../api/wire";
+import { type Across, xsOf } from "../charts/data/columns";
+import { nearest } from "../charts/data/words";
+import { Skeleton, Trouble } from "../ui/panel";
+import { number, ranks, whole } from "../ui/text/format";
+import curveStyles from "./curve-panel.module.css";
 import styles from "./curve-values.module.css";
 
 const SHOWN = 6; // curves in words; further ones are on the chart
@@ -42,4 +44,34 @@ export function CurveValues({ curves, axis, start = 0, x, unit = "" }: Props) {
       )}
     </p>
   );
+}
+
+interface CurveStateProps {
+  name: string;
+  curves: readonly Curve[] | undefined;
+  problem: Problem | undefined;
+  rank: string;
+}
+
+/** Why there is no curve, over the place where it will be. */
+export function CurveState({ name, curves, problem, rank }: CurveStateProps) {
+  if (problem) return <div className={curveStyles.state}><Trouble detail={problem.detail} remedy={problem.remedy} /></div>;
+  if (!name) {
+    return (
+      <div className={curveStyles.state}>
+        <p>No numbers yet. A script shows its loss here once it logs: loom.init().log(loss=loss).</p>
+      </div>
+    );
+  }
+  if (!curves) return <div className={curveStyles.state}><Skeleton height="100%" /></div>;
+  if (curves.length === 0) {
+    return (
+      <div className={curveStyles.state}>
+        <p>
+          {rank === "all" ? "No rank" : `Rank ${rank || "0"}`} has logged {name} so far.
+        </p>
+      </div>
+    );
+  }
+  return null;
 }

@@ -17,7 +17,7 @@ const save = (step: number): Entry[] => [
 ];
 const failed = entry("f", "rank_gone", 150, { kind: "rank", is_failure: true, title: "rank 1 gone" });
 
-test("the lines of a save are one, which says what came of it", () => {
+test("the lines of a save are one, which has the outcome", () => {
   const lines = withSaves([...save(400), ...save(500)]);
 
   expect(lines.map(({ key, step, title, author }) => [key, step, title + author])).toEqual([

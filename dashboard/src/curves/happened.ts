@@ -1,7 +1,7 @@
 /** What happened to a job as lines to read: a save is one of them, and no failure is cut off. Pure. */
 
 import type { Entry } from "../api/wire";
-import { span, whole } from "../ui/format";
+import { span, whole } from "../ui/text/format";
 
 const OF_A_SAVE = ["checkpoint_wanted", "checkpoint_shard", "checkpoint_committed", "checkpoint_removed"];
 const [SHARD, COMMITTED, REMOVED] = OF_A_SAVE.slice(1);
@@ -9,12 +9,12 @@ type Parts = [Entry, ...Entry[]]; // of one save
 const PLANE = "loom"; // as an author
 const TOGETHER = 600; // seconds in which all that belongs to a save has come
 
-/** Whether an entry is what ranks say of a command, which has an entry of its own. */
+/** Whether an entry is a rank's report on a command that has an entry of its own. */
 export function isEcho({ what }: Entry): boolean {
   return /^(ready|decided|applied)$/.test(what);
 }
 
-/** Return entries without echoes, in which everything that tells of one save is one entry. */
+/** Return entries without echoes, with all entries of one save joined to one. */
 export function withSaves(entries: readonly Entry[]): Entry[] {
   const saves = new Map<number, Parts>();
   const lines: (Entry | Parts)[] = [];
@@ -56,7 +56,7 @@ function savedStep({ facts, step }: Entry): number | null {
   return typeof facts.step === "number" ? facts.step : step;
 }
 
-/** Return all that tells of one save as one entry, in the place of the first. */
+/** Return all entries of one save as one entry, in the place of the first. */
 function joined(parts: Parts): Entry {
   const [first] = parts;
   if (parts.length === 1 && first.what === REMOVED) return first;

@@ -2,7 +2,7 @@
 
 import type { Curve, Entry, EntryKind } from "../api/wire";
 import type { View } from "../charts/chart-options";
-import { xsOf, type Axis } from "../charts/columns";
+import { type Axis, xsOf } from "../charts/data/columns";
 import { placeOf } from "./places";
 
 export interface Mark {

@@ -1,5 +1,5 @@
 import type { Curve } from "../api/wire";
-import { nearest } from "../charts/nearest";
+import { nearest } from "../charts/data/words";
 import type { Moment } from "./causes-of";
 
 export interface Picked extends Moment {
@@ -7,7 +7,7 @@ export interface Picked extends Moment {
   isNumber: boolean;
 }
 
-/** Return the bucket of a step that somebody asks about; buckets may have been made anew since. */
+/** Return the bucket of a step; buckets may have been computed again since. */
 export function momentOf(curve: Curve | undefined, picked: number | null): Picked | null {
   if (!curve || picked === null) return null;
   const at = nearest(picked, curve.steps);

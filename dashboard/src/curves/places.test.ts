@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 
 import type { Curve, Entry } from "../api/wire";
-import { nearest } from "../charts/nearest";
+import { nearest } from "../charts/data/words";
 import { between, peakNear, placeOf } from "./places";
 
 const curve = {

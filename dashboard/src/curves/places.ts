@@ -1,7 +1,7 @@
 /** Where something that happened stands on a curve's axis. Pure. */
 
 import type { Curve, Entry } from "../api/wire";
-import type { Axis } from "../charts/columns";
+import type { Axis } from "../charts/data/columns";
 
 /** Return where an entry is drawn: at its step, or at the step that was done at its time. */
 export function placeOf(entry: Entry, axis: Axis, curve: Curve | undefined): number | null {

@@ -2,7 +2,7 @@ import { useMemo, useState } from "react";
 
 import type { Curve, Entry } from "../api/wire";
 import type { View } from "../charts/chart-options";
-import type { Axis } from "../charts/columns";
+import type { Axis } from "../charts/data/columns";
 import { EntryList } from "./entry-list";
 import { withSaves } from "./happened";
 import { lanesOf, type Mark } from "./lanes";

@@ -1,8 +1,6 @@
 import type { Entry } from "../api/wire";
-import { Chips } from "../ui/chips";
-import { FilterBar } from "../ui/filter-bar";
+import { Chips, FilterBar, SearchLine } from "../ui/field";
 import { useWord } from "../ui/router";
-import { SearchLine } from "../ui/search-line";
 import { counted } from "./filter";
 
 /** Of which kind, by whom, and with which words; all of it is in the address. */

@@ -1,5 +1,5 @@
 import type { Entry } from "../api/wire";
-import { clock, whole } from "../ui/format";
+import { clock, whole } from "../ui/text/format";
 import styles from "./event-line.module.css";
 
 interface Props {

@@ -1,11 +1,8 @@
 import { useMemo } from "react";
 
 import { useLive } from "../api/use-live";
-import { Empty } from "../ui/empty";
-import { Panel } from "../ui/panel";
+import { Empty, Panel, Skeleton, Trouble } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
 import { EventFilter } from "./event-filter";
 import styles from "./event-panel.module.css";
 import { EventTable } from "./event-table";
@@ -36,8 +33,8 @@ export function EventPanel({ job }: { job: string }) {
         </p>
       ) : null}
       {found.length === 0 ? (
-        <Empty title={items.length ? "Nothing fits" : "Nothing has happened yet"}>
-          <p>{items.length ? "Other words or another kind may." : "What happens to the job comes here as it does."}</p>
+        <Empty title={items.length ? "No event matches" : "Nothing has happened yet"}>
+          <p>{items.length ? "Try other words or another kind." : "Events of the job appear here as they happen."}</p>
         </Empty>
       ) : null}
       <EventTable entries={found} />

@@ -2,8 +2,8 @@ import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useState } from "react";
 
 import type { Entry } from "../api/wire";
-import { ColumnHeads } from "../ui/column-heads";
-import { useTop } from "../ui/use-top";
+import { useTop } from "../ui/hooks";
+import { ColumnHeads } from "../ui/table";
 import { EventLine } from "./event-line";
 import styles from "./event-table.module.css";
 

@@ -1,4 +1,4 @@
-/** Which happenings are shown, as the address says it. Pure. */
+/** Which events are shown, by the address. Pure. */
 
 import type { Entry, EntryKind } from "../api/wire";
 

@@ -1,7 +1,7 @@
 import { useState } from "react";
 
 import type { ListedRun } from "../api/use-experiments";
-import { worded } from "../charts/words";
+import { worded } from "../charts/data/words";
 import { Button } from "../ui/button";
 import { Dialog } from "../ui/dialog";
 import { Field } from "../ui/field";

@@ -15,7 +15,7 @@ test("nested values have dotted names, and lists are values", () => {
   ]);
 });
 
-test("without a choice the columns are what tells runs apart and what came of them", () => {
+test("without a choice the columns are the settings that differ and the results", () => {
   const runs = [run({ lr: 0.1, seed: 1 }), run({ lr: 0.2, seed: 1 })];
 
   expect(columnsOf("", runs)).toEqual([
@@ -34,7 +34,7 @@ test("the learning rate is a column also where all runs have the same, and comes
   expect(columnsOf("", [run(config)])).toContain("config:opt.lr");
 });
 
-test("a cell says what the run has, or that it has nothing", () => {
+test("a cell has the value of the run, or a sign for none", () => {
   const times = { started_at: "2026-01-01T00:00:00Z", ended_at: null, commit: "0123456789", dirty: true };
   const one = run({ opt: { name: "adam" } }, times);
   const now = Date.parse("2026-01-01T00:01:30Z");

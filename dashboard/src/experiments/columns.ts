@@ -1,11 +1,11 @@
-/** Which columns the table of runs has, what is in them, and how the address says so. Pure.
+/** Which columns the table of runs has, what is in them, and how the address encodes them. Pure.
  *
  * A column is named as the server sorts by it: `owner`, `config:lr`, `last:loss`.
  */
 
 import type { ListedRun } from "../api/use-experiments";
-import { listed } from "../charts/words";
-import { age, NOTHING, number, shown, span, whole } from "../ui/format";
+import { listed } from "../charts/data/words";
+import { age, NOTHING, number, shown, span, whole } from "../ui/text/format";
 
 export const PLAIN: Readonly<Record<string, string>> = {
   state: "State",
@@ -23,7 +23,7 @@ export const PLAIN: Readonly<Record<string, string>> = {
 };
 export const WHICH = ["last", "min", "max", "best"] as const;
 export const CONFIG = "config";
-const [MOST_CONFIG, MOST_METRICS] = [4, 2]; // columns that nobody had to choose
+const [MOST_CONFIG, MOST_METRICS] = [4, 2]; // columns that are shown without a choice
 const FEW = 7; // letters of a commit
 const WIDTHS: Readonly<Record<string, number>> = { state: 116, tags: 120, project: 110, created_at: 64 };
 const WIDTH = 88;
@@ -48,7 +48,7 @@ export function known(runs: readonly ListedRun[]): Known {
   return { config: [...config].sort(), metrics: [...metrics].sort() };
 }
 
-/** Return the columns of a word; without one, what tells these runs apart and what came of them. */
+/** Return the columns that the address names; by default the settings that differ and the results. */
 export function columnsOf(word: string, runs: readonly ListedRun[]): string[] {
   return word ? listed(word) : chosen(runs);
 }
@@ -116,11 +116,11 @@ function chosen(runs: readonly ListedRun[]): string[] {
   const begun = runs.filter((run) => Object.keys(run.config).length); // one that waits has nothing yet
   const values = (name: string) => new Set(begun.map((run) => textOf(run, `${CONFIG}:${name}`, 0)));
   const differing = config.filter((name) => values(name).size > 1);
-  const told = runs.length > 1 ? [...new Set([...config.filter(isRate), ...differing])] : config;
+  const useful = runs.length > 1 ? [...new Set([...config.filter(isRate), ...differing])] : config;
   const losses = metrics.filter((name) => !name.startsWith("loom/")).sort((a, b) => weight(a) - weight(b));
   return [
     "state",
-    ...[...told].sort(ratesFirst).slice(0, MOST_CONFIG).map((name) => `${CONFIG}:${name}`),
+    ...[...useful].sort(ratesFirst).slice(0, MOST_CONFIG).map((name) => `${CONFIG}:${name}`),
     ...losses.slice(0, MOST_METRICS).map((name) => `last:${name}`),
     ...["tags", "owner", "duration"],
     ...(runs.some((run) => run.commit) ? ["commit"] : []),

@@ -18,7 +18,7 @@ test("a line is asked as it is written: labels, conditions on metrics, and words
   );
 });
 
-test("a label without a value, and one that nobody knows, are words", () => {
+test("a label without a value, and an unknown one, are words", () => {
   expect(askedOf("owner: odd:x", "")).toBe("text=owner%3A+odd%3Ax");
   expect(askedOf("  ", "")).toBe("");
 });

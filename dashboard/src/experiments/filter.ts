@@ -1,4 +1,4 @@
-/** What somebody types to find runs, as the question that the server is asked. Pure.
+/** The text of the filter, as the query that is sent to the server. Pure.
  *
  * `owner:ada tag:night state:failed loss<0.3 max:acc>=0.9 words` is asked as it is written; whatever is
  * none of these is a word that must be in the name, the owner, a label or the commit.

@@ -11,7 +11,7 @@ const runs = [
 ] as unknown as ListedRun[];
 const job = (id: string, state: string, more: object) => ({ id, state, ...more }) as unknown as JobRow;
 
-test("a run that goes on has the step and the loss of now; others are left as they are", () => {
+test("a running run has the step and the loss of now; others are left as they are", () => {
   const times = { started_at: "s", ended_at: null };
   const now = job("a", "PAUSED", { step: 7, spark_name: "loss", loss: 0.25, ...times });
   const [first, second] = livened(runs, [now, job("b", "COMPLETED", { ended_at: "e" })]);

@@ -1,4 +1,4 @@
-/** What the table was told, with what the socket has said of these runs since. Pure. */
+/** The runs of the table, with newer values from the stream. Pure. */
 
 import type { ListedRun } from "../api/use-experiments";
 import type { JobRow } from "../api/wire";

@@ -1,13 +1,13 @@
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useEffectEvent, type CSSProperties } from "react";
+import { type CSSProperties, useEffect, useEffectEvent } from "react";
 
 import type { ListedRun } from "../api/use-experiments";
-import { listed, toggled } from "../charts/words";
-import { useWord } from "../ui/router";
-import { useNow } from "../ui/use-now";
-import { useTop } from "../ui/use-top";
-import { isNumber, isSortable, nextSort, titleOf, widthOf } from "./columns";
-import { RunLine } from "./run-line";
+import { listed, toggled } from "../charts/data/words";
+import { useTop } from "../ui/hooks";
+import { StateBadge } from "../ui/indicators";
+import { Link, useWord } from "../ui/router";
+import { useNow } from "../ui/text/time";
+import { isNumber, isSortable, nextSort, textOf, titleOf, widthOf } from "./columns";
 import styles from "./run-table.module.css";
 
 const HEIGHT = 44; // of a row, as the style sheet has it
@@ -103,6 +103,59 @@ export function RunTable({ runs, columns, hasMore, onMore }: Props) {
           })}
         </div>
       </div>
+    </div>
+  );
+}
+
+interface RunLineProps {
+  run: ListedRun;
+  columns: readonly string[];
+  now: number;
+  top: number;
+  isChosen: boolean;
+  onChoose: () => void;
+}
+
+/** One run of the table. */
+function RunLine({ run, columns, now, top, isChosen, onChoose }: RunLineProps) {
+  return (
+    <div
+      role="row"
+      className={styles.row}
+      style={{ transform: `translateY(${top}px)` }}
+      data-testid="run-row"
+      data-run={run.run_id}
+      data-chosen={isChosen || undefined}
+    >
+      <div role="cell" className={styles.name}>
+        <input
+          type="checkbox"
+          aria-label={`Choose ${run.name || run.run_id} (${run.run_id})`}
+          checked={isChosen}
+          onChange={onChoose}
+        />
+        <div>
+          <Link href={`/jobs/${encodeURIComponent(run.job_id)}`} title={run.name}>
+            {run.name || run.run_id}
+          </Link>
+          <code>{run.run_id}</code>
+        </div>
+      </div>
+      {columns.map((column) => {
+        const text = column === "state" ? "" : textOf(run, column, now);
+        return (
+          <div
+            key={column}
+            role="cell"
+            className={styles.cell}
+            data-column={column}
+            data-number={isNumber(column) || undefined}
+            title={column === "commit" ? (run.commit ?? undefined) : text}
+          >
+            {column === "state" ? <StateBadge state={run.state} /> : text}
+          </div>
+        );
+      })}
     </div>
   );
 }

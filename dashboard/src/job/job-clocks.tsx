@@ -1,8 +1,8 @@
+import type { ReactNode } from "react";
+
 import type { Clocks, JobRow } from "../api/wire";
-import { number, percent, rate, span, whole } from "../ui/format";
-import { ProgressBar } from "../ui/progress-bar";
-import { Sparkline } from "../ui/sparkline";
-import { ClockCard } from "./clock-card";
+import { ProgressBar, Sparkline } from "../ui/indicators";
+import { number, percent, rate, span, whole } from "../ui/text/format";
 import styles from "./job-clocks.module.css";
 
 const LONG = 3; // seconds without a step that are worth a word
@@ -15,7 +15,7 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
   const speed = job.throughput === null ? "" : `${rate(job.throughput)} steps/s`;
   const part = job.progress === null ? "" : percent(job.progress);
   const since = (progress.seconds_since ?? 0) >= LONG ? `last step ${span(progress.seconds_since)} ago` : "";
-  const said = progress.state === "ok" ? since : progress.detail;
+  const detail = progress.state === "ok" ? since : progress.detail;
   const life = `attempt ${job.attempt}, generation ${job.generation}`;
   return (
     <section className={styles.clocks} aria-label="How it is">
@@ -28,7 +28,7 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
             {progress.step === null ? "no step yet" : `step ${whole(progress.step)}${total}`}
           </span>
         }
-        detail={[part, left, speed, said].filter(Boolean).join(" · ")}
+        detail={[part, left, speed, detail].filter(Boolean).join(" · ")}
       >
         {job.progress === null ? null : <ProgressBar part={job.progress} label="Progress" />}
       </ClockCard>
@@ -37,5 +37,45 @@ export function JobClocks({ job, clocks }: { job: JobRow; clocks: Clocks }) {
         <Sparkline values={job.spark} label={`${job.spark_name ?? "loss"} lately`} />
       </ClockCard>
     </section>
+  );
+}
+
+const TONES: Record<string, string> = {
+  ok: "good",
+  RUNNING: "good",
+  SUCCEEDED: "good",
+  suspect: "warn",
+  PENDING: "warn",
+  lost: "bad",
+  FAILED: "bad",
+};
+
+interface Props {
+  name: string;
+  state: string;
+  value: ReactNode;
+  detail: string;
+  children?: ReactNode;
+}
+
+/** One clock: its value and its state. */
+function ClockCard({ name, state, value, detail, children }: Props) {
+  return (
+    <div className={styles.card} data-testid={`clock-${name.toLowerCase()}`} data-state={state}>
+      <p className={styles.name}>
+        {name}
+        {state ? (
+          <span data-tone={TONES[state] ?? "wait"}>
+            <i aria-hidden="true" />
+            {state.toLowerCase()}
+          </span>
+        ) : null}
+      </p>
+      <p className={styles.value}>{value}</p>
+      {children}
+      <p className={styles.detail} title={detail}>
+        {detail}
+      </p>
+    </div>
   );
 }

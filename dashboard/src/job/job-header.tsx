@@ -1,10 +1,10 @@
 import type { ReactNode } from "react";
 
 import type { JobRow } from "../api/wire";
-import { Ago } from "../ui/ago";
-import { Link } from "../ui/link";
 import { Icon } from "../ui/icon";
-import { StateBadge } from "../ui/state-badge";
+import { StateBadge } from "../ui/indicators";
+import { Link } from "../ui/router";
+import { Ago } from "../ui/text/time";
 import styles from "./job-header.module.css";
 
 /** Which job this is, how it is and why, and what may be done. */

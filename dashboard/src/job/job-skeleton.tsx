@@ -1,10 +1,10 @@
-import { Skeleton } from "../ui/skeleton";
+import { Skeleton } from "../ui/panel";
 import styles from "./job-clocks.module.css";
 
 /** A job's page before anything of it is known. */
 export function JobSkeleton() {
   return (
-    <div aria-busy="true" aria-label="The job is on its way">
+    <div aria-busy="true" aria-label="Loading the job">
       <Skeleton width={260} height={32} />
       <div style={{ height: 24 }} />
       <div className={styles.clocks}>

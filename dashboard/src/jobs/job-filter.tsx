@@ -1,8 +1,6 @@
 import type { JobRow } from "../api/wire";
-import { Chips } from "../ui/chips";
-import { FilterBar } from "../ui/filter-bar";
+import { Chips, FilterBar, SearchLine } from "../ui/field";
 import { useWord } from "../ui/router";
-import { SearchLine } from "../ui/search-line";
 import { counted, STATES } from "./filter";
 
 /** Chips for states, a line for words; both are in the address. */

@@ -1,13 +1,11 @@
 import type { JobRow } from "../api/wire";
-import { Ago } from "../ui/ago";
-import { number, rate, span } from "../ui/format";
-import { Link } from "../ui/link";
-import { Sparkline } from "../ui/sparkline";
-import { StateBadge } from "../ui/state-badge";
-import { JobProgress } from "./job-progress";
+import { ProgressBar, Sparkline, StateBadge } from "../ui/indicators";
+import { Link } from "../ui/router";
+import { number, percent, rate, span, whole } from "../ui/text/format";
+import { Ago } from "../ui/text/time";
 import styles from "./job-line.module.css";
 
-const PLAIN = ["RUNNING", "COMPLETED", "QUEUED"]; // states whose reason says nothing new here
+const PLAIN = ["RUNNING", "COMPLETED", "QUEUED"]; // states whose reason adds nothing here
 
 /** One job of the table. */
 export function JobLine({ job, top }: { job: JobRow; top: number }) {
@@ -49,6 +47,40 @@ export function JobLine({ job, top }: { job: JobRow; top: number }) {
       <div role="cell" className={styles.age}>
         <Ago time={job.created_at} />
       </div>
+    </div>
+  );
+}
+
+const TONES = {
+  RUNNING: "busy",
+  QUEUED: "wait",
+  RECOVERING: "odd",
+  PAUSED: "warn",
+  COMPLETED: "good",
+  FAILED: "bad",
+  CANCELLED: "wait",
+} as const;
+
+/** How far a job is; of one that waits, its place in the queue and what it waits for. */
+function JobProgress({ job }: { job: JobRow }) {
+  if (job.state === "QUEUED") {
+    const place = job.queue_position === null ? "Waits" : `No. ${job.queue_position} in the queue`;
+    return (
+      <div className={styles.queue} data-testid="queue-position">
+        <p>{place}</p>
+        <p title={job.reason}>{job.reason}</p>
+      </div>
+    );
+  }
+  const part = job.state === "COMPLETED" ? 1 : job.progress;
+  return (
+    <div className={styles.jobProgressProgress}>
+      {part === null ? null : <ProgressBar part={part} tone={TONES[job.state]} label="Progress" />}
+      <p className="number">
+        <span data-testid="job-step">{job.step === null ? "no step yet" : `step ${whole(job.step)}`}</span>
+        {job.total_steps === null ? "" : ` of ${whole(job.total_steps)}`}
+        {part === null ? null : <span>{percent(part)}</span>}
+      </p>
     </div>
   );
 }

@@ -1,11 +1,10 @@
-import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useReactTable } from "@tanstack/react-table";
+import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useMemo } from "react";
 
 import type { JobRow } from "../api/wire";
+import { useMedia, useTop } from "../ui/hooks";
 import { useWord } from "../ui/router";
-import { useMedia } from "../ui/use-media";
-import { useTop } from "../ui/use-top";
 import { JobLine } from "./job-line";
 import styles from "./job-table.module.css";
 import { sortingOf, sortWord, tableOptions } from "./table-options";

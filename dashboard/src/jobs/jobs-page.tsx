@@ -2,14 +2,12 @@ import { useMemo } from "react";
 
 import { useLive } from "../api/use-live";
 import { Button } from "../ui/button";
-import { Empty } from "../ui/empty";
+import { Empty, Skeleton, Trouble } from "../ui/panel";
 import { go, useWord } from "../ui/router";
-import { Trouble } from "../ui/trouble";
+import { CopyLine } from "../ui/text/copy";
 import { filtered } from "./filter";
-import { FirstJob } from "./first-job";
 import { JobFilter } from "./job-filter";
 import { JobTable } from "./job-table";
-import { JobTableSkeleton } from "./job-table-skeleton";
 import styles from "./jobs-page.module.css";
 
 /** All jobs of the plane, live. */
@@ -31,13 +29,39 @@ export function JobsPage() {
       ) : all.length === 0 ? (
         <FirstJob />
       ) : shown.length === 0 ? (
-        <Empty title="No job fits this filter">
+        <Empty title="No job matches this filter">
           <p>There are {all.length} in all.</p>
           <Button onClick={() => go(location.pathname)}>Show all</Button>
         </Empty>
       ) : (
         <JobTable jobs={shown} />
       )}
+    </div>
+  );
+}
+
+/** Shown while there is no job: the commands that start one. */
+function FirstJob() {
+  return (
+    <Empty title="Nothing has run here yet">
+      <p>Run any training script as you are used to, with loom in front. It appears here as it starts.</p>
+      <CopyLine text="loom run -n 2 train.py" label="Copy the command" />
+      <p>No script at hand? This trains something small on every rank.</p>
+      <CopyLine text="loom test -n 2" label="Copy the command" />
+    </Empty>
+  );
+}
+
+/** The table before anything of it is known. */
+function JobTableSkeleton() {
+  return (
+    <div className={styles.table} aria-busy="true" aria-label="Jobs are on their way">
+      {[0.7, 0.5, 0.6, 0.4].map((width) => (
+        <div key={width} className={styles.row}>
+          <Skeleton width={90} height={20} />
+          <Skeleton width={`${width * 100}%`} height={16} />
+        </div>
+      ))}
     </div>
   );
 }

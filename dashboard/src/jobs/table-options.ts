@@ -1,4 +1,4 @@
-/** The columns of the job table, and how the address says by which it is sorted. */
+/** The columns of the job table, and how the address names the sorted column. */
 
 import {
   createColumnHelper,

@@ -48,7 +48,7 @@ export function keysOf(matches: (selector: string) => boolean): string {
   return TABLE.find(({ deed }) => deed.kind === "press" && matches(deed.at))?.keys ?? "";
 }
 
-/** A page is where the bar has a link to it: nobody is led where there is nothing for them. */
+/** A page is reached by its link in the bar; a page without one is not offered. */
 function page(address: string): Deed {
   return { kind: "press", at: `header nav a[href="${address}"]` };
 }

@@ -1,10 +1,10 @@
-/** The listener for shortcuts: hears keys where nobody types and nothing lies over the page. */
+/** The listener for shortcuts: active while no field has the focus and no dialog is open. */
 
 import { useEffect, useEffectEvent, useRef } from "react";
 
 import { perform } from "./deeds";
-import { heard, QUIET } from "./heard";
-import { SEARCH, TABLE, type Shown } from "./table";
+import { press, QUIET } from "./sequence";
+import { SEARCH, type Shown, TABLE } from "./table";
 
 const BOUND = TABLE.map(({ keys }) => keys);
 const FIELDS = "input:not([type=checkbox], [type=radio], [type=range]), textarea, select, [contenteditable=true]";
@@ -18,7 +18,7 @@ export function useKeys(show: (what: Shown) => void): void {
       if (event.key === "Escape") left(event);
       return;
     }
-    const { next, done, isTaken } = heard(begun.current, event.key, event.timeStamp, BOUND);
+    const { next, done, isTaken } = press(begun.current, event.key, event.timeStamp, BOUND);
     begun.current = next;
     const shortcut = TABLE.find(({ keys }) => keys === done);
     const isDone = shortcut ? perform(shortcut.deed, show) : isTaken;
@@ -38,7 +38,7 @@ function left(event: KeyboardEvent): void {
   event.target.blur();
 }
 
-/** Whether a key is meant for somebody else: a field, a dialog, the browser. */
+/** Whether a key is for a field, a dialog or the browser. */
 function isOthers(event: KeyboardEvent): boolean {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return true;
   if (document.querySelector("dialog[open]")) return true;

@@ -2,15 +2,15 @@ import { expect, test } from "vitest";
 
 import { partsOf } from "./ansi";
 
-const said = (message: string) =>
+const shown = (message: string) =>
   partsOf(message).map(({ text, colour, isBold }) => [text, colour, isBold ? "bold" : ""]);
 
 test("a line without colours is one part", () => {
-  expect(said("loss [1] 0.5")).toEqual([["loss [1] 0.5", "", ""]]);
+  expect(shown("loss [1] 0.5")).toEqual([["loss [1] 0.5", "", ""]]);
 });
 
-test("colours begin and end where the program says so", () => {
-  expect(said("a\u001b[1;31mred\u001b[22mthin\u001b[0m b\u001b[92mc\u001b[m")).toEqual([
+test("colours begin and end where the program sets them", () => {
+  expect(shown("a\u001b[1;31mred\u001b[22mthin\u001b[0m b\u001b[92mc\u001b[m")).toEqual([
     ["a", "", ""],
     ["red", "red", "bold"],
     ["thin", "red", ""],
@@ -19,6 +19,6 @@ test("colours begin and end where the program says so", () => {
   ]);
 });
 
-test("what else a terminal is told does not show", () => {
-  expect(said("\u001b[2K\u001b]0;title\u0007x\u001b[?25l")).toEqual([["x", "", ""]]);
+test("other control sequences are not shown", () => {
+  expect(shown("\u001b[2K\u001b]0;title\u0007x\u001b[?25l")).toEqual([["x", "", ""]]);
 });

@@ -1,6 +1,6 @@
-/** Which lines are wanted, as the address says it. Pure. */
+/** Which lines are requested, by the address. Pure. */
 
-import type { Level, Wish } from "../api/wire";
+import type { Level, TopicRequest } from "../api/wire";
 
 export const LEVELS: readonly Level[] = ["debug", "info", "warning", "error", "critical"];
 const FIRST = 2000; // lines that a page begins with
@@ -19,7 +19,7 @@ export function toggled(word: string, rank: number): string {
 }
 
 /** Return what to follow. */
-export function wishOf(job: string, ranks: string, level: string, regex: string): Wish<"logs"> {
+export function requestOf(job: string, ranks: string, level: string, regex: string): TopicRequest<"logs"> {
   const wanted = ranksOf(ranks);
   const grave = LEVELS.find((one) => one === level);
   return {

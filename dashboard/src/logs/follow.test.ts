@@ -6,7 +6,7 @@ const view = 100;
 const after = (...places: [top: number, whole: number][]): Follow =>
   places.reduce((follow, [top, whole]) => scrolled(follow, { top, view, whole }), FOLLOWING);
 
-test("a list that grows goes on following, also while it is not at its end yet", () => {
+test("a list that grows keeps following, also while it is not at its end yet", () => {
   expect(after([400, 500], [400, 900], [600, 900]).isFollowing).toBe(true);
 });
 

@@ -21,7 +21,7 @@ export function scrolled(before: Follow, { top, view, whole }: Place): Follow {
   return { isFollowing: before.isFollowing && top >= before.top, top };
 }
 
-/** Return how many of the lines came after the one that was the last when it let go. */
+/** Return how many lines came after the one that was the last when following stopped. */
 export function newSince(keys: readonly { key: string }[], last: string | undefined): number {
   for (let at = keys.length - 1; at >= 0; at -= 1) {
     if (keys[at]?.key === last) return keys.length - 1 - at;

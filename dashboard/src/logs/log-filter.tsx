@@ -1,9 +1,7 @@
 import { useState } from "react";
 
-import { Chips } from "../ui/chips";
-import { FilterBar } from "../ui/filter-bar";
+import { Chips, FilterBar, SearchLine } from "../ui/field";
 import { useWord } from "../ui/router";
-import { SearchLine } from "../ui/search-line";
 import { LEVELS, ranksOf, toggled } from "./filter";
 import styles from "./log-filter.module.css";
 

@@ -1,14 +1,15 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 
-import type { Values } from "../api/wire";
+import type { Level, LogLine, LogLine as Line, Values } from "../api/wire";
 import { Button } from "../ui/button";
-import { whole } from "../ui/format";
-import { folded } from "./fold";
+import { Icon } from "../ui/icon";
+import { clock, ranks as named, whole } from "../ui/text/format";
+import { folded, raised, type TraceRow } from "./fold";
 import { FOLLOWING, newSince, scrolled } from "./follow";
-import { LogLine } from "./log-line";
+import logStyles from "./log-line.module.css";
 import styles from "./log-list.module.css";
-import { LogTrace } from "./log-trace";
+import { LogText } from "./log-text";
 
 const HEIGHT = 20; // of a line that is not wrapped, as the style sheet has it
 
@@ -86,4 +87,69 @@ export function LogList({ logs, job }: Props) {
       ) : null}
     </div>
   );
+}
+
+/** One line that a rank printed. */
+function LogLine({ line }: { line: Line }) {
+  return (
+    <div className={logStyles.line} data-testid="log-line" data-rank={line.rank} data-level={line.level}>
+      <LogHead line={line} ranks={[line.rank]} />
+      <LogText text={line.message} />
+    </div>
+  );
+}
+
+interface LogTraceProps {
+  row: TraceRow;
+  isOpen: boolean;
+  onToggle: () => void;
+}
+
+/** A traceback: what was raised and by which ranks; where, when it is opened. */
+function LogTrace({ row, isOpen, onToggle }: LogTraceProps) {
+  const [first] = row.lines;
+  if (!first) return null;
+  return (
+    <div className={styles.trace} data-testid="log-trace" data-ranks={row.ranks.join(",")}>
+      <button type="button" className={logStyles.line} data-level="error" aria-expanded={isOpen} onClick={onToggle}>
+        <LogHead line={first} ranks={row.ranks} />
+        <span className={styles.arrow} data-open={isOpen}>
+          <Icon name="play" size={10} />
+        </span>
+        <LogText text={raised(row)} />
+        <span className={styles.count}>{row.lines.length} lines</span>
+      </button>
+      {isOpen ? (
+        <pre className={styles.lines}>
+          {row.lines.map((line) => (
+            <LogText key={line.key} text={`${line.message}\n`} />
+          ))}
+        </pre>
+      ) : null}
+    </div>
+  );
+}
+
+const LETTERS: Record<Level, string> = { debug: "D", info: "I", warning: "W", error: "E", critical: "C" };
+
+/** When a line was printed, by whom, and how grave it is. */
+function LogHead({ line, ranks }: { line: LogLine; ranks: readonly number[] }) {
+  const words = `${ranks.length > 1 ? "ranks" : "rank"} ${named(ranks)}`;
+  return (
+    <>
+      <time className={styles.time} {...(line.time ? { dateTime: line.time, title: full(line.time) } : {})}>
+        {line.time ? clock(line.time) : ""}
+      </time>
+      <span className={styles.rank} title={`${words}, ${line.role}, ${line.stream}`}>
+        {ranks.length > 1 ? words : line.rank}
+      </span>
+      <span className={styles.level} data-level={line.level} title={line.level}>
+        {LETTERS[line.level]}
+      </span>
+    </>
+  );
+}
+
+function full(time: string): string {
+  return new Date(time).toLocaleString();
 }

@@ -1,10 +1,10 @@
 /** What lines of cells look like: which part is shown, how warm a cell is, where it stands. Pure. */
 
-import type { Heat } from "../api/heat";
+import type { Heat } from "../api/wire";
 
 export const SHADES = 32;
 const FEWEST = 20; // columns; a job that has just begun does not fill the page with a few
-const HELD = 3; // times what a step takes, or a cell: so long a rank may say nothing between two words
+const HELD = 3; // multiples of a step, or of a cell: the longest gap between two reports of a rank
 const LOW = 0.05; // of all values are colder than the coldest colour
 const HIGH = 0.99;
 
@@ -35,7 +35,7 @@ export function shownOf({ start, columns, width, lines }: Heat): Shown {
   };
 }
 
-/** Return values where a gap between two has the later one: a rank tells of the steps before its word. */
+/** Return values where a gap between two has the later one: a rank reports the steps before its report. */
 export function closed(values: readonly (number | null)[], width: number): (number | null)[] {
   const found = [...values];
   let last = -1;

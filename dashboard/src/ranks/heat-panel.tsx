@@ -1,12 +1,9 @@
 import { useLive } from "../api/use-live";
-import { Panel } from "../ui/panel";
+import { Panel, Skeleton, Tools, Trouble } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
 import { HeatBody } from "./heat-body";
 import styles from "./heat-body.module.css";
-import { HeatTools } from "./heat-tools";
-import { spanOf, STEP_SECONDS } from "./heat-words";
+import { MEASURES, spanOf, SPANS, STEP_SECONDS } from "./heat-words";
 
 const COLUMNS = 300;
 
@@ -22,7 +19,7 @@ export function HeatPanel({ job, metrics }: { job: string; metrics: readonly str
   if (!metrics.includes(name)) {
     return (
       <Panel title="Ranks over time">
-        <p className={styles.hint}>No rank has told how long its steps take. A script tells it with its first step: loom.init().</p>
+        <p className={styles.hint}>No rank has reported its step time. A script reports it from its first step on: loom.init().</p>
       </Panel>
     );
   }
@@ -32,5 +29,39 @@ export function HeatPanel({ job, metrics }: { job: string; metrics: readonly str
       {!value && !problem ? <Skeleton height={120} /> : null}
       {value ? <HeatBody heat={value} isTable={as === "table"} /> : null}
     </Panel>
+  );
+}
+
+/** Which number of the ranks, for how long, and whether as a table. All of it is in the address. */
+function HeatTools({ metrics }: { metrics: readonly string[] }) {
+  const [measure, setMeasure] = useWord("heat");
+  const [span, setSpan] = useWord("span");
+  const [as, setAs] = useWord("as");
+  const known = MEASURES.filter(([name]) => metrics.includes(name));
+  return (
+    <Tools>
+      <select
+        aria-label="Measure"
+        data-testid="heat-measure"
+        value={measure || STEP_SECONDS}
+        onChange={(event) => setMeasure(event.target.value === STEP_SECONDS ? "" : event.target.value)}
+      >
+        {known.map(([name, text]) => (
+          <option key={name} value={name}>
+            {text}
+          </option>
+        ))}
+      </select>
+      <select aria-label="How long" data-testid="heat-span" value={span} onChange={(event) => setSpan(event.target.value)}>
+        {SPANS.map(([seconds, text]) => (
+          <option key={seconds} value={seconds}>
+            {text}
+          </option>
+        ))}
+      </select>
+      <button type="button" aria-pressed={as === "table"} onClick={() => setAs(as === "table" ? "" : "table")}>
+        Table
+      </button>
+    </Tools>
   );
 }

@@ -1,9 +1,8 @@
 import { useEffect, useRef } from "react";
 
-import { colour } from "../ui/colours";
-import { useDark } from "../ui/theme";
-import { useWidth } from "../ui/use-width";
-import { cellAt, heightOf, SHADES, shadeOf, type Place, type Scale, type Shown } from "./heat-look";
+import { useWidth } from "../ui/hooks";
+import { colour, useDark } from "../ui/theme/theme";
+import { cellAt, heightOf, type Place, type Scale, shadeOf, SHADES, type Shown } from "./heat-look";
 import styles from "./heat-strip.module.css";
 
 const LETTERS = 11; // pixels that a number is high

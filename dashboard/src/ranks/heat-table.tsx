@@ -1,7 +1,7 @@
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useTop } from "../ui/use-top";
 
-import { stretches, type Shown } from "./heat-look";
+import { useTop } from "../ui/hooks";
+import { type Shown, stretches } from "./heat-look";
 import styles from "./heat-table.module.css";
 import { written } from "./heat-words";
 

@@ -1,6 +1,6 @@
 /** What can be looked at of all ranks, for how long, and how its values are written. */
 
-import { bytes, number, span } from "../ui/format";
+import { bytes, number, span } from "../ui/text/format";
 
 export const STEP_SECONDS = "loom/step_seconds";
 
@@ -20,7 +20,7 @@ export const SPANS: readonly (readonly [seconds: string, text: string])[] = [
 
 /** Return a value as its measure is written. */
 export function written(name: string, value: number | null | undefined): string {
-  if (value == null) return "nothing told";
+  if (value == null) return "no data";
   return (MEASURES.find(([one]) => one === name)?.[2] ?? number)(value);
 }
 

@@ -2,17 +2,15 @@ import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useMemo } from "react";
 
 import type { Rank } from "../api/wire";
-import { ColumnHeads } from "../ui/column-heads";
-import { Empty } from "../ui/empty";
-import { Panel } from "../ui/panel";
-import { useMedia } from "../ui/use-media";
-import { useTop } from "../ui/use-top";
-import { standings } from "./lag";
+import { useMedia, useTop } from "../ui/hooks";
+import { Empty, Panel } from "../ui/panel";
+import { ColumnHeads } from "../ui/table";
+import { NOTHING, span, whole } from "../ui/text/format";
+import { type Standing, standings } from "./lag";
 import styles from "./rank-grid.module.css";
-import { RankLine } from "./rank-line";
 
 const [TALL, SHORT] = [76, 40]; // heights of a line, as the style sheet has them
-const HEADS = ["Rank", "State", "Step", "Behind", "A step takes", "Phase", "Node", "Devices"];
+const HEADS = ["Rank", "State", "Step", "Behind", "Step time", "Phase", "Node", "Devices"];
 
 /** Every rank: where it is, how far, how fast; only those in view are in the page. */
 export function RankGrid({ ranks }: { ranks: readonly Rank[] }) {
@@ -28,7 +26,7 @@ export function RankGrid({ ranks }: { ranks: readonly Rank[] }) {
   if (lines.length === 0) {
     return (
       <Empty title="No rank has reported yet">
-        <p>Ranks come here as they start; of a job that waits, its state says what it waits for.</p>
+        <p>Ranks appear here as they start. The state of a queued job shows what it waits for.</p>
       </Empty>
     );
   }
@@ -44,5 +42,37 @@ export function RankGrid({ ranks }: { ranks: readonly Rank[] }) {
         </div>
       </div>
     </Panel>
+  );
+}
+
+/** One rank of the grid. */
+function RankLine({ standing: { rank, behind, look }, top }: { standing: Standing; top: number }) {
+  return (
+    <div
+      role="row"
+      className={styles.line}
+      style={{ transform: `translateY(${top}px)` }}
+      data-testid="rank"
+      data-rank={rank.rank}
+      data-state={rank.state}
+      data-look={look ? "yes" : "no"}
+    >
+      <b role="cell">{rank.rank}</b>
+      <span role="cell" className={styles.state} title={look}>
+        <i aria-hidden="true" />
+        {rank.state}
+        {look ? <em>{look}</em> : null}
+      </span>
+      <span role="cell">{whole(rank.step)}</span>
+      <span role="cell">{behind ? whole(behind) : behind === 0 ? "" : NOTHING}</span>
+      <span role="cell">{span(rank.step_seconds)}</span>
+      <span role="cell">{rank.phase ?? NOTHING}</span>
+      <span role="cell" title={`${rank.node}, pid ${rank.pid}`}>
+        {rank.node}
+      </span>
+      <span role="cell" title={rank.device_uuids.join("\n")}>
+        {rank.device_uuids.join(", ") || NOTHING}
+      </span>
+    </div>
   );
 }

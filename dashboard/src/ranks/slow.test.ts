@@ -17,14 +17,14 @@ test("who takes longer than the others is named with the time since when, the sl
   ]);
 });
 
-test("all of them slow is nobody, and neither is a short one or one that is over", () => {
+test("none is slow where all are, and a short or past delay does not count", () => {
   expect(slowOf(shown([1, 1, 5, 5, 5], [1, 1, 5, 5, 5]))).toEqual([]);
   expect(slowOf(shown([1, 1, 1, 1, 1], [1, 1, 1, 1, 9]))).toEqual([]);
   expect(slowOf(shown([1, 1, 1, 1, 1], [9, 9, 9, 9, 1]))).toEqual([]);
   expect(slowOf(shown([1, 1, 1, 1, 1, 1], [9, 9, 9, null, null, null]))).toEqual([]);
 });
 
-test("of two ranks the slower one is slow, and no ranks are nobody", () => {
+test("of two ranks the slower one is slow, and without ranks none is", () => {
   expect(slowOf(shown([1, 1, 1], [2, 2, 2])).map(({ rank, since }) => [rank, since])).toEqual([[1, 0]]);
   expect(slowOf(shown())).toEqual([]);
 });

@@ -3,7 +3,7 @@
 import type { Shown } from "./heat-look";
 
 const SLOW = 1.5; // times the middle of all ranks at that time
-const LASTING = 3; // columns; shorter ones are told by the colours alone
+const LASTING = 3; // columns; shorter ones are shown by colour only
 const RECENT = 3; // columns from the end: who was slow before that is slow no longer
 
 export interface Slow {

@@ -1,9 +1,9 @@
 import { Panel } from "../ui/panel";
 import styles from "./report-table.module.css";
 
-const NOBODYS = "-"; // of something that a run has not
+const MISSING = "-"; // a run has no such value
 
-/** How runs differ, as `loom compare` says it. */
+/** How runs differ, as `loom compare` prints it. */
 export function Compared({ lines }: { lines: readonly (readonly string[])[] }) {
   const [heads, ...rows] = lines;
   if (!heads) return null;
@@ -22,7 +22,7 @@ export function Compared({ lines }: { lines: readonly (readonly string[])[] }) {
           </thead>
           <tbody>
             {rows
-              .filter(([name, ...cells]) => name && !cells.every((cell) => cell === NOBODYS))
+              .filter(([name, ...cells]) => name && !cells.every((cell) => cell === MISSING))
               .map(([name, ...cells], at) => (
                 <tr key={at} data-part={cells.some(Boolean) ? undefined : name}>
                   <th scope="row">{name}</th>

@@ -43,7 +43,7 @@ test("runs lie over each other, each from its own beginning", () => {
   expect(runs[0]?.map((curve) => since(curve, 100).times)).toEqual([[0, 1]]);
 });
 
-test("a run that goes on took as long as until the report was made", () => {
+test("a running run took until the report was made", () => {
   const job = { started_at: "2026-01-01T00:00:00+00:00", created_at: null, ended_at: null } as JobRow;
 
   expect(tookOf(job, "2026-01-01T00:01:00+00:00")).toBe(60);

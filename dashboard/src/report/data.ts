@@ -36,7 +36,7 @@ export interface ReportData {
   made_at: string;
   made_by: string;
   runs: RunData[];
-  /** How several runs differ, as `loom compare` says it: a row a name, a column a run. */
+  /** How several runs differ, as `loom compare` prints it: a row a name, a column a run. */
   compared: string[][];
 }
 
@@ -81,7 +81,7 @@ export function startOf(job: JobRow): number {
   return Date.parse(job.started_at ?? job.created_at ?? "") / 1000 || 0;
 }
 
-/** Return how long a run took; of one that goes on, up to when the report was made. */
+/** Return how long a run took; of a running one, until the report was made. */
 export function tookOf(job: JobRow, madeAt: string): number | null {
   const start = startOf(job);
   const end = Date.parse(job.ended_at ?? madeAt) / 1000;

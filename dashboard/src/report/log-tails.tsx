@@ -1,6 +1,6 @@
 import { LogText } from "../logs/log-text";
-import { clock } from "../ui/format";
 import { Panel } from "../ui/panel";
+import { clock } from "../ui/text/format";
 import type { Tail } from "./data";
 import styles from "./log-tails.module.css";
 

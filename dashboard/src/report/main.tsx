@@ -1,11 +1,11 @@
-import "../ui/tokens.css";
-import "../ui/base.css";
+import "../ui/theme/tokens.css";
+import "../ui/theme/base.css";
 import "./print.css";
 
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 
-import { beginTheme } from "../ui/theme";
+import { beginTheme } from "../ui/theme/theme";
 import type { ReportData } from "./data";
 import { Report } from "./report";
 

@@ -1,18 +1,18 @@
-import { useMemo, useState } from "react";
+import { useCallback, useEffect, useMemo, useState } from "react";
 
 import { Chart } from "../charts/chart";
-import { smoothingOf } from "../charts/choices";
-import { drawn } from "../charts/columns";
-import { CurveSlider } from "../charts/curve-slider";
+import { smoothingOf } from "../charts/data/choices";
+import { type Across, drawn, xsOf } from "../charts/data/columns";
+import { axisName, inUnit } from "../charts/data/units";
+import { acrossOf, nearest, zoomOf, zoomWord } from "../charts/data/words";
 import { LabelledTable } from "../charts/labelled-table";
-import { axisName, inUnit } from "../charts/units";
+import { CurveSlider } from "../charts/tools";
 import { CurveValues } from "../curves/curve-values";
-import { acrossOf, zoomOf, zoomWord } from "../charts/words";
+import curveStyles from "../curves/curve-values.module.css";
 import { useWord } from "../ui/router";
+import { number } from "../ui/text/format";
 import type { Named } from "./data";
 import styles from "./report-card.module.css";
-import { RunValues } from "./run-values";
-import { useNear } from "./use-near";
 
 const HEIGHT = 200;
 
@@ -69,4 +69,50 @@ export function ReportCard({ name, found }: { name: string; found: readonly Name
       )}
     </article>
   );
+}
+
+const LINES = 6; // colours of lines; further ones begin anew
+
+interface Props {
+  found: readonly Named[];
+  axis: Across;
+  x: number | null;
+}
+
+/** The numbers of several curves under the pointer, or the newest. */
+function RunValues({ found, axis, x }: Props) {
+  return (
+    <p className={curveStyles.values} data-testid="curve-values">
+      {found.map(({ label, curve }, line) => (
+        <span key={`${label} ${curve.role}`} className={curveStyles.one} data-series={(line % LINES) + 1}>
+          {label} <b>{number(curve.last[nearest(x ?? Infinity, xsOf(curve, axis))])}</b>
+        </span>
+      ))}
+    </p>
+  );
+}
+
+const BESIDE = "1200px 0px"; // above and below what is in view
+
+/** Whether an element is in view or close to it; what is far away is not drawn. */
+function useNear(): [isNear: boolean, ref: (element: HTMLElement | null) => (() => void) | undefined] {
+  const [isNear, setIsNear] = useState(false);
+  const [isPrinting, setIsPrinting] = useState(false);
+  const ref = useCallback((element: HTMLElement | null) => {
+    if (!element) return undefined;
+    const onChange = (entries: IntersectionObserverEntry[]) => setIsNear(entries.at(-1)?.isIntersecting ?? false);
+    const watcher = new IntersectionObserver(onChange, { rootMargin: BESIDE });
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, []);
+  useEffect(() => {
+    const [begin, end] = [() => setIsPrinting(true), () => setIsPrinting(false)];
+    window.addEventListener("beforeprint", begin);
+    window.addEventListener("afterprint", end);
+    return () => {
+      window.removeEventListener("beforeprint", begin);
+      window.removeEventListener("afterprint", end);
+    };
+  }, []);
+  return [isNear || isPrinting, ref];
 }

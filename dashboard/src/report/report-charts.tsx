@@ -1,11 +1,11 @@
 import { useMemo } from "react";
 
 import type { Curve } from "../api/wire";
-import { GridTools } from "../charts/grid-tools";
-import { groupsOf } from "../charts/groups";
-import { Empty } from "../ui/empty";
+import { groupsOf } from "../charts/data/groups";
+import { GridTools } from "../charts/tools";
+import { Empty } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { metricsOf, ofRank, ofRuns, since, startOf, type RunData } from "./data";
+import { metricsOf, ofRank, ofRuns, type RunData, since, startOf } from "./data";
 import { ReportCard } from "./report-card";
 import styles from "./report-charts.module.css";
 

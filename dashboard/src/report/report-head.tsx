@@ -1,6 +1,10 @@
-import { date, span } from "../ui/format";
-import { StateBadge } from "../ui/state-badge";
-import { tookOf, type RunData } from "./data";
+import { type Fact, factsOf, variablesOf } from "../spec/facts";
+import { PackageList } from "../spec/package-list";
+import specStyles from "../spec/spec-panel.module.css";
+import { StateBadge } from "../ui/indicators";
+import { FactList, Panel } from "../ui/panel";
+import { date, shown, span } from "../ui/text/format";
+import { type RunData, tookOf } from "./data";
 import styles from "./report-head.module.css";
 
 /** Which run this is, how it stood and why, whose it is, and when it was. */
@@ -36,5 +40,37 @@ export function ReportHead({ run: { job, recorded }, madeAt }: { run: RunData; m
         )}
       </dl>
     </header>
+  );
+}
+
+/** What a run was given and what it ran with: config, spec, source, packages, variables. */
+export function RunSettings({ run: { config, spec, recorded } }: { run: RunData }) {
+  const given = Object.entries(config).map(([name, value]): Fact => [name, shown(value)]);
+  const facts = recorded ? factsOf(recorded) : [];
+  const variables = recorded ? variablesOf(recorded) : [];
+  const packages = recorded?.packages ?? {};
+  const lists: [string, readonly Fact[]][] = [
+    ["Config", given],
+    ["Source and machine", facts],
+    ["Variables", variables],
+  ];
+  return (
+    <div className={specStyles.columns}>
+      {lists.map(([title, list]) =>
+        list.length ? (
+          <Panel key={title} title={title}>
+            <FactList facts={list} />
+          </Panel>
+        ) : null,
+      )}
+      {spec ? (
+        <Panel title="Spec">
+          <pre className={specStyles.spec} data-testid="spec">
+            {JSON.stringify(spec, null, 2)}
+          </pre>
+        </Panel>
+      ) : null}
+      {Object.keys(packages).length ? <PackageList packages={packages} /> : null}
+    </div>
   );
 }

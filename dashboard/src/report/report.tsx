@@ -1,10 +1,10 @@
 import { useMemo } from "react";
 
-import { ThemeToggle } from "../app/theme-toggle";
 import mark from "../app/mark.svg";
-import { Chips } from "../ui/chips";
-import { date } from "../ui/format";
+import { ThemeToggle } from "../app/theme-toggle";
+import { Chips } from "../ui/field";
 import { useWord } from "../ui/router";
+import { date } from "../ui/text/format";
 import { Compared } from "./compared";
 import { curvesOf, type ReportData } from "./data";
 import { ReportCharts } from "./report-charts";

@@ -2,7 +2,7 @@
 
 import { START, type Link, type Sub } from "../api/link";
 import type { Answers } from "../api/use-live";
-import type { Curve, Entry, Topic, Values, Wish } from "../api/wire";
+import type { Curve, Entry, Topic, Values, TopicRequest } from "../api/wire";
 
 export class Stored implements Answers {
   private readonly subs = new Map<string, Sub>();
@@ -13,9 +13,9 @@ export class Stored implements Answers {
     private readonly timeline: Entry[],
   ) {}
 
-  read(id: string, wish: Wish): () => void {
-    const value = this.answer(wish);
-    if (!this.subs.has(id)) this.subs.set(id, { wish, cursor: "", ...(value ? { value } : {}) });
+  read(id: string, request: TopicRequest): () => void {
+    const value = this.answer(request);
+    if (!this.subs.has(id)) this.subs.set(id, { request, cursor: "", ...(value ? { value } : {}) });
     this.listeners.forEach((listener) => listener());
     return () => undefined;
   }
@@ -31,7 +31,7 @@ export class Stored implements Answers {
     return this.subs.get(id);
   }
 
-  private answer({ topic, names, ranks }: Wish): Values[Topic] | undefined {
+  private answer({ topic, names, ranks }: TopicRequest): Values[Topic] | undefined {
     if (topic === "timeline") return { items: this.timeline };
     if (topic !== "series") return undefined;
     const isWanted = ({ name, rank }: Curve) => (names?.includes(name) ?? true) && (ranks?.includes(rank) ?? true);

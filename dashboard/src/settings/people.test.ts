@@ -19,10 +19,10 @@ test("a token counts until it is over or revoked, and those that count come firs
   expect(shownOf([token("a"), over], true, NOW).map(({ id }) => id)).toEqual(["b", "a"]);
 });
 
-test("what becomes of a user is said, and the command that does it", () => {
+test("the effect on a user is shown, with its command", () => {
   expect(userLines("ci", "viewer", false, undefined)).toEqual([
-    "ci may look: jobs, metrics, logs, devices.",
-    "A link or a token lets them in; make one next.",
+    "ci may read jobs, metrics, logs, devices.",
+    "They sign in by a link or a token; create one next.",
   ]);
   expect(userLines("ci", "admin", true, user)).toHaveLength(1);
   expect(userCommand("ci", "admin", false, user)).toBe("loom tokens user ci --role admin --enable");
@@ -40,15 +40,15 @@ test("days are a number within ten years, or nothing", () => {
   expect(tokenCommand("ci", "night's job", "30")).toBe(`loom tokens add ci --label 'night'"'"'s job' --days 30`);
 });
 
-test("how long things are kept is said in the largest unit that fits", () => {
+test("a retention time has the largest unit that fits", () => {
   const kept: Retention = { runs: 90 * 86_400, metrics: null, logs: 4 * 604_800, dumps: 5400, keep: 100, pinned: ["best"], problem: null };
 
   expect(retentionLines(kept)).toEqual([
-    ["Ended runs", "go after 90 days"],
-    ["Their metrics", "kept for good"],
-    ["Their logs", "go after 4 weeks"],
-    ["Stacks and dumps", "go after 90 minutes"],
-    ["Stay in any case", "the 100 that ended last, and best"],
+    ["Ended runs", "removed after 90 days"],
+    ["Their metrics", "kept forever"],
+    ["Their logs", "removed after 4 weeks"],
+    ["Stacks and dumps", "removed after 90 minutes"],
+    ["Always kept", "the 100 that ended last, and best"],
   ]);
   expect(retentionLines({ ...kept, runs: null, logs: null, dumps: null })).toHaveLength(4);
 });

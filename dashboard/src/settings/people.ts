@@ -6,9 +6,9 @@ export type TokenState = "good" | "over" | "revoked";
 
 const DAY = 86_400;
 const MAY: Record<User["role"], string> = {
-  viewer: "may look: jobs, metrics, logs, devices",
-  operator: "may look, submit and steer jobs, and report devices",
-  admin: "may do everything, and manage people",
+  viewer: "may read jobs, metrics, logs, devices",
+  operator: "may also submit and control jobs, and report devices",
+  admin: "may also manage users",
 };
 
 export const ROLES: readonly (readonly [User["role"], string])[] = [
@@ -30,10 +30,10 @@ export function shownOf(tokens: readonly Token[], all: boolean, now: number): To
 
 /** Return what becomes of a user. */
 export function userLines(name: string, role: User["role"], disabled: boolean, known: User | undefined): string[] {
-  if (disabled) return [`Nobody comes in as ${name}: tokens and cookies are refused at once, open pages within seconds.`];
+  if (disabled) return [`${name} cannot sign in: tokens and cookies are refused at once, open pages within seconds.`];
   const lines = [`${name} ${MAY[role]}.`];
-  if (!known) lines.push("A link or a token lets them in; make one next.");
-  else if (known.disabled) lines.push("Tokens that have not ended count again.");
+  if (!known) lines.push("They sign in by a link or a token; create one next.");
+  else if (known.disabled) lines.push("Tokens that have not expired are valid again.");
   return lines;
 }
 
@@ -42,7 +42,7 @@ export function userCommand(name: string, role: User["role"], disabled: boolean,
   return `loom tokens user ${name} --role ${role}${more}`;
 }
 
-/** Return how many seconds so many days are, or why that cannot be; nothing said is for good. */
+/** Return the seconds of a number of days, or what is wrong with it; empty means no expiry. */
 export function secondsOf(days: string): { seconds: number | null } | { wrong: string } {
   const text = days.trim();
   if (!text) return { seconds: null };
@@ -63,10 +63,10 @@ export function retentionLines(kept: Retention): [name: string, value: string][]
     ["Their logs", kept.logs],
     ["Stacks and dumps", kept.dumps],
   ];
-  const found = lines.map(([name, age]): [string, string] => [name, age === null ? "kept for good" : `go after ${ageOf(age)}`]);
+  const found = lines.map(([name, age]): [string, string] => [name, age === null ? "kept forever" : `removed after ${ageOf(age)}`]);
   if (lines.every(([, age]) => age === null)) return found;
   const pinned = kept.pinned.length ? `, and ${kept.pinned.join(", ")}` : "";
-  return [...found, ["Stay in any case", `the ${kept.keep} that ended last${pinned}`]];
+  return [...found, ["Always kept", `the ${kept.keep} that ended last${pinned}`]];
 }
 
 function ageOf(seconds: number): string {

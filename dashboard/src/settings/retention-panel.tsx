@@ -1,9 +1,6 @@
 import { useRetention } from "../api/use-people";
-import { CopyLine } from "../ui/copy-line";
-import { FactList } from "../ui/fact-list";
-import { Panel } from "../ui/panel";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { FactList, Panel, Skeleton, Trouble } from "../ui/panel";
+import { CopyLine } from "../ui/text/copy";
 import styles from "./lines.module.css";
 import { retentionLines } from "./people";
 
@@ -16,11 +13,11 @@ export function RetentionPanel() {
       {kept.isPending ? <Skeleton height={80} /> : null}
       {kept.data ? (
         <div className={styles.once} data-testid="retention">
-          {kept.data.problem ? <Trouble detail={kept.data.problem} remedy="Until the config file is corrected nothing goes." /> : null}
+          {kept.data.problem ? <Trouble detail={kept.data.problem} remedy="Nothing is removed until the config file is corrected." /> : null}
           <FactList facts={retentionLines(kept.data)} />
           <p className={styles.soft}>
             Ages count from the end of a run. They are set under <code>[retention]</code> in <code>~/.loomconfig</code> of the plane’s
-            user; runs that go on and the last ones always stay. This shows what would go now:
+            user; active runs and the last ones always stay. This shows what would be removed now:
           </p>
           <CopyLine text="loom doctor --clean --dryrun" label="Copy the command" />
         </div>

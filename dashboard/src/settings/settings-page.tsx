@@ -1,5 +1,5 @@
-import { useMe } from "../api/use-me";
-import { Skeleton } from "../ui/skeleton";
+import { useMe } from "../api/use-people";
+import { Skeleton } from "../ui/panel";
 import { RetentionPanel } from "./retention-panel";
 import styles from "./settings-page.module.css";
 import { TokenPanel } from "./token-panel";

@@ -1,8 +1,8 @@
 import type { ReactNode } from "react";
 
 import { Button } from "../ui/button";
-import { CopyLine } from "../ui/copy-line";
-import { Foot } from "../ui/foot";
+import { Foot } from "../ui/dialog";
+import { CopyLine } from "../ui/text/copy";
 import styles from "./lines.module.css";
 
 interface Props {

@@ -1,17 +1,14 @@
 import { useState } from "react";
 
-import { newKey } from "../api/keys";
+import { newKey } from "../api/http";
 import { useAddToken, useUsers } from "../api/use-people";
 import type { Me } from "../api/wire";
-import { Choice } from "../ui/choice";
-import { Dialog } from "../ui/dialog";
-import { Field } from "../ui/field";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
+import { Dialog, Outlook, Question } from "../ui/dialog";
+import { Choice, Field } from "../ui/field";
 import { secondsOf, tokenCommand } from "./people";
 import { ShownOnce } from "./shown-once";
 
-/** Make a token of somebody; it is shown once. */
+/** Create a token of a user; it is shown once. */
 export function TokenDialog({ me, onClose }: { me: Me; onClose: () => void }) {
   const users = (useUsers().data ?? []).filter(({ disabled }) => !disabled);
   const [user, setUser] = useState(me.user);
@@ -49,11 +46,11 @@ export function TokenDialog({ me, onClose }: { me: Me; onClose: () => void }) {
       >
         <Choice label="User" value={user} options={users.map(({ name, role: own }) => [name, `${name} (${own})`])} onChange={(next) => change(() => setUser(next))} />
         <Field label="Label" data-testid="token-label" placeholder="nightly" hint="What it is for" maxLength={200} value={label} onChange={(event) => change(() => setLabel(event.target.value))} />
-        <Field label="Days" inputMode="decimal" placeholder="for good" hint="How long it counts" value={days} wrong={"wrong" in read ? read.wrong : null} onChange={(event) => change(() => setDays(event.target.value))} />
+        <Field label="Days" inputMode="decimal" placeholder="no expiry" hint="How long it is valid" value={days} wrong={"wrong" in read ? read.wrong : null} onChange={(event) => change(() => setDays(event.target.value))} />
         <Outlook
-          lines={"seconds" in read ? [`A token of ${user} is made, who is ${role}. It is shown once.`] : []}
+          lines={"seconds" in read ? [`A token of ${user} with the role ${role} is created. It is shown once.`] : []}
           command={"seconds" in read ? tokenCommand(user, label.trim(), days) : undefined}
-          hint="Say how long it counts."
+          hint="Enter how long it is valid."
         />
       </Question>
     </Dialog>

@@ -1,35 +1,32 @@
 import { useState } from "react";
 
 import { usePutUser, type User } from "../api/use-people";
-import { Choice } from "../ui/choice";
-import { Dialog } from "../ui/dialog";
-import { Field } from "../ui/field";
-import { Outlook } from "../ui/outlook";
-import { Question } from "../ui/question";
+import { Dialog, Outlook, Question } from "../ui/dialog";
+import { Choice, Field } from "../ui/field";
 import styles from "./lines.module.css";
 import { ROLES, userCommand, userLines } from "./people";
 
 interface Props {
-  /** Who is changed; nobody where somebody is made. */
+  /** The user to change; undefined for a new one. */
   user: User | undefined;
   users: readonly User[];
   onClose: () => void;
 }
 
-/** Make a user, or change the role of one; let nobody in as one. */
+/** Create a user, change the role of one, or disable one. */
 export function UserDialog({ user, users, onClose }: Props) {
   const [name, setName] = useState(user?.name ?? "");
   const [role, setRole] = useState<User["role"]>(user?.role ?? "viewer");
   const [disabled, setDisabled] = useState(user?.disabled ?? false);
   const put = usePutUser();
   const known = users.find((one) => one.name === name.trim());
-  const wrong = !user && known ? "There is somebody of this name already." : null;
+  const wrong = !user && known ? "There is a user of this name already." : null;
   const isReady = name.trim() !== "" && !wrong && (role !== user?.role || disabled !== user.disabled);
   const confirm = () => put.mutate({ name: name.trim(), role, disabled }, { onSuccess: onClose });
   return (
-    <Dialog title={user ? `Change ${user.name}` : "Add somebody"} onClose={onClose}>
+    <Dialog title={user ? `Change ${user.name}` : "Add a user"} onClose={onClose}>
       <Question
-        about="A viewer looks, an operator submits and steers jobs, an admin manages people. Each may do what those before may."
+        about="A viewer reads, an operator also submits and controls jobs, an admin also manages users."
         done={user ? "Apply" : "Add"}
         isGrave={disabled && !user?.disabled}
         isReady={isReady}
@@ -45,13 +42,13 @@ export function UserDialog({ user, users, onClose }: Props) {
         {user ? (
           <label className={styles.tick}>
             <input type="checkbox" checked={disabled} onChange={(event) => setDisabled(event.target.checked)} />
-            <span>Let nobody in as {user.name}</span>
+            <span>Disable {user.name}</span>
           </label>
         ) : null}
         <Outlook
           lines={isReady ? userLines(name.trim(), role, disabled, user) : []}
           command={isReady ? userCommand(name.trim(), role, disabled, user) : undefined}
-          hint={user ? "Say what is to change." : "Say who."}
+          hint={user ? "Choose what to change." : "Enter a name."}
         />
       </Question>
     </Dialog>

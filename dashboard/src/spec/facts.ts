@@ -1,4 +1,4 @@
-/** What a record says, in lines that a page shows; what is not known has no line. Pure. */
+/** The facts of a record as lines of a page; an unknown fact has no line. Pure. */
 
 import type { Recorded } from "../api/use-record";
 

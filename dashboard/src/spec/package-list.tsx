@@ -1,8 +1,7 @@
 import { useState } from "react";
 
 import { Field } from "../ui/field";
-import { Panel } from "../ui/panel";
-import { FactList } from "../ui/fact-list";
+import { FactList, Panel } from "../ui/panel";
 import { packagesOf } from "./facts";
 import styles from "./package-list.module.css";
 

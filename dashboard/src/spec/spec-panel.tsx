@@ -1,12 +1,8 @@
-import { useMe } from "../api/use-me";
+import { useMe } from "../api/use-people";
 import { useRecord } from "../api/use-record";
 import type { JobRow } from "../api/wire";
-import { Empty } from "../ui/empty";
-import { Link } from "../ui/link";
-import { Panel } from "../ui/panel";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
-import { FactList } from "../ui/fact-list";
+import { Empty, FactList, Panel, Skeleton, Trouble } from "../ui/panel";
+import { Link } from "../ui/router";
 import { factsOf, variablesOf } from "./facts";
 import { PackageList } from "./package-list";
 import styles from "./spec-panel.module.css";
@@ -21,7 +17,7 @@ export function SpecPanel({ job }: { job: JobRow }) {
   if (!spec && !recorded) {
     return (
       <Empty title="Nothing was recorded of this job">
-        <p>Of a job that others launched the plane knows what its ranks tell, and no spec.</p>
+        <p>The plane did not launch this job: it has what the ranks report, and no spec.</p>
       </Empty>
     );
   }

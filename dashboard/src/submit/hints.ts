@@ -4,11 +4,11 @@ export const HINTS: Readonly<Record<string, string>> = {
   name: "Letters, digits, . _ -",
   script: "A file in the folder below, such as train.py",
   module: "Instead of a script: as python -m takes it",
-  command: "Instead of a script: any program, a word a line",
-  args: "What the program is given, a word a line",
+  command: "Instead of a script: any program, one word per line",
+  args: "Arguments of the program, one per line",
   model: "Instead of a script: a ready-made training",
   dataset: "Of a ready-made training, such as synthetic",
-  hyperparameters: "Whatever the program reads",
+  hyperparameters: "Values that the program reads",
   knobs: 'What may be changed live: a value, or {"value": 0.1, "min": 0, "max": 1}',
   env: "Variables of the workers; secrets are not shown",
   seed: "A number that is not negative",
@@ -19,9 +19,9 @@ export const HINTS: Readonly<Record<string, string>> = {
   "resources.memory_mb_per_worker": "0 is no limit",
   "checkpointing.store": "local, a folder, or s3://bucket/prefix",
   "checkpointing.best": "A metric whose best is kept, too",
-  "recovery.attempts": "How often it is started again",
+  "recovery.attempts": "How often it is restarted",
   "recovery.backoff": "Seconds before the first time",
-  tags: "A tag a line",
+  tags: "One tag per line",
 };
 
 export const cwdHint = "On the plane’s own machine; scripts are found from here";

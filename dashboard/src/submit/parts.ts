@@ -35,7 +35,7 @@ const SECTIONS: readonly (readonly [title: string, names: readonly string[]])[] 
 const REST = "More";
 const REF = "#/components/schemas/";
 
-/** Return the form of a job by parts; what this page has never heard of comes last. */
+/** Return the form of a job by parts; parts unknown to this page come last. */
 export function sectionsOf(schemas: Schemas): Section[] {
   const { properties = {}, required = [] } = schemas.JobSpec ?? {};
   const part = (name: string) => partOf(name, name, properties[name] ?? {}, schemas, required.includes(name));

@@ -1,7 +1,7 @@
 import type { Spec } from "../api/use-spec";
 import type { Problem } from "../api/wire";
-import { Choice } from "../ui/choice";
-import { shown } from "../ui/format";
+import { Choice } from "../ui/field";
+import { shown } from "../ui/text/format";
 import { MapPart } from "./map-part";
 import type { Part } from "./parts";
 import styles from "./spec-part.module.css";
@@ -15,7 +15,7 @@ interface Props {
   onChange: (spec: Spec) => void;
 }
 
-/** A field as the schema says it is; a group has its own. */
+/** The field of a part of the schema; a group has its own fields. */
 export function SpecPart({ part, spec, problem, onChange }: Props) {
   const { path, kind } = part;
   const value = valueAt(spec, path);

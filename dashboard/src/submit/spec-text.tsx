@@ -1,12 +1,10 @@
 import { useState } from "react";
 
 import type { Format } from "../api/use-spec";
-import { Area } from "../ui/area";
 import { Button } from "../ui/button";
-import { Chips } from "../ui/chips";
-import { copy } from "../ui/copy";
-import { CopyLine } from "../ui/copy-line";
+import { Area, Chips } from "../ui/field";
 import { Panel } from "../ui/panel";
+import { copy, CopyLine } from "../ui/text/copy";
 import styles from "./spec-text.module.css";
 
 interface Props {

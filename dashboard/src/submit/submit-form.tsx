@@ -1,21 +1,21 @@
-import { useMemo, useState, type SubmitEvent } from "react";
+import { type ReactNode, type SubmitEvent, useMemo, useState } from "react";
 
-import { newKey } from "../api/keys";
-import { useSubmit, type Schemas, type Spec } from "../api/use-spec";
+import { newKey } from "../api/http";
+import { useLive } from "../api/use-live";
+import { type Schemas, type Spec, useSubmit } from "../api/use-spec";
+import type { Problem } from "../api/wire";
 import { Button } from "../ui/button";
 import { Field } from "../ui/field";
-import { Panel } from "../ui/panel";
+import { Panel, Trouble } from "../ui/panel";
 import { go } from "../ui/router";
-import { Trouble } from "../ui/trouble";
 import { commandFor } from "./command";
 import { cwdHint, pythonHint } from "./hints";
-import { sectionsOf } from "./parts";
-import { QueueLine } from "./queue-line";
-import { SpecSection } from "./spec-section";
+import { type Section, sectionsOf } from "./parts";
+import { SpecPart } from "./spec-part";
 import { SpecText } from "./spec-text";
 import styles from "./submit-form.module.css";
 import { useDraft } from "./use-draft";
-import { wrongOf } from "./values";
+import { valueAt, wrongOf } from "./values";
 
 export interface Start {
   spec: Spec;
@@ -87,7 +87,7 @@ export function SubmitForm({ schemas, start }: { schemas: Schemas; start: Start 
           <Button type="submit" tone="main" data-testid="submit" disabled={order.isPending || !writing.isRead}>
             {order.isPending ? "Submitting" : "Submit"}
           </Button>
-          <span role="status">{problem ? "The server would not take it as it is." : ""}</span>
+          <span role="status">{problem ? "The server would refuse it as it is." : ""}</span>
           <QueueLine />
         </footer>
       </Panel>
@@ -102,5 +102,44 @@ export function SubmitForm({ schemas, start }: { schemas: Schemas; start: Start 
         />
       </div>
     </form>
+  );
+}
+
+interface Props {
+  section: Section;
+  isFirst: boolean;
+  spec: Spec;
+  problem: Problem | null;
+  onChange: (spec: Spec) => void;
+  /** Fields that are no part of the spec. */
+  children?: ReactNode;
+}
+
+/** Fields that belong together; folded until the user opens them or fills one in. */
+function SpecSection({ section, isFirst, spec, problem, onChange, children }: Props) {
+  const { title, parts } = section;
+  const isUsed = parts.some(({ path }) => valueAt(spec, path) !== undefined || wrongOf(problem, path));
+  return (
+    <details className={styles.section} open={isFirst || isUsed} data-section={title}>
+      <summary>{title}</summary>
+      <div className={styles.parts}>
+        {parts.map((part) => (
+          <SpecPart key={part.path} part={part} spec={spec} problem={problem} onChange={onChange} />
+        ))}
+        {children}
+      </div>
+    </details>
+  );
+}
+
+/** How busy the plane is now: whether a job will begin at once is a matter of who is before it. */
+function QueueLine() {
+  const jobs = useLive({ topic: "jobs" }).value?.items;
+  if (!jobs) return null;
+  const count = (state: string) => jobs.filter((job) => job.state === state).length;
+  return (
+    <span>
+      Now {count("RUNNING")} running, {count("QUEUED")} waiting.
+    </span>
   );
 }

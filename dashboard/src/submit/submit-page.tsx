@@ -1,11 +1,9 @@
 import { useRecord } from "../api/use-record";
 import { useSchemas } from "../api/use-spec";
 import type { Role } from "../api/wire";
-import { CopyLine } from "../ui/copy-line";
-import { Empty } from "../ui/empty";
+import { Empty, Skeleton, Trouble } from "../ui/panel";
 import { useWord } from "../ui/router";
-import { Skeleton } from "../ui/skeleton";
-import { Trouble } from "../ui/trouble";
+import { CopyLine } from "../ui/text/copy";
 import { SubmitForm } from "./submit-form";
 import styles from "./submit-page.module.css";
 import { without } from "./values";
@@ -20,8 +18,8 @@ export function SubmitPage({ role }: { role: Role | undefined }) {
       {role === undefined ? (
         <Skeleton height={320} />
       ) : role === "viewer" ? (
-        <Empty title="Viewers look, operators submit">
-          <p>An admin of the plane makes an operator of somebody:</p>
+        <Empty title="Submitting needs the role operator">
+          <p>An admin of the plane can make a user an operator:</p>
           <CopyLine text="loom tokens link NAME --role operator" label="Copy the command" />
         </Empty>
       ) : from ? (
@@ -50,7 +48,7 @@ function Again({ job }: { job: string }) {
   if (!before) {
     return (
       <Empty title={`${job} was not submitted as a spec`}>
-        <p>What it was started with is in its record:</p>
+        <p>Its record has what it was started with:</p>
         <CopyLine text={`loom show ${job} --spec`} label="Copy the command" />
       </Empty>
     );

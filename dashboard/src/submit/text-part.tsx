@@ -1,8 +1,7 @@
 import { useState } from "react";
 
-import { Area } from "../ui/area";
-import { Field } from "../ui/field";
-import { shown } from "../ui/format";
+import { Area, Field } from "../ui/field";
+import { shown } from "../ui/text/format";
 import { HINTS } from "./hints";
 import type { Part } from "./parts";
 import { linesOf, numberOf } from "./values";
@@ -17,7 +16,7 @@ interface Props {
 /** A text, a number, or words line by line. What is typed stays as it is while it means the value. */
 export function TextPart({ part, value, wrong, onChange }: Props) {
   const [typed, setTyped] = useState("");
-  const text = isSame(meant(part, typed), value) ? typed : said(value);
+  const text = isSame(meant(part, typed), value) ? typed : textOf(value);
   const common = {
     ...{ label: labelOf(part), hint: HINTS[part.path], wrong, value: text, "data-path": part.path },
     ...{ placeholder: usually(part), required: part.isRequired && part.name === part.path },
@@ -40,7 +39,7 @@ function meant({ kind }: Part, text: string): unknown {
   return kind === "number" ? numberOf(text) : text || undefined;
 }
 
-function said(value: unknown): string {
+function textOf(value: unknown): string {
   if (Array.isArray(value)) return value.map(String).join("\n");
   if (value === undefined || value === null) return "";
   return typeof value === "string" ? value : JSON.stringify(value);

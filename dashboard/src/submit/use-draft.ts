@@ -1,10 +1,10 @@
-/** A spec that is being written, in fields or as text, and what the server says of it. */
+/** A spec that is being written, in fields or as text, and the server's answer to it. */
 
 import { useState } from "react";
 
-import { useCheck, type Draft, type Format, type Spec } from "../api/use-spec";
+import { type Draft, type Format, type Spec, useCheck } from "../api/use-spec";
 import type { Problem } from "../api/wire";
-import { useSettled } from "../ui/use-settled";
+import { useSettled } from "../ui/hooks";
 import { unveiled, veiled } from "./values";
 
 const PAUSE = 300; // milliseconds without a key until the server is asked

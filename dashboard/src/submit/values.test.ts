@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import type { Problem } from "../api/wire";
 import { linesOf, mapOf, numberOf, put, rowsOf, unveiled, valueAt, veiled, without, wrongOf } from "./values";
 
-test("a value is put at its path, and what is empty is not said", () => {
+test("a value is put at its path, and what is empty is left out", () => {
   const spec = put({ name: "a" }, "resources.workers", 2);
 
   expect(spec).toEqual({ name: "a", resources: { workers: 2 } });

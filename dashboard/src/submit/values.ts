@@ -16,7 +16,7 @@ export function valueAt(spec: Spec, path: string): unknown {
   return path.split(".").reduce<unknown>((found, key) => (isMap(found) ? found[key] : undefined), spec);
 }
 
-/** Return the spec with another value at a path; without one, and in what is left empty, nothing is said. */
+/** Return the spec with another value at a path; an empty value, and a group left empty by it, are removed. */
 export function put(spec: Spec, path: string, value: unknown): Spec {
   const [key = "", ...rest] = path.split(".");
   const inside = isMap(spec[key]) ? spec[key] : {};
@@ -82,7 +82,7 @@ export function without(spec: Spec): [Spec, string[]] {
   return [put(spec, "env", kept.length ? Object.fromEntries(kept) : undefined), gone];
 }
 
-/** Return what a problem says of a field, or of something inside it. */
+/** Return the problem of a field, or of something inside it. */
 export function wrongOf(problem: Problem | null | undefined, path: string): string | null {
   const field = problem?.field;
   if (!problem || !field) return null;

@@ -1,7 +1,7 @@
-"""What a bus can do, whoever carries it: the contract of `memory` and `nats`.
+"""The contract of a bus, which `memory` and `nats` fulfil.
 
-A bus only carries. It delivers at most once, keeps nothing for those who come later, and nothing
-that is said while it is cut off: whoever must not lose something keeps it until it is answered.
+A bus delivers a message at most once. It keeps nothing for later subscribers, and nothing that is
+published while it is disconnected: a sender that must not lose a message keeps it until the reply.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,20 +9,20 @@ from typing import Protocol, TypeAlias
 
 from torchloom.errors import Failure
 
-Said: TypeAlias = tuple[str, bytes, str]  # subject, data, reply or ""
+RawMessage: TypeAlias = tuple[str, bytes, str]  # subject, data, reply or ""
 Handler: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]  # the same three
-Taker: TypeAlias = Callable[[list[Said]], None]
+Taker: TypeAlias = Callable[[list[RawMessage]], None]
 Listener: TypeAlias = Callable[[], None]
 
 
 class BusLost(Failure):
-    """The bus is cut off or closed: what was to be said was not."""
+    """The bus is disconnected or closed: nothing was published."""
 
     code = "bus_lost"
 
 
-class NobodyAnswers(Failure):
-    """A request came back without an answer: nobody listens there, or not in time."""
+class NoReply(Failure):
+    """A request has no reply: the subject has no subscriber, or none replied in time."""
 
     code = "nobody_answers"
 
@@ -34,18 +34,21 @@ class TooLong(Failure):
 
 
 class Subscription(Protocol):
-    """A handler that hears a subject until `end`."""
+    """A handler that receives the messages of a subject until `end`."""
 
     async def end(self) -> None: ...
 
 
 class Bus(Protocol):
-    """Publish, ask, listen. Handlers of one subscription are called one after the other, in order;
-    an error that one raises is counted in `failures` and ends nothing."""
+    """Publish, request, subscribe.
+
+    The handler of a subscription is called for one message after the other, in order. An error that
+    it raises is counted in `failures`, and the next message is handled.
+    """
 
     @property
     def connected(self) -> bool:
-        """Tell whether what is published now has a chance to arrive."""
+        """Return whether what is published now can arrive."""
         ...
 
     @property
@@ -55,41 +58,41 @@ class Bus(Protocol):
 
     @property
     def overruns(self) -> int:
-        """Return how many messages were let go because their handlers were too slow."""
+        """Return how many messages were dropped because their handlers were too slow."""
         ...
 
     def on_lost(self, listener: Listener) -> None:
-        """Call the listener whenever the bus is cut off."""
+        """Call the listener whenever the bus is disconnected."""
         ...
 
     def on_back(self, listener: Listener) -> None:
-        """Call the listener whenever the bus is there again; subscriptions still hold."""
+        """Call the listener whenever the bus is connected again; subscriptions still hold."""
         ...
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Say it. Raises BusLost when cut off and TooLong; neither waits nor buffers then."""
+        """Publish. Raises BusLost when disconnected, and TooLong, without waiting or buffering."""
         ...
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
-        """Ask, and return the first answer. Raises NobodyAnswers, BusLost or TooLong."""
+        """Return the first reply to a request. Raises NoReply, BusLost or TooLong."""
         ...
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
-        """Hear a subject; `*` is any one word of it, `>` all that follow."""
+        """Subscribe to a subject; `*` matches one token of it, `>` all that follow."""
         ...
 
     async def collect(self, subject: str, taker: Taker) -> Subscription:
-        """Hear a subject on which much is said: what came together is taken in together, in order.
+        """Subscribe to a busy subject: messages that arrive together are handled together.
 
-        It may wait some milliseconds for more. What the taker raises is lost with what it was
-        handed, and counts as one failure.
+        They are in order, and may wait some milliseconds for more. When the taker raises, what it
+        was handed is lost and counts as one failure.
         """
         ...
 
     async def flush(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        """Come back when all that was published has left; raises BusLost when it cannot."""
+        """Return when all that was published has left; raises BusLost when it cannot."""
         ...
 
     async def close(self) -> None:
-        """Leave. Handlers are not called any more; closing twice is fine."""
+        """Close. Handlers are not called any more; closing twice has no effect."""
         ...

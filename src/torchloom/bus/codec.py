@@ -1,4 +1,4 @@
-"""Messages as bytes and back: what is none of ours is refused here, counted, and harms nobody."""
+"""Encode and decode messages; bytes that are not one of ours are refused here and counted."""
 
 import struct
 from collections import Counter
@@ -11,7 +11,7 @@ import msgspec
 
 from torchloom.messages.plane import VERSION, Message
 
-LONGEST = 1 << 20  # bytes of a message on the bus: what a NATS server takes unless told otherwise
+LONGEST = 1 << 20  # bytes of a message on the bus: what a NATS server takes by default
 LONGEST_FRAME = LONGEST - (1 << 12)  # of one from a rank, so that it fits into a batch as a record
 
 _LENGTH = struct.Struct("!I")
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Garbled(Exception):
-    """These bytes are no message that was expected; `why` is one word, for the count."""
+    """These bytes are not a message of an expected kind; `why` is a key for counting."""
 
     def __init__(self, why: str, detail: str = "") -> None:
         self.why = why  # "oversized", "malformed" or "version"
@@ -38,7 +38,7 @@ def decode(data: bytes, kinds: type[M]) -> M: ...
 @overload
 def decode(data: bytes, kinds: UnionType) -> Message: ...
 def decode(data: bytes, kinds: Any) -> Message:
-    """Return the message, one of these kinds; anything else raises Garbled and only that."""
+    """Return the message, one of these kinds; all else raises Garbled."""
     if len(data) > LONGEST:
         raise Garbled("oversized", f"{len(data)} bytes")
     try:
@@ -51,13 +51,13 @@ def decode(data: bytes, kinds: Any) -> Message:
 
 
 def frame(message: Message) -> bytes:
-    """Return the message as it travels over a stream: its length goes before it."""
+    """Return the message as it travels over a stream, preceded by its length."""
     data = encode(message)
     return _LENGTH.pack(len(data)) + data
 
 
 class MessageReader(Generic[M]):
-    """Decode for somebody who goes on whatever comes: what is dropped is counted by reason.
+    """Decode messages, and count by reason those that are dropped.
 
     Receivers that know more than the codec count their own reasons (a foreign job, an old
     generation, an old epoch) with `drop`.
@@ -68,7 +68,7 @@ class MessageReader(Generic[M]):
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     def read(self, data: bytes) -> M | None:
-        """Return the message, or nothing: then it is counted."""
+        """Return the message, or None: then it is counted."""
         try:
             return cast(M, decode(data, self._kinds))
         except Garbled as error:
@@ -76,21 +76,21 @@ class MessageReader(Generic[M]):
             return None
 
     def drop(self, why: str) -> None:
-        """Count a message that was well formed and is not obeyed all the same."""
+        """Count a message that was well formed and is dropped all the same."""
         self.dropped[why] += 1
 
 
 class Frames:
-    """Cut a stream of bytes into what was framed; one that is too long is skipped and counted."""
+    """Split a stream of bytes into frames; one that is too long is skipped and counted."""
 
     def __init__(self, dropped: Counter[str] | None = None, longest: int = LONGEST_FRAME) -> None:
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
         self._longest = longest
         self._received = bytearray()
-        self._skipping = 0  # bytes of a frame that nobody wants
+        self._skipping = 0  # bytes left of a frame that is skipped
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take what came and yield every frame that is whole now."""
+        """Add data and yield every frame that is complete now."""
         self._received += data
         while True:
             self._skip()

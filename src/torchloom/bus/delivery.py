@@ -1,4 +1,4 @@
-"""What every bus does alike: mailboxes for handlers, answers to requests, word of being cut off."""
+"""What every bus has in common: mailboxes of handlers, replies to requests, loss and return."""
 
 import abc
 import asyncio
@@ -8,35 +8,35 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from torchloom.bus.api import BusLost, Handler, Listener, NobodyAnswers, Said, Taker
+from torchloom.bus.api import BusLost, Handler, Listener, NoReply, RawMessage, Taker
 
-_MOST_WAITING = 64 << 20  # bytes that wait for one slow handler; what comes then is let go
+_MOST_WAITING = 64 << 20  # bytes that wait for one slow handler; more is dropped
 _log = logging.getLogger(__name__)
 
 
 class Mailbox(abc.ABC):
-    """What a subscription has heard and nobody has taken in yet."""
+    """What a subscription has received and its handler has not taken yet."""
 
     is_bulk = False
 
-    def __init__(self, subject: str, let_go: Callable[["Mailbox"], None]) -> None:
+    def __init__(self, subject: str, remove: Callable[["Mailbox"], None]) -> None:
         self.subject = subject
         self.failures = 0
         self.overruns = 0
-        self._let_go = let_go
+        self._remove = remove
         self._is_open = True
 
     @abc.abstractmethod
-    def put(self, said: Sequence[Said]) -> None:
-        """Take messages in."""
+    def put(self, messages: Sequence[RawMessage]) -> None:
+        """Add messages."""
 
     async def end(self) -> None:
-        """Hear no more. A handler may end its own subscription."""
-        self._let_go(self)
+        """End the subscription. A handler may end its own."""
+        self._remove(self)
         self.stop()
 
     def stop(self) -> None:
-        """Call the handler no more."""
+        """Stop calling the handler."""
         self._is_open = False
 
     def _failed(self) -> None:
@@ -50,17 +50,17 @@ class HandlerQueue(Mailbox):
     The task outlives connections: a handler that is at work is not cut short when one is lost.
     """
 
-    def __init__(self, subject: str, handler: Handler, let_go: Callable[["Mailbox"], None]) -> None:
-        super().__init__(subject, let_go)
+    def __init__(self, subject: str, handler: Handler, remove: Callable[["Mailbox"], None]) -> None:
+        super().__init__(subject, remove)
         self._handler = handler
-        self._waiting: deque[Said] = deque()
+        self._waiting: deque[RawMessage] = deque()
         self._bytes = 0
         self._filled = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"hear {subject}")
+        self._task = asyncio.create_task(self._run(), name=f"handle {subject}")
 
-    def put(self, said: Sequence[Said]) -> None:
-        """Take messages in; those that find the mailbox full are counted and let go."""
-        for message in said:
+    def put(self, messages: Sequence[RawMessage]) -> None:
+        """Add messages; those that find the mailbox full are counted and dropped."""
+        for message in messages:
             if self._bytes > _MOST_WAITING:
                 self.overruns += 1
                 continue
@@ -83,47 +83,47 @@ class HandlerQueue(Mailbox):
             self._filled.clear()
             await self._filled.wait()
 
-    async def _hand_over(self, message: Said) -> None:
+    async def _hand_over(self, message: RawMessage) -> None:
         try:
             await self._handler(*message)
-        except Exception:  # whatever a handler has, the next message is still to be heard
+        except Exception:  # the next message is handled all the same
             self._failed()
 
 
 class Tray(Mailbox):
-    """Hands all that has come since the last time to a plain function, without a task."""
+    """Hands all messages since the last time to a plain function, without a task."""
 
     is_bulk = True
 
-    def __init__(self, subject: str, taker: Taker, let_go: Callable[["Mailbox"], None]) -> None:
-        super().__init__(subject, let_go)
+    def __init__(self, subject: str, taker: Taker, remove: Callable[["Mailbox"], None]) -> None:
+        super().__init__(subject, remove)
         self._taker = taker
-        self._waiting: list[Said] = []
+        self._waiting: list[RawMessage] = []
         self._loop = asyncio.get_running_loop()
 
-    def put(self, said: Sequence[Said]) -> None:
-        """Take messages in; they are taken out before the loop looks at anything else."""
+    def put(self, messages: Sequence[RawMessage]) -> None:
+        """Add messages; they are handed over before the loop polls for input again."""
         if not self._waiting:
             self._loop.call_soon(self._hand_over)
-        self._waiting += said
+        self._waiting += messages
 
     def _hand_over(self) -> None:
-        said, self._waiting = self._waiting, []
+        messages, self._waiting = self._waiting, []
         if not self._is_open:
             return
         try:
-            self._taker(said)
-        except Exception:  # whatever it has, the next messages are still to be heard
+            self._taker(messages)
+        except Exception:  # the next messages are handled all the same
             self._failed()
 
 
 class BaseBus(abc.ABC):
-    """A bus but for the way its messages take."""
+    """A bus without its transport."""
 
     def __init__(self, inbox: str = "") -> None:
         self._inbox = f"{inbox or '_INBOX'}.{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
-        self._answers: dict[str, asyncio.Future[bytes]] = {}
+        self._replies: dict[str, asyncio.Future[bytes]] = {}
         self._mailboxes: list[Mailbox] = []
         self._gone = [0, 0]  # failures and overruns of mailboxes that have ended
         self._when_lost: list[Listener] = []
@@ -154,23 +154,23 @@ class BaseBus(abc.ABC):
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         reply = f"{self._inbox}.{next(self._numbers)}"
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._answers[reply] = answer
+        self._replies[reply] = answer
         try:
             await self.publish(subject, data, reply)
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
-            raise NobodyAnswers(f"no answer on {subject} within {timeout:g} s") from None
+            raise NoReply(f"no answer on {subject} within {timeout:g} s") from None
         finally:
-            del self._answers[reply]
+            del self._replies[reply]
 
     async def subscribe(self, subject: str, handler: Handler) -> Mailbox:
         self._check_open(subject)
-        return await self._hear(HandlerQueue(subject, handler, self._remove))
+        return await self._open(HandlerQueue(subject, handler, self._remove))
 
     async def collect(self, subject: str, taker: Taker) -> Mailbox:
         self._check_open(subject)
-        return await self._hear(Tray(subject, taker, self._remove))
+        return await self._open(Tray(subject, taker, self._remove))
 
     async def close(self) -> None:
         self._closed = True
@@ -182,51 +182,51 @@ class BaseBus(abc.ABC):
 
     def _check_open(self, subject: str) -> None:
         if self._closed:
-            raise BusLost(f"cannot hear {subject}: the bus is closed")
+            raise BusLost(f"cannot subscribe to {subject}: the bus is closed")
 
-    async def _hear(self, mailbox: Mailbox) -> Mailbox:
+    async def _open(self, mailbox: Mailbox) -> Mailbox:
         self._mailboxes.append(mailbox)
-        await self._listen(mailbox)
+        await self._subscribed(mailbox)
         return mailbox
 
     def _remove(self, mailbox: Mailbox) -> None:
-        """Forget a mailbox, but not what went wrong with it."""
+        """Remove a mailbox, but keep its counts of failures."""
         if mailbox in self._mailboxes:
             self._mailboxes.remove(mailbox)
             self._gone = [self._gone[0] + mailbox.failures, self._gone[1] + mailbox.overruns]
-            self._unlisten(mailbox)
+            self._unsubscribed(mailbox)
 
-    def _answered(self, reply: str, data: bytes | None) -> None:
-        """Hand an answer to who asked; None says that nobody listens."""
-        waiting = self._answers.get(reply)
+    def _replied(self, reply: str, data: bytes | None) -> None:
+        """Hand a reply to its request; None means that the subject has no subscriber."""
+        waiting = self._replies.get(reply)
         if waiting is None or waiting.done():
             return  # it came too late
         if data is None:
-            waiting.set_exception(NobodyAnswers("nobody listens there"))
+            waiting.set_exception(NoReply("the subject has no subscriber"))
         else:
             waiting.set_result(data)
 
-    def _tell_lost(self) -> None:
-        self._fail_requests("the bus was cut off before the answer came")
-        self._tell(self._when_lost)
+    def _notify_lost(self) -> None:
+        self._fail_requests("the bus was disconnected before the reply came")
+        self._notify(self._when_lost)
 
-    def _tell_back(self) -> None:
-        self._tell(self._when_back)
+    def _notify_back(self) -> None:
+        self._notify(self._when_back)
 
     def _fail_requests(self, why: str) -> None:
-        for waiting in self._answers.values():
+        for waiting in self._replies.values():
             if not waiting.done():
                 waiting.set_exception(BusLost(why))
 
-    def _tell(self, listeners: list[Listener]) -> None:
+    def _notify(self, listeners: list[Listener]) -> None:
         for listener in list(listeners):
             listener()
 
     @abc.abstractmethod
-    async def _listen(self, mailbox: Mailbox) -> None: ...
+    async def _subscribed(self, mailbox: Mailbox) -> None: ...
 
     @abc.abstractmethod
-    def _unlisten(self, mailbox: Mailbox) -> None: ...
+    def _unsubscribed(self, mailbox: Mailbox) -> None: ...
 
     @abc.abstractmethod
     async def _leave(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A bus inside one process: for tests, and for whatever runs as a single process."""
+"""A bus inside one process: for tests, and for what runs as a single process."""
 
 from torchloom.bus.api import BusLost, TooLong
 from torchloom.bus.codec import LONGEST
@@ -6,34 +6,34 @@ from torchloom.bus.delivery import BaseBus, Mailbox
 
 
 class Exchange:
-    """Stands where a server would: every `MemoryBus` made on it hears all the others."""
+    """Takes the place of a server: each `MemoryBus` on it receives what the others publish."""
 
     def __init__(self) -> None:
         self.up = True
         self.buses: list[MemoryBus] = []
 
     def stop(self) -> None:
-        """Cut every bus off."""
+        """Disconnect every bus."""
         if self.up:
             self.up = False
             for bus in list(self.buses):
-                bus._tell_lost()
+                bus._notify_lost()
 
     def start(self) -> None:
-        """Let every bus back in."""
+        """Connect every bus again."""
         if not self.up:
             self.up = True
             for bus in list(self.buses):
-                bus._tell_back()
+                bus._notify_back()
 
     def carry(self, subject: str, data: bytes, reply: str) -> bool:
-        """Bring a message to all who hear it; tell whether there was anybody."""
-        heard = [bus._take(subject, data, reply) for bus in list(self.buses)]
-        return any(heard)
+        """Deliver a message to all its subscribers; return whether there was any."""
+        delivered = [bus._deliver(subject, data, reply) for bus in list(self.buses)]
+        return any(delivered)
 
 
 class MemoryBus(BaseBus):
-    """One participant's end of an exchange; alone, it hears itself."""
+    """One participant's end of an exchange; alone, it receives what it publishes."""
 
     def __init__(self, exchange: Exchange | None = None, inbox: str = "") -> None:
         super().__init__(inbox)
@@ -46,30 +46,30 @@ class MemoryBus(BaseBus):
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         if not self.connected:
-            raise BusLost(f"cannot say anything on {subject}: the bus is cut off")
+            raise BusLost(f"cannot publish on {subject}: the bus is disconnected")
         if len(data) > LONGEST:
             raise TooLong(f"{len(data)} bytes for {subject}; the bus takes {LONGEST}")
-        heard = self._exchange.carry(subject, data, reply)
-        if not heard and reply:
-            self._exchange.carry(reply, b"", _NOBODY)
+        is_delivered = self._exchange.carry(subject, data, reply)
+        if not is_delivered and reply:
+            self._exchange.carry(reply, b"", _NO_SUBSCRIBER)
 
     async def flush(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109
         if not self.connected:
-            raise BusLost("the bus is cut off")
+            raise BusLost("the bus is disconnected")
 
-    def _take(self, subject: str, data: bytes, reply: str) -> bool:
-        if subject in self._answers:
-            self._answered(subject, None if reply == _NOBODY else data)
+    def _deliver(self, subject: str, data: bytes, reply: str) -> bool:
+        if subject in self._replies:
+            self._replied(subject, None if reply == _NO_SUBSCRIBER else data)
             return True
-        hearing = [box for box in self._mailboxes if matches(box.subject, subject)]
-        for mailbox in hearing:
+        matching = [box for box in self._mailboxes if matches(box.subject, subject)]
+        for mailbox in matching:
             mailbox.put([(subject, data, reply)])
-        return bool(hearing)
+        return bool(matching)
 
-    async def _listen(self, mailbox: Mailbox) -> None:
+    async def _subscribed(self, mailbox: Mailbox) -> None:
         pass  # an exchange looks through all mailboxes
 
-    def _unlisten(self, mailbox: Mailbox) -> None:
+    def _unsubscribed(self, mailbox: Mailbox) -> None:
         pass
 
     async def _leave(self) -> None:
@@ -78,7 +78,7 @@ class MemoryBus(BaseBus):
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Tell whether a subject is among those a pattern stands for."""
+    """Return whether a pattern matches a subject."""
     wanted, words = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted.pop()
@@ -90,4 +90,4 @@ def matches(pattern: str, subject: str) -> bool:
     )
 
 
-_NOBODY = "nobody listens"  # no subject has blanks
+_NO_SUBSCRIBER = "no subscriber"  # no subject has blanks

@@ -1,6 +1,6 @@
 """A rank's progress page: a few words of shared memory, written by its training thread alone.
 
-The agent reads them without asking the rank, which may hold its GIL, be stopped or be gone. Each
+The agent reads them without the rank, which may hold its GIL, be stopped or have ended. Each
 word is eight bytes, aligned, and stored in one go: a reader never sees half of one.
 
     bytes 0-7    magic, written last        bytes 32-39  when something changed, CLOCK_MONOTONIC ns
@@ -29,7 +29,7 @@ _VERSION, _PHASE = 2, 3  # half words
 
 
 class StepPhase(IntEnum):
-    """What a rank is busy with, as far as its program says."""
+    """What a rank is busy with, as far as its program reports it."""
 
     STARTING = 0
     STEP = 1
@@ -41,7 +41,7 @@ class StepPhase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """What a page said at one moment."""
+    """What a page held at one moment."""
 
     phase: int
     step: int
@@ -61,7 +61,7 @@ class ProgressPage:
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
         self.path = path
         self._memory = memory
-        self.words = memoryview(memory).cast("Q")  # for who writes some in every step
+        self.words = memoryview(memory).cast("Q")  # for code that writes some in every step
         self._halves = memoryview(memory).cast("I")
 
     @classmethod
@@ -80,7 +80,7 @@ class ProgressPage:
 
     @classmethod
     def private(cls) -> "ProgressPage":
-        """Return a page that nobody else sees: writers need not ask whether there is one."""
+        """Return a page that no other process sees, for a rank without an agent."""
         page = cls(mmap.mmap(-1, SIZE))
         page._begin()
         return page
@@ -99,7 +99,7 @@ class ProgressPage:
         self.words[MOVED] = now_ns
 
     def close(self) -> None:
-        """Let go of the memory; the file stays, with its last words."""
+        """Release the memory; the file stays as it is."""
         self.words.release()
         self._halves.release()
         self._memory.close()
@@ -116,15 +116,17 @@ class ProgressPage:
 
 
 class PageView:
-    """The reader's end. It reads the file instead of mapping it: a page that its writer cut short
-    is no page, where a mapping of it would end the reader."""
+    """The reader's end. It reads the file instead of mapping it.
+
+    A page that its writer has truncated is then invalid; a mapping of it would end the reader.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     @classmethod
     def open(cls, path: Path) -> "PageView | None":
-        """Return a view of the page at a path; nothing when none of this user's is there."""
+        """Return a view of the page at a path; None when none of this user's is there."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -136,7 +138,7 @@ class PageView:
         return None
 
     def read(self) -> PageReading | None:
-        """Return what the page says; nothing while it is not ready, or when it is none of ours."""
+        """Return what the page holds; None while it is not ready, or when it is not one of ours."""
         data = os.pread(self._fd, _LAYOUT.size, 0)
         if len(data) < _LAYOUT.size:
             return None
@@ -144,5 +146,5 @@ class PageView:
         return PageReading(*words) if (magic, version) == (MAGIC, VERSION) else None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)

@@ -1,15 +1,15 @@
-"""Where things are said: every subject of the bus is spelled here and nowhere else."""
+"""The subjects of the bus; no other module spells one."""
 
 import re
 from functools import lru_cache
 
 PREFIX = "torchLoom.v1"
 
-HELLOS = f"{PREFIX}.agent.*.hello"  # Hello, a request; the answer is a Greeting
-BEATS = f"{PREFIX}.agent.*.beat"  # Beat
+HELLOS = f"{PREFIX}.agent.*.hello"  # Hello, a request; the reply is a Greeting
+HEARTBEATS = f"{PREFIX}.agent.*.beat"  # Heartbeat
 RECORDS = f"{PREFIX}.agent.*.records"  # Batch
-ACTS = f"{PREFIX}.agent.*.acts"  # what a rank says in answer to a command, at once
-STACKS = f"{PREFIX}.agent.*.stacks"  # Stacks, what an agent saw of its ranks
+ACTS = f"{PREFIX}.agent.*.acts"  # what a rank answers to a command, at once
+STACKS = f"{PREFIX}.agent.*.stacks"  # Stacks
 AGENT_DEVICES = f"{PREFIX}.agent.*.devices"  # DeviceEvent, of a device on the agent's node
 CHECKPOINTS = f"{PREFIX}.agent.*.checkpoints"  # Committed and Removed
 DEVICE_EVENTS = f"{PREFIX}.devices.events"  # DeviceEvent
@@ -24,65 +24,65 @@ _OF_AGENT = re.compile(rf"{re.escape(PREFIX)}\.agent\.([A-Za-z0-9_-]{{1,64}})\.[
 
 
 def hello(agent: str) -> str:
-    """Return where an agent asks to be taken in."""
+    """Return the subject on which an agent registers."""
     return _of(agent, "hello")
 
 
-def beat(agent: str) -> str:
-    """Return where an agent says once a second that it lives."""
+def heartbeat(agent: str) -> str:
+    """Return the subject of an agent's heartbeat, once a second."""
     return _of(agent, "beat")
 
 
 def records(agent: str) -> str:
-    """Return where an agent sends batches of records."""
+    """Return the subject of an agent's batches of records."""
     return _of(agent, "records")
 
 
 def acts(agent: str) -> str:
-    """Return where an agent passes on what ranks answer to commands."""
+    """Return the subject on which an agent forwards what ranks answer to commands."""
     return _of(agent, "acts")
 
 
 def stacks(agent: str) -> str:
-    """Return where an agent says what it saw of ranks that it was to look at."""
+    """Return the subject on which an agent reports the stacks of its ranks."""
     return _of(agent, "stacks")
 
 
 def devices(agent: str) -> str:
-    """Return where an agent says that a device of its node failed or is to be left."""
+    """Return the subject on which an agent reports the devices of its node."""
     return _of(agent, "devices")
 
 
 def checkpoints(agent: str) -> str:
-    """Return where an agent says what became of a checkpoint that it was to commit or remove."""
+    """Return the subject on which an agent reports checkpoints it committed or removed."""
     return _of(agent, "checkpoints")
 
 
 def down(agent: str) -> str:
-    """Return where an agent listens: Stored, Kill, and what is for one of its ranks."""
+    """Return the subject that an agent subscribes to: Stored, Kill, messages to its ranks."""
     return _of(agent, "down")
 
 
 def door(name: str) -> str:
-    """Return where a question to the weaver is asked over the bus."""
+    """Return the subject of a request to the weaver over the bus."""
     return f"{PREFIX}.door.{_checked(name)}"
 
 
 def inbox(agent: str) -> str:
-    """Return the prefix of the subjects on which an agent, and nobody else, hears answers."""
+    """Return the prefix of the subjects on which an agent alone receives replies."""
     return f"{PREFIX}.inbox.{_checked(agent)}"
 
 
 def agent_of(subject: str) -> str | None:
-    """Return which agent a subject belongs to; nothing for a subject of another kind."""
+    """Return which agent a subject belongs to; None for a subject of another kind."""
     found = _OF_AGENT.fullmatch(subject)
     return found[1] if found else None
 
 
 def agent_of_job(node: str, job: str) -> str:
-    """Return the name of a job's own agent on a node: no other job's, no other node's.
+    """Return the name of a job's own agent on a node, unique to both.
 
-    It ends with a digest of the job, by which the weaver knows for whom the agent may speak.
+    It ends with a digest of the job, by which the weaver knows which job the agent may report on.
     """
     tag = _digest(f"{node}\0{job}")[:8]
     end = f"-{tag}_job_{_digest(job)}"
@@ -91,31 +91,31 @@ def agent_of_job(node: str, job: str) -> str:
 
 
 def job_mark(agent: str) -> str:
-    """Return what all agents of one job have in their names; nothing for one of a plane's node."""
+    """Return what all agents of one job have in their names; empty for a plane's node agent."""
     found = _OF_JOB.fullmatch(agent)
     return found[1] if found else ""
 
 
-def may_speak_for(agent: str, job: str) -> bool:
-    """Tell whether an agent may say something of a job: its own one, or that of a plane's node."""
+def may_report_job(agent: str, job: str) -> bool:
+    """Return whether an agent may report on a job: its own agent, or a plane's node agent."""
     return job_mark(agent) in ("", _digest(job))
 
 
 def agent_of_account(node: str, account: str) -> str:
-    """Return the name of the agent on a node that speaks for the jobs of one unix account."""
+    """Return the name of the agent on a node for the jobs of one unix account."""
     end = f"_account_{_digest(account)}"
     name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{node}-{account}")
     return f"{name[: _LONGEST - len(end)]}{end}"
 
 
 def account_mark(agent: str) -> str:
-    """Return what the agents of one account have in their names; nothing for all others."""
+    """Return what the agents of one account have in their names; empty for all others."""
     found = _OF_ACCOUNT.fullmatch(agent)
     return found[1] if found else ""
 
 
-def may_speak_as(agent: str, account: str) -> bool:
-    """Tell whether an agent may say something of an account's jobs; none: of all other jobs."""
+def may_report_account(agent: str, account: str) -> bool:
+    """Return whether an agent may report on an account's jobs; without one, on all other jobs."""
     return account_mark(agent) == (_digest(account) if account else "")
 
 
@@ -127,12 +127,12 @@ def _digest(job: str) -> str:
 
 
 def may_publish(agent: str) -> tuple[str, ...]:
-    """Return the rights to speak that an agent's user has."""
+    """Return the subjects that an agent's user may publish on."""
     return (f"{PREFIX}.agent.{_checked(agent)}.>",)
 
 
 def may_subscribe(agent: str) -> tuple[str, ...]:
-    """Return the rights to listen that an agent's user has."""
+    """Return the subjects that an agent's user may subscribe to."""
     return (down(agent), f"{inbox(agent)}.>")
 
 

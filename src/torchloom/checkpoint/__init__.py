@@ -4,7 +4,6 @@ TYPE_CHECKING = False  # a run without checkpoints must not pay for any of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchloom.checkpoint.bucket import root_of
     from torchloom.checkpoint.errors import (
         AlreadyCommitted,
         BadManifest,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from torchloom.checkpoint.local import LocalStorage
     from torchloom.checkpoint.manifest import Manifest, Shard
     from torchloom.checkpoint.s3 import S3Storage
-    from torchloom.checkpoint.storage import Storage, open_storage
+    from torchloom.checkpoint.storage import Storage, open_storage, root_of
 
 _HOMES = {
     "errors": (
@@ -38,9 +37,8 @@ _HOMES = {
     "layout": "MANIFEST Draft draft_name draft_of folder_name shard_name step_of",
     "local": "LocalStorage",
     "manifest": "Manifest Shard",
-    "bucket": "root_of",
     "s3": "S3Storage",
-    "storage": "Storage open_storage",
+    "storage": "Storage open_storage root_of",
 }
 
 __all__ = [

@@ -1,30 +1,26 @@
-"""Every request that a store in S3 makes, so that tests can count and fail it; sees obstore only.
+"""Every request that a store in S3 makes; the only module that imports obstore.
 
-Obstore repeats what failed in passing (5xx, a lost connection) a few times; what then still fails
+Obstore retries temporary failures (5xx, a lost connection) a few times; what then still fails
 is StoreUnavailable, and whether it was carried out is not known.
 """
 
 import contextlib
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from torchloom.checkpoint.errors import BadRoot, StoreUnavailable
+from torchloom.checkpoint.storage import bucket_of
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-_BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_PART = re.compile(r"[A-Za-z0-9!_.*'()=+@,~-]{1,255}")
-_RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 PART = 8 * 2**20  # bytes of a part of a large object
 _MOST_PARTS = 9000  # S3 takes 10,000
 _BESIDE = 4  # parts on their way at a time
@@ -35,43 +31,6 @@ _VARIABLES = (
     ("secret_access_key", ("AWS_SECRET_ACCESS_KEY",)),
     ("session_token", ("AWS_SESSION_TOKEN",)),
 )
-
-
-def root_of(base: str, run_id: str, runs_dir: Path) -> str:
-    """Return the root of a run's checkpoints: an absolute path or an `s3://bucket/prefix`.
-
-    Without a base (`""` or `"local"`) it is in the run's folder, else `BASE/ID/checkpoints`.
-    """
-    if not _RUN.fullmatch(run_id):
-        raise BadRoot(f"not the id of a run: {run_id[:80]!r}")
-    if base in ("", "local"):
-        return str(runs_dir.absolute() / run_id / "checkpoints")
-    if "://" in base:
-        bucket, prefix = bucket_of(base)
-        return "/".join(part for part in (f"s3://{bucket}", prefix, run_id, "checkpoints") if part)
-    return str(_folder(base) / run_id / "checkpoints")
-
-
-def bucket_of(url: str) -> tuple[str, str]:
-    """Return the bucket and the prefix of an S3 URL; the prefix has no slash at its ends."""
-    scheme, _, rest = url.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    parts = [part for part in prefix.split("/") if part]
-    if scheme != "s3" or not _BUCKET.fullmatch(bucket):
-        raise BadRoot(f"not a place for checkpoints: {url[:200]!r}; write s3://bucket/prefix")
-    if any(part in (".", "..") or not _PART.fullmatch(part) for part in parts):
-        raise BadRoot(f"not a prefix of a bucket: {url[:200]!r}; use letters, digits and -_.")
-    return bucket, "/".join(parts)
-
-
-def _folder(base: str) -> PurePosixPath:
-    folder = Path(base).expanduser() if base.startswith("~") else Path(base)
-    if "\0" in base or not folder.is_absolute() or ".." in folder.parts:
-        raise BadRoot(
-            f"not a folder for checkpoints: {base[:200]!r}; give an absolute path without '..', "
-            "or s3://bucket/prefix"
-        )
-    return PurePosixPath(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +154,12 @@ class Bucket:
 def _store(bucket: str, env: Mapping[str, str]) -> "S3Store":
     from obstore.store import S3Store
 
-    said = {"region": "us-east-1"}
+    options = {"region": "us-east-1"}
     for option, variables in _VARIABLES:
         if value := next((env[name] for name in variables if env.get(name)), None):
-            said[option] = value
-    endpoint = said.get("endpoint", "")
-    if endpoint and "access_key_id" not in said:
+            options[option] = value
+    endpoint = options.get("endpoint", "")
+    if endpoint and "access_key_id" not in options:
         raise BadRoot("no key for the S3 store; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     return S3Store(
         bucket,
@@ -219,7 +178,7 @@ def _store(bucket: str, env: Mapping[str, str]) -> "S3Store":
                 "base": 2,
             },
         },
-        **said,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 

@@ -56,7 +56,7 @@ class AlreadyCommitted(CheckpointError):
 
 
 class Incomplete(CheckpointError):
-    """A shard of the draft is missing or has another size than its manifest says."""
+    """A shard of the draft is missing or has another size than in its manifest."""
 
     code = "incomplete_checkpoint"
 

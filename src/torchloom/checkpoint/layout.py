@@ -19,7 +19,7 @@ _SHARD = re.compile(rf"worker_{_NUMBER}\.pt")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checkpoint that is being written: of which step, by whom, for the how-manieth time."""
+    """A checkpoint that is being written: its step, generation and attempt."""
 
     step: int
     generation: int

@@ -28,7 +28,7 @@ _FENCE = "fence"
 _PARTIAL = ".fence.partial"
 _LOCK = ".lock"
 _GONE = ".gone-"  # before the name of what is being deleted
-# It is gone already, someone writes there, or it is not ours: whatever is left goes next time.
+# It is gone already, a process writes there, or it is not ours: the next removal tries again.
 _LATER = (errno.ENOENT, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR)
 
 
@@ -69,7 +69,7 @@ class LocalStorage(LocalReader):
         return self.place_of(draft.step)
 
     def fence(self, generation: int) -> None:
-        """Let no generation older than this one commit any more."""
+        """Refuse commits of generations older than this one from now on."""
         disk = self._disk
         with self._opened(make=True) as root, self._locked(root):
             if generation > self._fence(root):
@@ -78,7 +78,7 @@ class LocalStorage(LocalReader):
             disk.sync(root)
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint; it has no name of a checkpoint before a byte of it is gone."""
+        """Delete a checkpoint: it loses its name before any byte of it is deleted."""
         with contextlib.suppress(NotCommitted), self._opened() as root, self._locked(root):
             self._delete(root, folder_name(step))
 
@@ -110,7 +110,7 @@ class LocalStorage(LocalReader):
             self._delete(root, draft.name)
 
     def mark(self, nonce: str) -> None:
-        """Leave a mark, so that other hosts can tell whether they see the same folder."""
+        """Leave a mark, by which other hosts check that they see the same folder."""
         with self._opened(make=True) as root:
             self._write(root, mark_name(nonce), b"")
             self._disk.sync(root)

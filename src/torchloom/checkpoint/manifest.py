@@ -1,6 +1,6 @@
 """The manifest: what a checkpoint holds, and the proof that it is committed.
 
-Whoever reads one trusts nothing in it before `from_json` has passed: names follow the layout's
+Nothing in one is trusted before `from_json` has accepted it: names follow the layout's
 grammar, counts have bounds, every rank's shard is there once. Fields it does not know are a newer
 version's and are ignored.
 """
@@ -19,7 +19,7 @@ from torchloom.checkpoint.layout import LARGEST, Draft, rank_of, shard_name
 FORMAT = 1
 LARGEST_TEXT = 16 * 2**20  # bytes of a whole manifest
 _LARGEST_SHARD = 2**53  # bytes; beyond it JSON readers round
-_LONGEST = 256  # letters of a word
+_LONGEST = 256  # letters of a text
 _MOST = 256  # entries of versions and metrics
 
 _WORDS = ("job_id", "run_id", "strategy", "backend", "trigger", "created_at")
@@ -185,7 +185,7 @@ def _check_time(text: str) -> None:
     except ValueError:
         raise BadManifest("created_at must be a time") from None
     if moment.utcoffset() != timedelta(0):
-        raise BadManifest("created_at must be in UTC and say so")
+        raise BadManifest("created_at must be in UTC, with its offset")
 
 
 def _shards(value: Any, world_size: int) -> tuple[Shard, ...]:

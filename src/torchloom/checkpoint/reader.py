@@ -1,4 +1,4 @@
-"""What can be asked of checkpoints in a folder without changing anything."""
+"""Read checkpoints in a folder; nothing is changed."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from torchloom.checkpoint.errors import (
 )
 from torchloom.checkpoint.layout import MANIFEST, folder_name, rank_of, step_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
-from torchloom.checkpoint.storage import Told
+from torchloom.checkpoint.storage import OnRead
 from torchloom.checkpoint.stream import Disk
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # not there, or not what it should be
@@ -49,7 +49,7 @@ class LocalReader:
         return f"{self.root}/{folder_name(step)}"
 
     def read_shard(self, step: int, shard: Shard, check: bool = True) -> memoryview:
-        """Return the bytes of a shard: the page cache's own, which change for nobody but here."""
+        """Return the bytes of a shard in private pages, which change for this process alone."""
         with self._opened(step=step) as root, self._shard(root, step, shard) as descriptor:
             whole, got, content = stream.mapped(descriptor, shard.size, check) or stream.read(
                 shard.size, self._filling(descriptor), check
@@ -57,10 +57,10 @@ class LocalReader:
         compare(step, shard, got, content if check else shard.hash)
         return whole
 
-    def verify(self, step: int, told: Told | None = None) -> None:
+    def verify(self, step: int, on_read: OnRead | None = None) -> None:
         """Read and hash everything of a step."""
         with self._opened(step=step) as root:
-            self._verify(root, step, told)
+            self._verify(root, step, on_read)
 
     def latest(self) -> int | None:
         """Return the newest step whose manifest can be read and whose shards have their sizes."""
@@ -112,12 +112,12 @@ class LocalReader:
                     raise Damaged(manifest.step, shard.name, "is missing")
                 compare(manifest.step, shard, size, shard.hash)
 
-    def _verify(self, root: int, step: int, told: Told | None = None) -> None:
+    def _verify(self, root: int, step: int, on_read: OnRead | None = None) -> None:
         manifest = self._manifest(root, step)
         self._check_sizes(root, manifest)
         for shard in manifest.shards:
             with self._shard(root, step, shard) as descriptor:
-                size, content = stream.hash_of(self._filling(descriptor), told)
+                size, content = stream.hash_of(self._filling(descriptor), on_read)
             compare(step, shard, size, content)
 
     def _filling(self, descriptor: int) -> Callable[[memoryview], int]:
@@ -125,7 +125,7 @@ class LocalReader:
 
     @contextlib.contextmanager
     def _shard(self, root: int, step: int, shard: Shard) -> Iterator[int]:
-        """Give a descriptor of a shard; what is wrong with this file alone is its damage."""
+        """Yield a descriptor of a shard; what is wrong with this file alone raises Damaged."""
         disk = self._disk
         if rank_of(shard.name) is None:
             raise ValueError(f"not the name of a shard: {shard.name!r}")
@@ -162,7 +162,7 @@ class LocalReader:
 
     @contextlib.contextmanager
     def _opened(self, make: bool = False, step: int = 0) -> Iterator[int]:
-        """Give the root's descriptor; what the system says in between becomes an error of ours."""
+        """Yield the root's descriptor; an OSError inside the block becomes an error of ours."""
         try:
             if make:
                 self._disk.make_root(self.root)

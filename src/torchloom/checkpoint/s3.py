@@ -2,8 +2,8 @@
 
 A bucket has no rename and no lock. What a rename does in a folder, a conditional put of the
 manifest does here: where there is none (`If-None-Match: *`), or in place of the very one that was
-found wanting (`If-Match`). An empty manifest is nobody's: it says that what may have been on its
-way for this step is void, so that a commit that began before a fence cannot end after it.
+found damaged (`If-Match`). An empty manifest is no checkpoint: it voids any commit of this step
+that is under way, so that one that began before a fence cannot end after it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from torchloom.checkpoint.errors import (
 from torchloom.checkpoint.layout import MANIFEST, Draft, folder_name, rank_of, step_of, writer_of
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
 from torchloom.checkpoint.reader import compare, mark_name
-from torchloom.checkpoint.storage import Pace, Told, Written, sealed
+from torchloom.checkpoint.storage import OnRead, Pace, Written, sealed
 
 _FENCE = "fence"  # a folder with one object for each generation: the highest counts
 _PROBE = "conditions"
@@ -68,7 +68,7 @@ class S3Storage:
         raise StoreUnavailable(self.root, f"the manifest of step {draft.step} keeps changing")
 
     def fence(self, generation: int) -> None:
-        """Let no generation older than this one commit any more."""
+        """Refuse commits of generations older than this one from now on."""
         self._bucket.put(f"{_FENCE}/{generation}", [memoryview(b"fence\n")], 6)
 
     def committed(self) -> list[int]:
@@ -95,13 +95,13 @@ class S3Storage:
         compare(step, shard, got, content if check else shard.hash)
         return whole
 
-    def verify(self, step: int, told: Told | None = None) -> None:
+    def verify(self, step: int, on_read: OnRead | None = None) -> None:
         """Read and hash everything of a step."""
         manifest = self.manifest(step)
         self._check_sizes(manifest)
         for shard in manifest.shards:
             with self._shard(step, shard, manifest.draft) as fill:
-                compare(step, shard, *stream.hash_of(fill, told))
+                compare(step, shard, *stream.hash_of(fill, on_read))
 
     def latest(self) -> int | None:
         """Return the newest step whose manifest can be read and whose shards have their sizes."""
@@ -151,7 +151,7 @@ class S3Storage:
             self._bucket.delete(f"{folder}/{name}" for name in self._bucket.sizes(folder))
 
     def mark(self, nonce: str) -> None:
-        """Leave a mark, so that others can tell whether they see the same bucket."""
+        """Leave a mark, by which other hosts check that they see the same bucket."""
         self._bucket.put(mark_name(nonce), [memoryview(b"mark\n")], 5)
 
     def sees(self, nonce: str) -> bool:
@@ -238,7 +238,7 @@ class S3Storage:
                 try:
                     drafts.pop(_read(step, found).draft, None)
                 except BadManifest:
-                    return {}  # nobody knows which of them it names
+                    return {}  # which of them it names is unknown
         return drafts
 
     def _check_sizes(self, manifest: Manifest) -> None:

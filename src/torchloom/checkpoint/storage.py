@@ -1,15 +1,21 @@
-"""What every store of checkpoints does, and which one a root asks for."""
+"""What every store of checkpoints does, and which one a root names."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from torchloom.checkpoint.errors import BadManifest
+from torchloom.checkpoint.errors import BadManifest, BadRoot
 from torchloom.checkpoint.layout import Draft
 from torchloom.checkpoint.manifest import LARGEST_TEXT, Manifest, Shard
+from torchloom.errors import require_extra
 
+_BUCKET = re.compile("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PART = re.compile(r"[A-Za-z0-9!_.*'()=+@,~-]{1,255}")
+_RUN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 Pace = Callable[[], None]
-Told = Callable[[int], None]
+OnRead = Callable[[int], None]  # called with a number of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,12 @@ class Storage(Protocol):
     def commit(self, draft: Draft, manifest: Manifest) -> str:
         """Make the draft the checkpoint of its step, all at once, and return its place.
 
-        Saying it again is fine. Raises Fenced, AlreadyCommitted, Incomplete, StoreUnavailable.
+        A repeated commit is fine. Raises Fenced, AlreadyCommitted, Incomplete, StoreUnavailable.
         """
         ...
 
     def fence(self, generation: int) -> None:
-        """Let no generation older than this one commit any more."""
+        """Refuse commits of generations older than this one from now on."""
         ...
 
     def committed(self) -> list[int]:
@@ -64,10 +70,10 @@ class Storage(Protocol):
         """
         ...
 
-    def verify(self, step: int, told: Told | None = None) -> None:
+    def verify(self, step: int, on_read: OnRead | None = None) -> None:
         """Read and hash everything of a step; raises Damaged, BadManifest, NotCommitted.
 
-        `told` hears the bytes of each part that was read; what it raises ends the reading.
+        `on_read` is called with the size of each part that was read, and may raise to end this.
         """
         ...
 
@@ -79,7 +85,7 @@ class Storage(Protocol):
         ...
 
     def remove(self, step: int) -> None:
-        """Delete a checkpoint, which is gone as a whole before a byte of it is; again is fine."""
+        """Delete a checkpoint; it stops being one before any byte is deleted. Repeating is fine."""
         ...
 
     def set_aside(self, step: int) -> str:
@@ -95,7 +101,7 @@ class Storage(Protocol):
         ...
 
     def mark(self, nonce: str) -> None:
-        """Leave a mark here, so that others can tell whether they see the same store."""
+        """Leave a mark, by which other hosts check that they see the same store."""
         ...
 
     def sees(self, nonce: str) -> bool:
@@ -119,9 +125,49 @@ def sealed(draft: Draft, manifest: Manifest) -> tuple[Manifest, bytes]:
 def open_storage(root: str, env: Mapping[str, str]) -> Storage:
     """Return the store at a root that `root_of` made; nothing is created or asked yet."""
     if root.startswith("s3://"):
+        require_extra(f"the store {root}", "obstore", "s3")
         from torchloom.checkpoint.s3 import S3Storage
 
         return S3Storage.at(root, env)
     from torchloom.checkpoint.local import LocalStorage
 
     return LocalStorage(root)
+
+
+def root_of(base: str, run_id: str, runs_dir: Path) -> str:
+    """Return the root of a run's checkpoints: an absolute path or an `s3://bucket/prefix`.
+
+    An S3 URL is refused where the client for it is not installed.
+    Without a base (`""` or `"local"`) it is in the run's folder, else `BASE/ID/checkpoints`.
+    """
+    if not _RUN.fullmatch(run_id):
+        raise BadRoot(f"not the id of a run: {run_id[:80]!r}")
+    if base in ("", "local"):
+        return str(runs_dir.absolute() / run_id / "checkpoints")
+    if "://" in base:
+        bucket, prefix = bucket_of(base)
+        require_extra(f"saving to s3://{bucket}", "obstore", "s3", "save to a folder")
+        return "/".join(part for part in (f"s3://{bucket}", prefix, run_id, "checkpoints") if part)
+    return str(_folder(base) / run_id / "checkpoints")
+
+
+def bucket_of(url: str) -> tuple[str, str]:
+    """Return the bucket and the prefix of an S3 URL; the prefix has no slash at its ends."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    parts = [part for part in prefix.split("/") if part]
+    if scheme != "s3" or not _BUCKET.fullmatch(bucket):
+        raise BadRoot(f"not a place for checkpoints: {url[:200]!r}; write s3://bucket/prefix")
+    if any(part in (".", "..") or not _PART.fullmatch(part) for part in parts):
+        raise BadRoot(f"not a prefix of a bucket: {url[:200]!r}; use letters, digits and -_.")
+    return bucket, "/".join(parts)
+
+
+def _folder(base: str) -> PurePosixPath:
+    folder = Path(base).expanduser() if base.startswith("~") else Path(base)
+    if "\0" in base or not folder.is_absolute() or ".." in folder.parts:
+        raise BadRoot(
+            f"not a folder for checkpoints: {base[:200]!r}; give an absolute path without '..', "
+            "or s3://bucket/prefix"
+        )
+    return PurePosixPath(folder)

@@ -1,4 +1,4 @@
-"""The bytes of a shard on their way: in chunks, hashed meanwhile, aligned where that pays."""
+"""Read and write the bytes of a shard: in chunks, hashed meanwhile, aligned where that pays."""
 
 import contextlib
 import ctypes
@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from blake3 import blake3
 
-from torchloom.checkpoint.storage import Pace, Told, Written
+from torchloom.checkpoint.storage import OnRead, Pace, Written
 
 _DIRECT: int = getattr(os, "O_DIRECT", 0)  # Linux
 _NOREPLACE = 1  # RENAME_NOREPLACE
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
-CHUNK = 32 * 2**20  # between two, the interpreter is taken from whoever trains
+CHUNK = 32 * 2**20  # between two of them other threads may run Python
 _READ = 2**20  # hashed while the processor's cache still has it
 ALIGN = 4096  # of memory, offset and length, for a write past the page cache
 _POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
@@ -258,7 +258,7 @@ def filling(parts: Iterator[memoryview]) -> Callable[[memoryview], int]:
 def mapped(descriptor: int, size: int, check: bool = True) -> Got | None:
     """Return a file of this size as memory, and its hash; None where that cannot be had.
 
-    Nothing is copied: the pages are the page cache's, and whoever writes to one has a copy of it
+    Nothing is copied: the pages are the page cache's, and a write to one makes a private copy of it
     from then on. Each part is asked for before it is touched, so that what the disk cannot read
     is an answer here, and not the end of the process.
     """
@@ -304,7 +304,7 @@ def memory(size: int) -> mmap.mmap:
     return pages
 
 
-def hash_of(fill: Callable[[memoryview], int], told: Told | None = None) -> tuple[int, str]:
+def hash_of(fill: Callable[[memoryview], int], on_read: OnRead | None = None) -> tuple[int, str]:
     """Return the size and the hash of all that `fill` gives, which is not kept."""
     hasher = blake3()
     size = 0
@@ -313,8 +313,8 @@ def hash_of(fill: Callable[[memoryview], int], told: Told | None = None) -> tupl
             with view[:got] as part:
                 hasher.update(part)
             size += got
-            if told is not None:
-                told(got)
+            if on_read is not None:
+                on_read(got)
     return size, f"blake3:{hasher.hexdigest()}"
 
 

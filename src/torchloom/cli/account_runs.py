@@ -4,11 +4,16 @@ It is a separate module because only verbs that read files use it: a command tha
 keeps root's rights.
 """
 
+from typing import TYPE_CHECKING
+
 import click
 
 from torchloom.errors import NotFound
 from torchloom.launch.records.record import RunRecord
 from torchloom.runner.job_lookup import find_job
+
+if TYPE_CHECKING:
+    from torchloom.accounts import Account
 
 
 def find_job_with_rights(reference: str | None) -> RunRecord:
@@ -16,8 +21,18 @@ def find_job_with_rights(reference: str | None) -> RunRecord:
 
     The command keeps those rights to its end and opens all other files as that account.
     """
+    record, account = find_job_and_account(reference)
+    if account is not None:
+        from torchloom import accounts
+
+        click.get_current_context().with_resource(accounts.rights(account))
+    return record
+
+
+def find_job_and_account(reference: str | None) -> "tuple[RunRecord, Account | None]":
+    """Return the run that is meant and the account it runs as, if that is another user."""
     try:
-        return find_job(reference)
+        return find_job(reference), None
     except NotFound:
         from torchloom import accounts  # most planes have none
 
@@ -25,5 +40,5 @@ def find_job_with_rights(reference: str | None) -> RunRecord:
         account = accounts.of_run(job)
         if account is None:
             raise
-        click.get_current_context().with_resource(accounts.rights(account))
-        return find_job(job)
+        with accounts.rights(account):
+            return find_job(job), account

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchloom.client.errors import PlaneLost, PlaneSilent, from_answer
-from torchloom.unix import hear, reachable, same_user, say
+from torchloom.unix import reachable, receive_message, same_user, send_message
 
 if TYPE_CHECKING:
     import socket
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 def call(path: Path, timeout: float | None) -> "socket.socket":
-    """Call whoever of this user listens at a path; OSError when nobody does."""
+    """Connect to a process of this user that listens at a path; OSError when none does."""
     import socket
 
     channel = socket.socket(socket.AF_UNIX)
@@ -45,16 +45,16 @@ def answer(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
 def send(channel: "socket.socket", asked: Mapping[str, Any]) -> None:
     """Send a question over an open connection."""
     with _loss_in_words(asked):
-        say(channel, asked)
+        send_message(channel, asked)
 
 
 def receive(channel: "socket.socket", asked: Mapping[str, Any]) -> Any:
     """Return the answer to a question that was sent; an error that is answered is raised."""
     with _loss_in_words(asked):
-        said = hear(channel)
-    if said is None:
+        reply = receive_message(channel)
+    if reply is None:
         raise PlaneLost(f"the plane went away while it was asked {asked['ask']!r}")
-    return unpacked(said)
+    return unpacked(reply)
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def _loss_in_words(asked: Mapping[str, Any]) -> Iterator[None]:
         raise PlaneLost(f"the plane did not answer {asked['ask']!r}: {error}") from error
 
 
-def unpacked(said: Mapping[str, Any]) -> Any:
-    """Return what an answer holds, or raise what it complains of."""
-    if "error" in said:
-        raise from_answer(dict(said))
-    return said.get("ok")
+def unpacked(reply: Mapping[str, Any]) -> Any:
+    """Return what an answer holds, or raise the error in it."""
+    if "error" in reply:
+        raise from_answer(dict(reply))
+    return reply.get("ok")

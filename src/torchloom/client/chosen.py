@@ -1,7 +1,7 @@
 """Ask the plane that this user has chosen: another one by HTTP, else the one of this host.
 
 What is asked has the same names and the same answers either way; who asks is then the user of the
-other plane, as its token says, and not the user of this host.
+other plane, named by its token, and not the user of this host.
 """
 
 import math
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _STEERING = ("set", "undo", "pause", "resume", "resize", "stop", "checkpoint")
 _ACTIVE = ("RUNNING", "PAUSED", "RECOVERING", "QUEUED")
 _LONGEST_WAIT = 60.0  # seconds for which another plane holds an answer back
-_GLANCE = 5.0  # seconds for an answer to whoever looks again and again
-_EVENTS, _POINTS, _MOST_BUCKETS = 100, 1000, 20_000  # where nobody says how many; and at most
+_POLL_TIMEOUT = 5.0  # seconds for an answer to a caller that polls
+_EVENTS, _POINTS, _MOST_BUCKETS = 100, 1000, 20_000  # by default, and at most
 _COLUMNS = {
     "name": "name",
     "rank": "rank",
@@ -87,12 +87,12 @@ def settle(name: str, on_wait: Callable[[str], None], **facts: Any) -> Any:
 
 
 def asker() -> Callable[..., Any]:
-    """Return `ask` for whoever asks again and again: connections to a plane elsewhere stay."""
+    """Return `ask` for a caller that polls: connections to a plane elsewhere stay open."""
     if not is_elsewhere():
         from torchloom.client import plane
 
         return plane.ask
-    steering, looking = client(), client(timeout=_GLANCE)
+    steering, looking = client(), client(timeout=_POLL_TIMEOUT)
 
     def asked(name: str, timeout: float | None = None, **facts: Any) -> Any:
         return _asked(steering if name in _STEERING else looking, name, facts)
@@ -127,11 +127,11 @@ def _asked(other: "Client", name: str, facts: Facts) -> Any:
 def _steered(other: "Client", verb: str, facts: Facts) -> dict[str, Any]:
     if facts.get("undo"):
         raise NotElsewhere("`set --replay` of a log that takes changes back")
-    said = {name: facts[name] for name in _PASSED if facts.get(name) not in (None, "")}
+    passed = {name: facts[name] for name in _PASSED if facts.get(name) not in (None, "")}
     wait = facts.get("wait")
     if wait is not None:
-        said["wait"] = min(float(wait), _LONGEST_WAIT)
-    return other.command(meant(other, facts.get("job") or ""), verb, **said)
+        passed["wait"] = min(float(wait), _LONGEST_WAIT)
+    return other.command(meant(other, facts.get("job") or ""), verb, **passed)
 
 
 def _jobs(other: "Client", facts: Facts) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _as_points(one: Facts) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float:
-    """Return a value; what JSON cannot say is no number."""
+    """Return a value; what JSON cannot express is NaN."""
     return math.nan if value is None else value
 
 
@@ -200,10 +200,10 @@ def _curves(other: "Client", facts: Facts) -> dict[str, Any]:
 
 def _curve(one: Facts) -> dict[str, Any]:
     """Return a curve with the door's names."""
-    told: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
+    curve: dict[str, Any] = {to: one[name] for name, to in _COLUMNS.items()}
     for name in ("min", "max", "last"):
-        told[name] = list(map(_number, one[name]))
-    return told
+        curve[name] = list(map(_number, one[name]))
+    return curve
 
 
 def _of_job(read: Callable[["Client", str], Any]) -> Callable[["Client", Facts], Any]:

@@ -48,8 +48,8 @@ class PlaneNotStarted(Failure):
 
 
 def from_answer(answer: dict[str, object]) -> LoomError:
-    """Return what a plane said instead of an answer, as the error that it is."""
+    """Return a plane's error reply as an exception."""
     wrong_request = answer.get("exit_code") == UserError.exit_code
     error = (UserError if wrong_request else Failure)(str(answer.get("error")))
-    error.code = str(answer.get("code") or error.code)  # what machines match is the plane's word
+    error.code = str(answer.get("code") or error.code)  # machines match the plane's own code
     return error

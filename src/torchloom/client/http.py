@@ -5,7 +5,7 @@
     for line in client.logs(job["id"]):
         print(line["message"])
 
-What the plane refuses is raised as `Refused`, in its own words; `httpx` is imported on first use.
+What the plane refuses is raised as `Refused`, with its message; `httpx` is imported on first use.
 """
 
 import json
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 TIMEOUT = 75.0  # seconds; a command may wait for a minute
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
 _PAGE, _MOST = 200, 1000  # items of a page, and the most that a plane gives
-_LOOK = 0.5  # seconds between two looks at what is to come
+_POLL = 0.5  # seconds between two requests for new lines
 _BATCH, _BATCH_BYTES = 256, 900_000  # jobs and bytes of a batch; a plane takes no more
 _CANCEL = "/api/jobs/cancel"
 
 
 class Refused(UserError):
-    """The plane's own word against a request."""
+    """The plane refused a request; the message is its own."""
 
-    def __init__(self, status: int, said: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, reply: Mapping[str, Any]) -> None:
         self.status = status
-        self.code = str(said.get("code") or "refused")
-        self.field = said.get("field")
-        self.remedy = said.get("remedy")
-        words = [str(said.get("detail") or f"the plane answered {status}"), self.remedy]
+        self.code = str(reply.get("code") or "refused")
+        self.field = reply.get("field")
+        self.remedy = reply.get("remedy")
+        words = [str(reply.get("detail") or f"the plane answered {status}"), self.remedy]
         super().__init__("; ".join(str(word) for word in words if word))
 
 
@@ -51,7 +51,7 @@ class PlaneFailed(Failure):
 
 
 class BadUrl(UserError):
-    """What was given as a plane's address is none, or nobody could be sure who answers there."""
+    """What was given as a plane's address is none, or it cannot be verified who answers there."""
 
     code = "bad_url"
 
@@ -88,13 +88,13 @@ class Client:
         return f"Client({self.url!r})"  # and not the token
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         if self._http is not None:
             self._http.close()
             self._http = None
 
     def plane(self) -> dict[str, Any]:
-        """Return how the plane is: since when, whom it hears, what it has stored and dropped."""
+        """Return the status of the plane: its start, its agents, what it stored and dropped."""
         return self._one("GET", "/api/plane")
 
     def me(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Client:
         self, spec: Mapping[str, Any], key: str = "", cwd: str | None = None
     ) -> dict[str, Any]:
         """Submit a job; the same spec with the same key, sent again, is one job."""
-        return self._one("POST", "/api/jobs", json=spec, key=key, params=_said(cwd=cwd))
+        return self._one("POST", "/api/jobs", json=spec, key=key, params=_given(cwd=cwd))
 
     def submit_many(
         self,
@@ -150,7 +150,7 @@ class Client:
         items = [{"spec": spec, "key": key} for spec, key in zip(specs, keys, strict=True)]
         found: list[dict[str, Any]] = []
         for batch in _batches(items):
-            path, params = "/api/jobs", _said(cwd=cwd)
+            path, params = "/api/jobs", _given(cwd=cwd)
             found += self._one("POST", path, json={"items": batch}, params=params)["items"]
         return found
 
@@ -162,7 +162,7 @@ class Client:
         reason: str = "",
     ) -> list[dict[str, Any]]:
         """Cancel jobs by id, or all in some states; return what became of each."""
-        asked = {**_said(state=state, owner=owner), "reason": reason}
+        asked = {**_given(state=state, owner=owner), "reason": reason}
         if jobs is not None:
             parts = [list(jobs[begin : begin + _MOST]) for begin in range(0, len(jobs), _MOST)]
             answers = (self._one("POST", _CANCEL, json={**asked, "jobs": part}) for part in parts)
@@ -176,11 +176,11 @@ class Client:
 
     def cancel(self, job: str, reason: str = "") -> dict[str, Any]:
         """End a job, or take it out of the queue."""
-        return self._one("DELETE", f"/api/jobs/{_part(job)}", params=_said(reason=reason or None))
+        return self._one("DELETE", f"/api/jobs/{_part(job)}", params=_given(reason=reason or None))
 
     def command(self, job: str, verb: str, key: str = "", **facts: Any) -> dict[str, Any]:
         """Have a running job do something: `set` with `values`, `pause`, `resume`, `stop`, ..."""
-        asked = {"verb": verb, **_said(**facts)}
+        asked = {"verb": verb, **_given(**facts)}
         return self._one("POST", f"/api/jobs/{_part(job)}/commands", json=asked, key=key)
 
     def set(self, job: str, values: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Client:
         self, job: str, step: int, force: bool = False, reason: str = ""
     ) -> dict[str, Any]:
         """Delete the checkpoint of a step; one that the job needs only by force."""
-        asked = _said(force=True if force else None, reason=reason or None)
+        asked = _given(force=True if force else None, reason=reason or None)
         return self._one("DELETE", f"/api/jobs/{_part(job)}/checkpoints/{step}", params=asked)
 
     def events(self, job: str) -> Iterator[dict[str, Any]]:
@@ -218,7 +218,7 @@ class Client:
 
     def metrics(self, job: str, **filters: Any) -> dict[str, Any]:
         """Return curves of a job."""
-        return self._one("GET", f"/api/jobs/{_part(job)}/metrics", params=_said(**filters))
+        return self._one("GET", f"/api/jobs/{_part(job)}/metrics", params=_given(**filters))
 
     def logs(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
         """Yield the lines that a job has written so far: `rank`, `level`, `regex`, `since`, ..."""
@@ -226,7 +226,7 @@ class Client:
 
     def follow(self, job: str, **filters: Any) -> Iterator[dict[str, Any]]:
         """Yield the lines of a job as it writes them, until it is over."""
-        path, params = f"/api/jobs/{_part(job)}/logs", {"limit": _PAGE, **_said(**filters)}
+        path, params = f"/api/jobs/{_part(job)}/logs", {"limit": _PAGE, **_given(**filters)}
         while True:
             page = self._one("GET", path, params=params)
             yield from page["items"]
@@ -236,7 +236,7 @@ class Client:
             if not page["items"]:
                 if self._is_over(job):
                     return
-                time.sleep(_LOOK)
+                time.sleep(_POLL)
 
     def experiments(self, **filters: Any) -> Iterator[dict[str, Any]]:
         """Yield runs, newest first."""
@@ -260,8 +260,8 @@ class Client:
 
     def device_event(self, device: str, state: str, **facts: Any) -> dict[str, Any]:
         """Say what happened to a device."""
-        said = {"state": state, **_said(**facts)}
-        return self._one("POST", f"/api/devices/{quote(device)}/events", json=said)
+        event = {"state": state, **_given(**facts)}
+        return self._one("POST", f"/api/devices/{quote(device)}/events", json=event)
 
     def stacks(self, job: str) -> dict[str, Any]:
         """Return what every rank of a job is doing."""
@@ -280,7 +280,7 @@ class Client:
     def _pages(
         self, path: str, filters: Mapping[str, Any] | None = None
     ) -> Iterator[dict[str, Any]]:
-        params = {"limit": _PAGE, **_said(**(filters or {}))}
+        params = {"limit": _PAGE, **_given(**(filters or {}))}
         while True:
             page = self._one("GET", path, params=params)
             yield from page["items"]
@@ -321,7 +321,7 @@ class Client:
                 timeout=self._timeout,
                 trust_env=False,  # a proxy would see the token, or would be asked for loopback
             )
-            weakref.finalize(self, self._http.close)  # of one that nobody has closed
+            weakref.finalize(self, self._http.close)  # of one that was not closed
         return self._http
 
 
@@ -343,13 +343,13 @@ def address(url: str) -> str:
 
 def _problem(answer: "httpx.Response") -> Exception:
     try:
-        said = answer.json()
+        reply = answer.json()
     except ValueError:
-        said = {}
-    said = said if isinstance(said, dict) else {}
+        reply = {}
+    reply = reply if isinstance(reply, dict) else {}
     if answer.status_code >= 500:
-        return PlaneFailed(str(said.get("detail") or f"the plane answered {answer.status_code}"))
-    return Refused(answer.status_code, said)
+        return PlaneFailed(str(reply.get("detail") or f"the plane answered {answer.status_code}"))
+    return Refused(answer.status_code, reply)
 
 
 def _reason(error: Exception) -> str:
@@ -374,7 +374,7 @@ def _batches(items: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _said(**facts: Any) -> dict[str, Any]:
+def _given(**facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -18,7 +18,7 @@ _TOKEN = "loom_"
 
 
 class LoginUnusable(Failure):
-    """The file that says which plane was chosen cannot be used."""
+    """The file with the chosen plane cannot be used."""
 
     code = "login_unusable"
 
@@ -27,26 +27,26 @@ class LoginUnusable(Failure):
 
 
 class SecretShown(UserError):
-    """A secret stood where everybody on this host can read it."""
+    """A secret was given where every user of this host can read it."""
 
     code = "secret_in_arguments"
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} in a command line can be read by everybody on this host and stays in the "
+            f"{what} in a command line can be read by every user of this host and stays in the "
             "shell's history; `loom login URL` asks for it, or reads it from standard input"
         )
 
 
 class Unpinned(UserError):
-    """Nobody has said how this plane is known."""
+    """The fingerprint of this plane was not given."""
 
     code = "unpinned"
 
     def __init__(self, url: str, found: str) -> None:
         self.fingerprint = found
         super().__init__(
-            f"{url} shows the fingerprint {found}; compare it with what its admin has told you, "
+            f"{url} shows the fingerprint {found}; compare it with what its admin gave you, "
             f"then `loom login {url} --fingerprint {found}`"
         )
 
@@ -96,7 +96,7 @@ def current() -> Login | None:
 
 
 def remember(login: Login) -> None:
-    """Keep the chosen plane in a file that at no moment anybody else can read."""
+    """Keep the chosen plane in a file that no other user can read at any moment."""
     path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path().with_name(f".{path().name}.{os.getpid()}")
     partial.unlink(missing_ok=True)

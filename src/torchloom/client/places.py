@@ -9,7 +9,7 @@ from torchloom.unix import make_private
 
 
 class PlaneFolderUnsafe(Failure):
-    """Somebody else owns the folder of the plane's sockets, or it cannot be made."""
+    """Another user owns the folder of the plane's sockets, or it cannot be made."""
 
     code = "plane_folder_unsafe"
 
@@ -29,7 +29,7 @@ def folder() -> Path:
 
 
 def made_folder() -> Path:
-    """Return that folder, made if need be, after a look at whose it is."""
+    """Return that folder, made if need be, after checking its owner."""
     path = folder()
     for one in (path.parent, path):
         try:
@@ -50,10 +50,10 @@ def control() -> Path:
 
 
 def card() -> Path:
-    """Return where the plane's HTTP server says at which address it answers."""
+    """Return the file in which the plane's HTTP server publishes its address."""
     return folder() / "server.json"
 
 
 def log() -> Path:
-    """Return what that process has to say."""
+    """Return the log of that process."""
     return settings.loom_home() / "plane" / "logs" / f"{os.uname().nodename}-plane.log"

@@ -19,7 +19,7 @@ from torchloom.client.errors import (
     PlaneSilent,
     from_answer,
 )
-from torchloom.unix import hear, is_private, say
+from torchloom.unix import is_private, receive_message, send_message
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LIMIT = 120.0  # seconds for a plane to be up
 _MODULE = "torchloom.plane"
 _SHELL = "/bin/sh"
-_APART = '"$@" &'  # whoever wants the plane is not its parent: nobody is left to wait for it
+_APART = '"$@" &'  # so that the plane is no child of the caller, which then need not reap it
 _NOT_THE_PLANES = ("LOOM_JOB", "LOOM_NODE", "LOOM_ROLE", "LOOM_ATTEMPT", "LOOM_GENERATION")
 _AGENT_VARIABLE = "LOOM_AGENT_OF"  # what carries it is none of the programs that a job left behind
 _START_LOOK = 0.01
@@ -35,14 +35,14 @@ PATIENCE = 30.0  # seconds for an answer, or for a plane to be up
 _RESTART = 5.0  # seconds that a weaver may take to come back
 _WORTH_A_LOOK = 0.02
 _AGAIN = 0.2  # seconds before a question that was lost is asked again
-_SOON = 3.0  # seconds after which a caller that waits says so
+_SOON = 3.0  # seconds after which a caller reports that it waits
 _SHAPE = ("url", "nats", "host", "pid", "started_at", "token_file")
 
 
-def start_plane(wait: bool, wishes: Mapping[str, Any]) -> None:
-    """Start a plane; with `wait` come back when it, or one that was faster, is up."""
+def start_plane(wait: bool, options: Mapping[str, Any]) -> None:
+    """Start a plane; with `wait` return when it, or one that was faster, is up."""
     places.made_folder()
-    words = [sys.executable, "-P", "-m", _MODULE, *_words(wishes)]
+    words = [sys.executable, "-P", "-m", _MODULE, *_words(options)]
     read_end, write_end = os.pipe()
     try:
         _spawn(words, write_end if wait else None)
@@ -51,12 +51,12 @@ def start_plane(wait: bool, wishes: Mapping[str, Any]) -> None:
     with open(read_end, "rb") as report:
         if not wait:
             return
-        _understand(_first_line(report.fileno()), wishes)
+        _understand(_first_line(report.fileno()), options)
 
 
-def _words(wishes: Mapping[str, Any]) -> Sequence[str]:
-    flags = [f"--{name}" for name, value in wishes.items() if value is True]
-    values = [f"--{name}={value}" for name, value in wishes.items() if isinstance(value, str)]
+def _words(options: Mapping[str, Any]) -> Sequence[str]:
+    flags = [f"--{name}" for name, value in options.items() if value is True]
+    values = [f"--{name}={value}" for name, value in options.items() if isinstance(value, str)]
     return [*flags, *values]
 
 
@@ -80,7 +80,7 @@ def _spawn(words: Sequence[str], report: int | None) -> None:
 
 
 def _first_line(report: int) -> dict[str, Any] | None:
-    """Return what the started process says of itself; nothing when it ended without a word."""
+    """Return the first line of the started process; nothing when it ended without one."""
     import json
     import select
 
@@ -93,26 +93,26 @@ def _first_line(report: int) -> dict[str, Any] | None:
         if not more:
             return None
         text += more
-    said: dict[str, Any] = json.loads(text)
-    return said
+    reply: dict[str, Any] = json.loads(text)
+    return reply
 
 
-def _understand(said: dict[str, Any] | None, wishes: Mapping[str, Any]) -> None:
-    if said is None:
+def _understand(reply: dict[str, Any] | None, options: Mapping[str, Any]) -> None:
+    if reply is None:
         raise PlaneNotStarted(f"the plane ended at once; see {places.log()}")
-    if "error" in said:
-        raise from_answer(said)
-    if said.get("ok") == "other":
-        _wait_for_the_other(wishes)
+    if "error" in reply:
+        raise from_answer(reply)
+    if reply.get("ok") == "other":
+        _wait_for_the_other(options)
 
 
-def _wait_for_the_other(wishes: Mapping[str, Any]) -> None:
-    """Somebody else's is being started: come back when that one is up."""
+def _wait_for_the_other(options: Mapping[str, Any]) -> None:
+    """Another process is starting a plane: return when that one is up."""
     deadline = time.monotonic() + LIMIT
     while True:
         try:
             with calls.call(places.control(), LIMIT) as channel:
-                calls.answer(channel, calls.question("ready", wishes))
+                calls.answer(channel, calls.question("ready", options))
                 return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -134,7 +134,7 @@ def find() -> dict[str, Any] | None:
 def page_of(job: str) -> str:
     """Return the address of a job's page; nothing where this user's plane serves none here.
 
-    Nothing is asked: a server that answers has said so in its card.
+    Nothing is asked: a server that answers has published its address.
     """
     import json
     import os
@@ -166,7 +166,7 @@ def tell(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
 
 
 def ask(name: str, timeout: float | None = PATIENCE, **facts: Any) -> Any:
-    """Ask the weaver and return its answer; what it refuses is raised in its own words."""
+    """Ask the weaver and return its answer; a refusal is raised with the weaver's message."""
     with _weaver(timeout) as channel:
         return calls.answer(channel, calls.question(name, facts))
 
@@ -214,7 +214,7 @@ def _answer_in_time(
     on_wait: Callable[[str], None],
     soon: float | None,
 ) -> Any:
-    """Ask over an open connection; say so once when the answer does not come soon."""
+    """Ask over an open connection; report once when the answer does not come soon."""
     import select
 
     if soon is None:
@@ -235,27 +235,27 @@ def watch(name: str = "watch", **facts: Any) -> Iterator[dict[str, Any]]:
     """Ask the weaver for what happens and yield it, event by event, until it ends the stream."""
     with _weaver(None) as channel:
         try:
-            say(channel, calls.question(name, facts))
-            while (said := hear(channel)) is not None:
-                if "event" not in said:
-                    calls.unpacked(said)
+            send_message(channel, calls.question(name, facts))
+            while (reply := receive_message(channel)) is not None:
+                if "event" not in reply:
+                    calls.unpacked(reply)
                     return
-                yield said["event"]
+                yield reply["event"]
         except (OSError, ValueError) as error:
             raise PlaneLost(f"the plane went away: {error}") from error
     raise PlaneLost("the plane went away")
 
 
 def leave(timeout: float = PATIENCE) -> bool:
-    """End the plane and come back when it is gone; false when none was there."""
+    """End the plane and return when it is gone; false when none was there."""
     try:
         channel = calls.call(places.control(), PATIENCE)
     except OSError:
         return False
     with channel:
         try:
-            say(channel, calls.question("leave", {}))
-            while hear(channel) is not None:
+            send_message(channel, calls.question("leave", {}))
+            while receive_message(channel) is not None:
                 pass
         except TimeoutError:
             raise PlaneLost(f"the plane did not leave within {timeout:.0f} s") from None
@@ -264,10 +264,10 @@ def leave(timeout: float = PATIENCE) -> bool:
     return True
 
 
-def find_or_start(wait: bool = True, **wishes: Any) -> dict[str, Any] | None:
+def find_or_start(wait: bool = True, **options: Any) -> dict[str, Any] | None:
     """Return how the plane is, after starting one in the background where there is none.
 
-    Without `wait` nothing is returned and nobody waits: a plane that is not there is on its way.
+    Without `wait` nothing is returned: a plane that is not there is being started.
     """
 
     if settings.has_plane_above():
@@ -277,11 +277,11 @@ def find_or_start(wait: bool = True, **wishes: Any) -> dict[str, Any] | None:
             if not wait:
                 return None
             _checked(calls.answer(channel, calls.question("status", {})))
-            calls.answer(channel, calls.question("ready", wishes))
+            calls.answer(channel, calls.question("ready", options))
     except PlaneSilent:
         raise
     except (OSError, PlaneLost):  # there is none, or it was on its way out
-        start_plane(wait, wishes)
+        start_plane(wait, options)
     return find() if wait else None
 
 

@@ -17,42 +17,42 @@ if TYPE_CHECKING:
 
 
 def place() -> Path:
-    """Return where such a plane says how it is reached."""
+    """Return the file in which such a plane publishes how it is reached."""
     return settings.loom_home() / "plane" / "served.json"
 
 
 def found() -> dict[str, Any] | None:
-    """Return what it says: `nats`, `authority`, `url`, `host`, `pid`; it may be gone since."""
+    """Return what it contains: `nats`, `authority`, `url`, `host`, `pid`; it may be gone since."""
     with contextlib.suppress(OSError, ValueError):
-        told = json.loads(place().read_bytes())
-        if isinstance(told, dict) and told.get("nats"):
-            return told
+        found = json.loads(place().read_bytes())
+        if isinstance(found, dict) and found.get("nats"):
+            return found
     return None
 
 
-def announce(told: Mapping[str, Any]) -> None:
-    """Say how this plane is reached; a file that is whole, or as it was."""
+def announce(facts: Mapping[str, Any]) -> None:
+    """Publish how this plane is reached, in a file that is replaced as a whole."""
     partial = place().with_name(f".served.{os.getpid()}")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(dict(told), file)
+        json.dump(dict(facts), file)
     partial.replace(place())
 
 
 def withdraw(host: str, pid: int) -> None:
     """Take it back, if it is still this plane's."""
-    told = found() or {}
-    if (told.get("host"), told.get("pid")) == (host, pid):
+    card = found() or {}
+    if (card.get("host"), card.get("pid")) == (host, pid):
         place().unlink(missing_ok=True)
 
 
 def client() -> "Client | None":
     """Return that plane over HTTP, as the administrator whose folder this is."""
-    told = found()
-    if told is None or not str(told.get("url", "")).startswith("https:"):
+    card = found()
+    if card is None or not str(card.get("url", "")).startswith("https:"):
         return None
     from torchloom.client import trust
     from torchloom.client.http import Client
 
-    authority = Path(told["authority"]).read_text()
+    authority = Path(card["authority"]).read_text()
     token = (settings.loom_home() / "plane" / "admin.token").read_text().strip()
-    return Client(told["url"], token, trust.fingerprint(authority), authority=authority)
+    return Client(card["url"], token, trust.fingerprint(authority), authority=authority)

@@ -28,13 +28,13 @@ class BadFingerprint(UserError):
 
 
 class OtherFingerprint(Failure):
-    """Whoever answers there is not who was expected."""
+    """The server there is not the one that was expected."""
 
     code = "other_fingerprint"
 
     def __init__(self, url: str, expected: str, found: str) -> None:
         super().__init__(
-            f"{url} shows the fingerprint {found}, not {expected}: somebody else answers there, "
+            f"{url} shows the fingerprint {found}, not {expected}: another server answers there, "
             "or the plane has a new authority; ask its admin, then `loom login` again"
         )
 
@@ -55,9 +55,9 @@ def plain(text: str) -> str:
 
 
 def fetch(url: str, timeout: float = 10.0) -> str:
-    """Return the authority of a server; nobody has vouched for it until it is compared.
+    """Return the authority of a server; it is not trusted until its fingerprint is compared.
 
-    No token goes over this connection. What comes over it is believed for its fingerprint alone.
+    No token is sent over this connection. What is received is trusted for its fingerprint alone.
     """
     import httpx
 
@@ -73,7 +73,7 @@ def fetch(url: str, timeout: float = 10.0) -> str:
         text = found.decode("ascii")
         fingerprint(text)
     except ValueError as error:
-        raise Unreachable(f"{url} does not say by which authority it is known") from error
+        raise Unreachable(f"{url} does not publish the authority of its certificate") from error
     return text
 
 

@@ -62,7 +62,7 @@ class Component:
 
     @property
     def description(self) -> str:
-        """What the function's docstring says of it."""
+        """The description in the function's docstring."""
         return get_fn_docstring(self.fn)[0]
 
 
@@ -93,7 +93,7 @@ class Catalog:
     broken: dict[str, str] = field(default_factory=dict)
 
     def add(self, component: Component) -> None:
-        """Take a component in; the first of a name stays, and the other is told."""
+        """Add a component; the first of a name stays, and the second is reported."""
         first = self.components.setdefault(component.name, component)
         if original(first.fn) is not original(component.fn):
             self.broken[f"{component.name} ({component.source})"] = (
@@ -129,7 +129,7 @@ def installed_entry_points() -> Iterator["EntryPoint"]:
 
 
 def add_entry_point(catalog: Catalog, entry: "EntryPoint", validators: Validators) -> None:
-    """Take in what an entry point holds; one that fails is listed with its error."""
+    """Add what an entry point holds; one that fails is listed with its error."""
     source = f"from entry point {entry.name} = {entry.value}"
     try:
         with torchx_names():

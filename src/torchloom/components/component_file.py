@@ -83,7 +83,7 @@ class ComponentFile:
         self._own: dict[str, ModuleType] = {}
 
     def load(self) -> ModuleType:
-        """Run the file and return its module; whatever it raises is told with its place."""
+        """Run the file and return its module; what it raises is reported with its place."""
         with self.at_home():
             try:
                 return self._run()

@@ -1,4 +1,4 @@
-"""For authors of components: a test case that says whether a function can be used as one."""
+"""For authors of components: a test case that checks whether a function can be used as one."""
 
 import unittest
 from types import ModuleType
@@ -8,7 +8,7 @@ from torchloom.specs.builders import component_help
 
 
 class ComponentTestCase(unittest.TestCase):
-    """A unittest case with one question more."""
+    """A unittest case with one check more."""
 
     def validate(self, module: ModuleType, function_name: str) -> None:
         """Fail unless `loom run FILE.py:function_name --help` would work."""

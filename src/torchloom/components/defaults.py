@@ -1,4 +1,4 @@
-"""What components fall back to when nothing is said."""
+"""Defaults of components."""
 
 from torchloom import settings
 

@@ -23,7 +23,7 @@ _TOPOLOGY = re.compile(r"(?:(?:(\d+):)?(\d+)x)?(\d+)", re.ASCII)
 
 
 class Topology(NamedTuple):
-    """What `-j` says: how many nodes, how many processes on each."""
+    """The value of `-j`: how many nodes, how many processes on each."""
 
     min_nodes: int
     nodes: int

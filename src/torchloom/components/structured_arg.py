@@ -1,4 +1,4 @@
-"""Arguments that hold several values in one short word, read alike by every component."""
+"""Arguments that hold several values in one short text, parsed alike for every component."""
 
 import warnings
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class StructuredJArgument:
             raise ArgumentError(f"-j {j!r} is not NODESxPROCESSES, for example -j 1x8")
         if not times and gpus <= 0:
             raise ArgumentError(
-                f"-j {j} says no processes per node, and {h!r} has no GPUs to count;"
+                f"-j {j} gives no processes per node, and {h!r} has no GPUs to count;"
                 f" write for example -j {j}x8"
             )
         per_node = int(processes) if times else gpus

@@ -27,17 +27,17 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 SLOW: tuple[tuple[str, Check], ...] = (("backends", software.backends),)  # imports torch: seconds
 
 
-__all__ = ["CHECKS", "Check", "CheckFinding", "HostPlace", "SLOW", "CheckState", "look"]
+__all__ = ["CHECKS", "Check", "CheckFinding", "HostPlace", "SLOW", "CheckState", "run_checks"]
 
 
-def look(
+def run_checks(
     place: HostPlace,
     checks: Sequence[tuple[str, Check]] = CHECKS + SLOW,
-    tell: Callable[[str], None] = lambda name: None,
+    on_start: Callable[[str], None] = lambda name: None,
 ) -> list[CheckFinding]:
-    """Take one look after the other; `tell` hears of each before it is taken."""
+    """Run the checks in order; `on_start` is called with the name of each before it runs."""
     found: list[CheckFinding] = []
     for name, check in checks:
-        tell(name)
+        on_start(name)
         found += check(place)
     return found

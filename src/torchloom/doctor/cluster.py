@@ -1,4 +1,4 @@
-"""Which allocation we are in, whether its variables are to be believed, whether its hosts exist."""
+"""Which allocation this is, whether its variables are consistent, whether its hosts exist."""
 
 import contextlib
 import ipaddress
@@ -28,10 +28,10 @@ def addresses(hosts: Sequence[str], limit: float) -> dict[str, list[str]]:
     """Return the addresses of each host, asked for all at once; those unanswered are left out."""
     answers: dict[str, list[str]] = {}
 
-    def look(host: str) -> Callable[[], None]:
+    def resolve(host: str) -> Callable[[], None]:
         return lambda: answers.update({host: _resolve(host)})
 
-    _all_within(limit, [look(host) for host in hosts])
+    _all_within(limit, [resolve(host) for host in hosts])
     return dict(answers)
 
 
@@ -40,12 +40,12 @@ def reverse_seconds(address: str, limit: float) -> float | None:
     started = time.monotonic()
     took: list[float] = []
 
-    def look() -> None:
+    def resolve() -> None:
         with contextlib.suppress(OSError):
             socket.getnameinfo((address, 0), 0)
         took.append(time.monotonic() - started)
 
-    _all_within(limit, [look])
+    _all_within(limit, [resolve])
     return took[0] if took else None
 
 
@@ -55,10 +55,10 @@ def own_address(own_host: str, limit: float) -> str | None:
     return next((each for each in found if not ipaddress.ip_address(each).is_loopback), None)
 
 
-def _all_within(limit: float, looks: Sequence[Callable[[], None]]) -> None:
-    """Do all side by side; what takes longer goes on unheard, and ends with this process."""
+def _all_within(limit: float, calls: Sequence[Callable[[], None]]) -> None:
+    """Run all in threads; those that take longer are not waited for, and end with this process."""
     deadline = time.monotonic() + limit
-    threads = [threading.Thread(target=look, daemon=True) for look in looks]
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,10 +126,10 @@ def meet(address: str) -> str:
 
 
 def scheduler(place: HostPlace) -> Iterator[CheckFinding]:
-    """Tell the allocation of this shell, variables left over from another, and jobs elsewhere."""
+    """Report the allocation of this shell, variables left over from another, and jobs elsewhere."""
     world = world_of(place)
     if world is None:
-        return  # the hostfile check says why
+        return  # the hostfile check reports why
     stale = [text for text in world.notes if text != NOTE]
     if world.flavour == "plain":
         yield ok("scheduler", "no allocation: ranks run on this host")

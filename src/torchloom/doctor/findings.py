@@ -1,4 +1,4 @@
-"""What one look at this host found, and where the looks are taken."""
+"""What a check of this host found, and the host that is checked."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One look: what was seen, and what to do about it unless all is well."""
+    """The result of one check: what was found, and what to do about it unless all is well."""
 
     name: str
     state: CheckState
@@ -67,7 +67,7 @@ def why(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """The host and the folders that are looked at."""
+    """The host and the folders that are checked."""
 
     env: Mapping[str, str]
     own_host: str
@@ -75,7 +75,7 @@ class HostPlace:
     runtime: Path
     user: str
     logs: Path | None = None  # where logs go, when that is not the home
-    hostfile: Path | None = None  # the user's word
+    hostfile: Path | None = None  # as the user gave it
     root: Path = Path("/")  # of /dev, /proc and /sys
     databases: Path | None = None  # where the plane's are, when that is not the home
     ask: Ask = ask

@@ -39,7 +39,7 @@ class DiskUsage:
 
 
 def sizes(place: HostPlace) -> Iterator[CheckFinding]:
-    """Tell what is there; how long it is kept is the user's choice."""
+    """Report the sizes of what is kept; how long is the user's choice."""
     deadline = time.monotonic() + PATIENCE
     parts = [f"{name[:-3]} {counted}" for name, counted in _databases(place, deadline)]
     if parts:
@@ -52,8 +52,8 @@ def sizes(place: HostPlace) -> Iterator[CheckFinding]:
         what = "run" if len(folders) == 1 else "runs"
         yield ok("runs", f"{len(folders)} {what} with {whole}, {logs} of it logs, in {runs}")
     others = {"cache": "caches", "plane/spool": "spool", "plane/logs": "the plane's logs"}
-    told = [f"{name} {count([place.home / at], deadline)}" for at, name in others.items()]
-    yield ok("caches", ", ".join(told))
+    shown = [f"{name} {count([place.home / at], deadline)}" for at, name in others.items()]
+    yield ok("caches", ", ".join(shown))
 
 
 def count(paths: Iterable[Path], deadline: float) -> DiskUsage:
@@ -75,7 +75,7 @@ def count(paths: Iterable[Path], deadline: float) -> DiskUsage:
 
 
 def amount(size: int) -> str:
-    """Return bytes as people say them."""
+    """Return bytes in a readable unit."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -148,7 +148,7 @@ def _unescape(text: str) -> str:
 
 
 def home(place: HostPlace) -> Iterator[CheckFinding]:
-    """Look at the state folder: it may be shared by hosts, but SQLite files may not be there."""
+    """Check the state folder: it may be shared by hosts, but SQLite files may not be there."""
     remedy = "set LOOM_HOME to another folder"
     if why := _unwritable(place.home):
         yield problem("state", f"{place.home}: {why}", remedy)
@@ -162,7 +162,7 @@ def home(place: HostPlace) -> Iterator[CheckFinding]:
 
 
 def runtime(place: HostPlace) -> Iterator[CheckFinding]:
-    """Look at the folder for sockets: local, ours, closed to others."""
+    """Check the folder for sockets: local, ours, closed to others."""
     folder = place.runtime
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def runtime(place: HostPlace) -> Iterator[CheckFinding]:
 
 
 def logs(place: HostPlace) -> Iterator[CheckFinding]:
-    """Look at the folder that the config files send logs to, if they do."""
+    """Check the folder that the config files send logs to, if they do."""
     if place.logs is None:
         return
     if why := _unwritable(place.logs):
@@ -202,7 +202,7 @@ def logs(place: HostPlace) -> Iterator[CheckFinding]:
 
 
 def shared_memory(place: HostPlace) -> Iterator[CheckFinding]:
-    """Look at /dev/shm, through which DataLoader workers hand over their batches."""
+    """Check /dev/shm, through which DataLoader workers hand over their batches."""
     if not place.shm.is_dir():
         return
     if why := _unwritable(place.shm):

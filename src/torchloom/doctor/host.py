@@ -74,7 +74,7 @@ def _has_peers(place: HostPlace) -> bool:
 
 
 def _skew(folder: Path) -> float:
-    """Return how far ahead the clock is that stamps this folder's files; 0 if it cannot be told."""
+    """Return how far ahead the clock is that stamps this folder's files; 0 if that is unknown."""
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=folder) as probe:
         before = time.time()
         probe.write(b"x")
@@ -97,7 +97,7 @@ def _is_synchronised() -> bool | None:
 
 
 def accelerators(place: HostPlace) -> Iterator[CheckFinding]:
-    """Tell what is there, what its driver says, and what a mask makes of it."""
+    """Report accelerators, the state of their driver, and what a mask hides."""
     found = _found(place.root)
     if not found:
         yield ok(NAME, "no accelerator; ranks use the CPU")
@@ -135,13 +135,13 @@ def _nvidia(place: HostPlace, count: int) -> CheckFinding:
     driver = names[0][-1] if names else "?"
     text = f"{len(names)} NVIDIA: {kinds}, driver {driver}"
     if len(names) < count:
-        remedy = "`nvidia-smi` and `dmesg` say which fell off the bus; drain or reset the host"
+        remedy = "`nvidia-smi` and `dmesg` show which fell off the bus; drain or reset the host"
         return problem(NAME, f"{text}; {count} device files", remedy)
     return ok(NAME, text)
 
 
 def _masks(place: HostPlace, found: dict[str, int]) -> Iterator[CheckFinding]:
-    """A mask that names a device that is not there hides that device and all behind it."""
+    """Report a mask that names a missing device: it hides that device and all after it."""
     for mask in _MASKS:
         if mask not in place.env or not found:
             continue

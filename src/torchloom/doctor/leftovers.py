@@ -22,11 +22,11 @@ from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
 PROC = Path("/proc")
 _INIT = 1
 SHM_PREFIX = "loom-"  # of everything of a job in /dev/shm; its id follows
-YOUNG = 60.0  # seconds during which somebody may still be at work on a thing nobody knows
+YOUNG = 60.0  # seconds during which a thing without a record may still be in the making
 _HALF_MADE = (".new-", ".rm-")
 _BOUNDS = "-._#"  # what may follow a job's id in a name
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-PATIENCE = 10.0  # seconds for the kernel to let a killed process go
+PATIENCE = 10.0  # seconds for the kernel to remove a killed process
 
 
 class Fate(StrEnum):
@@ -45,7 +45,7 @@ class Survivor:
     parent: int
     words: str
     job: str = ""  # the job it is a part of
-    agent_of: str = ""  # the job it looks after
+    agent_of: str = ""  # the job whose agent it is
     home: Path | None = None  # its own state folder: another shell may have another one
 
 
@@ -58,7 +58,7 @@ class JobProcesses:
         self._watched = {each.agent_of for each in self.all.values() if each.agent_of}
 
     def fate(self, job: str) -> Fate:
-        """Tell whether a job lives: by its agents on this host first, then by its record."""
+        """Tell whether a job runs: by its agents on this host first, then by its record."""
         if job in self._watched:
             return Fate.LIVING
         if not job or job.startswith(".") or "/" in job:
@@ -67,7 +67,12 @@ class JobProcesses:
             record = RunFolder(self.home / "runs" / job).record().truth()
         except OSError:
             return Fate.UNKNOWN
-        except (ValueError, KeyError, TypeError, AttributeError):  # spoiled, and nobody's any more
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # damaged: it has no owner any more
             return Fate.OVER
         return Fate.OVER if record.is_over() else Fate.LIVING
 
@@ -80,7 +85,7 @@ class JobProcesses:
         return [each for each in self.all.values() if job in (each.job, each.agent_of)]
 
     def is_abandoned(self, one: Survivor) -> bool:
-        """Tell whether nobody started this process who still lives.
+        """Tell whether the process that started this one has ended.
 
         A job without a record here may be another host's, its ranks started by a native launcher:
         then the topmost process of the job has a parent that is not init.
@@ -127,12 +132,12 @@ def _reaps(pid: int) -> bool:
     try:
         return (PROC / str(pid) / "comm").read_text().strip() == "systemd"
     except OSError:
-        return True  # it is gone: nobody's child
+        return True  # it is gone: no child of any process
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing that nobody needs any more."""
+    """One thing that is no longer needed."""
 
     kind: str  # process, folder, file, socket
     name: str
@@ -142,7 +147,7 @@ class Leftover:
 
 
 def left(place: HostPlace) -> Iterator[CheckFinding]:
-    """Tell what `--clean` would end or remove."""
+    """Report what `--clean` would end or remove."""
     found = find(place)
     if not found:
         yield ok("leftovers", "none")
@@ -185,7 +190,7 @@ def _half_made(runs: Path) -> Iterator[Leftover]:
 
 
 def _of_runtime(runtime: Path, jobs: JobProcesses) -> Iterator[Leftover]:
-    """Yield sockets that nobody answers, and folders of runs that are over.
+    """Yield sockets without a listener, and folders of runs that are over.
 
     Files stay: a record that found no room on its disk waits here.
     """
@@ -251,7 +256,7 @@ def _is_old(path: Path) -> bool:
 
 
 def _answers(path: Path) -> bool:
-    """Tell whether anybody listens at a socket; only a clear refusal says no."""
+    """Tell whether a process listens at a socket; only a refused connection means no."""
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
         with socket.socket(socket.AF_UNIX, kind) as probe:
             probe.settimeout(0.2)
@@ -280,7 +285,7 @@ def _open_files() -> Iterator[str]:
 
 
 def _line_of(pid: int) -> set[int]:
-    """Return a process and all above it: whoever asks must not end itself."""
+    """Return a process and its ancestors: the caller must not end itself."""
     line = set()
     while pid > 1 and pid not in line:
         line.add(pid)
@@ -317,7 +322,7 @@ def clean(place: HostPlace) -> Iterator[Cleaned]:
 
 
 def end(found: Sequence[Leftover], grace: float = GRACE) -> Iterator[Cleaned]:
-    """SIGTERM to all, one grace for all, SIGKILL to who is still there."""
+    """Send SIGTERM to all, wait one grace for all, send SIGKILL to those that remain."""
     for each in found:
         if each.process:
             each.process.send(signal.SIGTERM)

@@ -53,16 +53,16 @@ def _look(place: HostPlace, name: str) -> CheckFinding:
 
 
 def backends(place: HostPlace) -> Iterator[CheckFinding]:
-    """Import torch as a rank would, and tell what it can do."""
+    """Import torch as a rank would, and report its backends."""
     if util.find_spec("torch") is None:
         return
     try:
-        told = json.loads(place.ask([sys.executable, "-c", _LOOK], PATIENCE))
+        found = json.loads(place.ask([sys.executable, "-c", _LOOK], PATIENCE))
     except (OSError, SubprocessError, ValueError) as error:
         remedy = f"`{sys.executable} -c 'import torch'` must work; install torch again"
         yield problem("backends", f"torch: {why(error)}", remedy)
         return
-    yield from _judge(place, told["backends"], told["devices"])
+    yield from _judge(place, found["backends"], found["devices"])
 
 
 def _judge(place: HostPlace, names: list[str], counts: dict[str, int]) -> Iterator[CheckFinding]:
@@ -83,7 +83,7 @@ def _judge(place: HostPlace, names: list[str], counts: dict[str, int]) -> Iterat
 
 
 def python(place: HostPlace) -> Iterator[CheckFinding]:
-    """Tell the version and path of the interpreter that ranks get by default."""
+    """Report the version and path of the interpreter that ranks get by default."""
     text = f"{platform.python_version()} at {sys.executable}"
     if sys.version_info >= OLDEST:
         yield ok("python", text)
@@ -92,7 +92,7 @@ def python(place: HostPlace) -> Iterator[CheckFinding]:
 
 
 def torch(place: HostPlace) -> Iterator[CheckFinding]:
-    """Torch is not needed to submit; so its absence is said, not blamed."""
+    """Report the version of torch; it is not needed to submit, so its absence is no problem."""
     if util.find_spec("torch") is None:
         yield note("torch", "not installed", "to train here: pip install torchloom[torch]")
         return

@@ -1,4 +1,4 @@
-"""Pack an environment into one file: the same bytes for the same input, at home in any folder."""
+"""Pack an environment into one file: the same bytes for the same input, usable in any folder."""
 
 import gzip
 import hashlib
@@ -39,7 +39,7 @@ MANIFEST = ".loom-env.json"
 RELOCATE = "bin/loom-relocate"
 LEVEL = 1  # of gzip: twice as fast as the usual 6 for a twentieth more bytes
 _SMALL = 2**22  # bytes of a file that may be rewritten
-_SILENT = (".pyc", ".dist-info/RECORD", ".dist-info/direct_url.json")  # name it, without harm
+_SILENT = (".pyc", ".dist-info/RECORD", ".dist-info/direct_url.json")  # contain it, harmlessly
 
 
 class NotAnEnvironment(UserError):
@@ -194,7 +194,7 @@ def pack(prefix: Prefix, out: Path, tell: Tell = lambda done, total: None) -> Pa
 
 
 class _Digest(io.RawIOBase):
-    """A file that knows the hash of what was written to it."""
+    """A file that hashes what is written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -327,7 +327,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _info(name: str, mode: int, mtime: int) -> tarfile.TarInfo:
-    """Return a header without an owner: whoever unpacks it is one. Times stay, `.pyc` need them."""
+    """Return a header without an owner (the user who unpacks it); `.pyc` files need the time."""
     info = tarfile.TarInfo(name)
     info.mode, info.mtime = stat.S_IMODE(mode) & 0o755, mtime
     return info

@@ -10,9 +10,11 @@ from pathlib import Path
 from torchloom.envs.remote import CLEAN, INSTALL, RECEIVE, SERVE, SERVED, RemoteResult, Ssh
 
 HERE = ""  # the machine that started it, a source like any other
-_STRIKES = 2  # hosts a source failed to serve that others then could, before it is left alone
+_STRIKES = (
+    2  # hosts that a source failed to serve and another served, before it is not used any more
+)
 MOST = 128  # transfers and installations at one time
-_HEARING = 0.2  # seconds: a Ctrl-C just before a wait is heard only when the wait ends
+_POLL = 0.2  # seconds: a Ctrl-C just before a wait takes effect only when the wait ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Copy:
 
 
 class Tree:
-    """Who has it, who waits, who is being served: ask `ready`, tell how each copy went."""
+    """Which hosts have it, wait, or are being served: call `ready`, then report each copy."""
 
     def __init__(self, hosts: Sequence[str], fanout: int) -> None:
         self._fanout = fanout
@@ -71,7 +73,7 @@ class Tree:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody waits and nothing is under way."""
+        """Whether no host waits and nothing is under way."""
         return not self._waiting and not any(self._active.values())
 
     def _source_for(self, target: str) -> str | None:
@@ -167,7 +169,7 @@ class Push:
             if not copies and not installs:
                 return
             running = [*copies, *installs]
-            for future in wait(running, _HEARING, return_when=FIRST_COMPLETED).done:
+            for future in wait(running, _POLL, return_when=FIRST_COMPLETED).done:
                 answer = future.result()
                 if copy := installs.pop(future, None):
                     yield over(copy, *_verdict(answer, "ready"))

@@ -1,7 +1,7 @@
 """Run short scripts on other hosts over ssh, with a file as their input.
 
 A script is one line without a single quote, handed to `sh -c` with its values as arguments: so any
-login shell passes it on unchanged, and no value is ever read as shell.
+login shell passes it on unchanged, and no value is parsed by a shell.
 """
 
 import re
@@ -69,7 +69,7 @@ class BadDestination(UserError):
 
 
 def check_destination(text: str) -> str:
-    """Return the path without a slash at its end, or say what is wrong with it."""
+    """Return the path without a slash at its end; raise BadDestination otherwise."""
     path = text.rstrip("/") if len(text) > 1 else text
     if not _DEST.fullmatch(path) or ".." in path.split("/") or path.count("/") < 1:
         raise BadDestination(text)
@@ -86,9 +86,9 @@ class RemoteResult:
 
     @property
     def error(self) -> str:
-        """The last line it wrote about its trouble."""
+        """The last line of its error output."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self.code}, without a word"
+        return lines[-1] if lines else f"exit code {self.code}, without output"
 
 
 class Ssh:

@@ -17,7 +17,7 @@ from torchloom.launch.environments import World
 from torchloom.launch.variables import AGENT_VARIABLE, JOB_VARIABLE
 
 SECRET = "*KEY* *TOKEN* *SECRET* *PASSWORD* *PASSWD* *CREDENTIAL*"
-# These say which process one is; a shell that had them would be taken for a part of the job.
+# These identify a process; a shell that had them would count as a part of the job.
 IDENTITY = frozenset((JOB_VARIABLE, AGENT_VARIABLE, "LOOM_NODE", "LOOM_STORE", "LOOM_LAUNCH_TOKEN"))
 # These belong to the shell that has them, whatever job it is in.
 _SHELL = (
@@ -135,7 +135,7 @@ class SavedEnv:
 
     @property
     def name(self) -> str:
-        """What its file is called when nobody says otherwise."""
+        """The default name of its file."""
         job = "".join(char if char.isalnum() or char in "-_" else "-" for char in self.job_id or "")
         return f"{self.flavour}-{job}.json" if job else f"{self.flavour}.json"
 
@@ -143,7 +143,7 @@ class SavedEnv:
         return {"format": FORMAT, **asdict(self), "hosts": list(self.hosts)}
 
     def write(self, path: Path) -> None:
-        """Replace the file in one step; nobody else may read it."""
+        """Replace the file in one step; no other user may read it."""
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -161,7 +161,7 @@ class SavedEnv:
 
 
 def folder(home: Path) -> Path:
-    """Return where files go that nobody named."""
+    """Return the default folder of saved files."""
     return home / "envs"
 
 

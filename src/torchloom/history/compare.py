@@ -50,7 +50,9 @@ _GLUED: Mapping[str, Goal] = {"loss": "min", "error": "min", "accuracy": "max", 
 _WORD = re.compile(r"[A-Za-z]+")
 _HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of a word such as trainLoss
 _RATE = re.compile(r"/ ?s(ec(ond)?)?$")
-_WEAK = frozenset({"score", "success"})  # say nothing where another word does, as in fid_score
+_WEAK = frozenset(
+    {"score", "success"}
+)  # count for nothing beside another known word, as in fid_score
 _NO_RESULT = frozenset({"scale", "weight", "coef", "coefficient"})  # loss_scale is no loss
 _NUMBERED = frozenset({"f", "r", "top"})  # are one only with a number: f1, r2, top5
 
@@ -118,10 +120,10 @@ def is_number(value: Any) -> bool:
 
 
 def goal_of(name: str, goals: Mapping[str, Any] | None = None) -> Goal | None:
-    """Return which way a metric is to go: as its run says, else by its name, if that says so."""
-    said = (goals or {}).get(name)
-    if said in ("min", "max"):
-        return "min" if said == "min" else "max"
+    """Return which way a metric should go: as its run declares, else by its name, if known."""
+    goal = (goals or {}).get(name)
+    if goal in ("min", "max"):
+        return "min" if goal == "min" else "max"
     words = [word.lower() for word in _words(name)]
     if not words or words[-1] in _NO_RESULT:
         return None

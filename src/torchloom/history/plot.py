@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, MissingExtra, UserError
 from torchloom.history.series import MetricSeries, thinned
 
 WIDE, TALL = 2, 4  # dots of a cell
 _BLANK = 0x2800
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column
-COLOURS = 6  # that a painter can tell apart
+COLOURS = 6  # that differ visibly
 ENDINGS = (".png", ".svg", ".pdf")
 _LEAST_ROWS = 7  # of a panel, its title and axis included
 _SAMPLE, _GAP = "⠒⠒", "   "  # of a line in the legend, and what is between two
@@ -24,7 +24,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     """Return at most so many round numbers from `low` to `high`, evenly apart."""
     if not high > low or most < 2:
         return [low]
-    if high - low < 1e-9 * max(abs(low), abs(high)):  # numbers in between are not to be told apart
+    if high - low < 1e-9 * max(abs(low), abs(high)):  # numbers in between cannot be distinguished
         return [low, high]
     step = _round_up((high - low) / (most - 1))
     first = math.ceil(low / step - 1e-9)
@@ -48,7 +48,7 @@ def short(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as people say them: 42s, 3m10s, 2h05m."""
+    """Return seconds in a short form: 42s, 3m10s, 2h05m."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -124,16 +124,14 @@ def _look(cells: list[int], colours: list[int], column: int) -> int | None:
 By = Literal["step", "time"]
 
 
-class NoMatplotlib(Failure):
+class NoMatplotlib(MissingExtra):
     """Pictures need a library that is not there."""
 
     code = "no_matplotlib"
 
     def __init__(self) -> None:
-        super().__init__(
-            "pictures are drawn with matplotlib, which is not installed; "
-            "`pip install 'torchloom[plots]'`, or leave out --out for a plot in the terminal"
-        )
+        otherwise = "leave out --out for a plot in the terminal"
+        super().__init__("a picture", "matplotlib", "plots", otherwise)
 
 
 class BadPicture(UserError):

@@ -34,18 +34,18 @@ class MetricSeries:
         return cls(name, tuple(map(int, steps)), tuple(times), tuple(values), rank, run)
 
     @classmethod
-    def of_buckets(cls, told: Mapping[str, Any], ends: bool = False) -> "MetricSeries":
-        """Return a curve from buckets as the plane tells them: each by its least, greatest, last.
+    def of_buckets(cls, buckets: Mapping[str, Any], ends: bool = False) -> "MetricSeries":
+        """Return a curve from the plane's buckets: each by its least, greatest and last value.
 
         With `ends` each is its last value alone, as is fit for an average.
         """
         names = ("step_first", "step_last", "min", "max", "last", "time")
         rows: list[tuple[int, float, float]] = []
-        for first, step, low, high, value, time in zip(*(told[n] for n in names), strict=True):
+        for first, step, low, high, value, time in zip(*(buckets[n] for n in names), strict=True):
             if first < step and not ends and low <= high:  # not where nothing is a number
                 rows += [(first, time, low), ((first + step) // 2, time, high)]
             rows.append((step, time, value))
-        return cls.of(told["name"], rows, told["rank"])
+        return cls.of(buckets["name"], rows, buckets["rank"])
 
     def seconds(self) -> tuple[float, ...]:
         """Return when each point was, from the first on."""
@@ -58,40 +58,6 @@ class MetricSeries:
         nothing.
         """
         return replace(self, values=tuple(_averages(self.values, weight)))
-
-
-@dataclass(frozen=True, slots=True)
-class CurveBuckets:
-    """A curve in few steps: of each stretch the least, the greatest and the last value."""
-
-    steps: tuple[int, ...]  # the last of each stretch
-    times: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    last: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-def resampled(series: MetricSeries, most: int) -> CurveBuckets:
-    """Return at most so many stretches of about as many points; no extreme is lost."""
-    if most < 1:
-        raise ValueError("a curve has at least one stretch")
-    cuts = [
-        (len(series) * i // most, len(series) * (i + 1) // most)
-        for i in range(min(most, len(series)))
-    ]
-    if len(series) <= most:
-        cuts = [(i, i + 1) for i in range(len(series))]
-    parts = [series.values[begin:end] for begin, end in cuts]
-    return CurveBuckets(
-        tuple(series.steps[end - 1] for _, end in cuts),
-        tuple(series.times[end - 1] for _, end in cuts),
-        tuple(min(_numbers(part)) for part in parts),
-        tuple(max(_numbers(part)) for part in parts),
-        tuple(part[-1] for part in parts),
-    )
 
 
 def thinned(series: MetricSeries, most: int) -> MetricSeries:
@@ -129,8 +95,3 @@ def _averages(values: Sequence[float], weight: float) -> Iterator[float]:
         total = weight * total + (1 - weight) * value
         weights = weight * weights + (1 - weight)
         yield total / weights
-
-
-def _numbers(part: Sequence[float]) -> list[float]:
-    """Return what can be compared; where nothing can, that there is no number."""
-    return [value for value in part if not math.isnan(value)] or [math.nan]

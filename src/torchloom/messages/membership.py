@@ -1,6 +1,6 @@
-"""What is said when members of a job change while it runs; `rules/membership` decides.
+"""Messages about who trains in a job, and about live recovery; `rules/membership` decides on them.
 
-What has no answer is said again: none of it is a record, and any may come twice.
+A sender repeats a message until it is answered. None of them is a record, and any may arrive twice.
 """
 
 from typing import TypeAlias
@@ -9,19 +9,21 @@ import msgspec
 
 from torchloom.messages.base import Message
 
-# By a rank.
+# From a rank.
 
 
 class Training(Message, frozen=True, tag="Training"):
-    """A rank begins to train in its generation, at this step; `why` tells why it cannot be
-    recovered live, and is empty where it can."""
+    """A rank begins to train in its generation, at this step.
+
+    `why` says why the rank cannot be recovered live. It is empty where it can.
+    """
 
     step: int
     why: str = ""
 
 
 class Broke(Message, frozen=True, tag="Broke"):
-    """A rank has an exception in a step, or in a section, and asks whose it is."""
+    """A rank has an exception in a step, or in a section, and asks what caused it."""
 
     step: int
     is_collective: bool
@@ -29,10 +31,10 @@ class Broke(Message, frozen=True, tag="Broke"):
 
 
 class Arrived(Message, frozen=True, tag="Arrived"):
-    """A member has left all older groups, or come to its steps: so many steps it has applied.
+    """A member has left all older groups, or has reached its steps for the first time.
 
-    Without a whole state that is None. `pages` are the steps of its own pages on this node; `why`
-    tells why it cannot go on live.
+    `applied` is the number of steps it has applied, or None without a whole state. `pages` are the
+    steps of its own pages on this node. `why` says why it cannot be recovered live.
     """
 
     applied: int | None
@@ -62,17 +64,17 @@ class Finished(Message, frozen=True, tag="Finished"):
 # To a rank.
 
 
-class Regroup(Message, frozen=True, tag="Regroup"):
-    """Older generations are over: leave, and say where you stand for that of the head."""
+class JoinGeneration(Message, frozen=True, tag="Regroup"):
+    """Leave all older generations, and report your position for the one in the head."""
 
     epoch: int
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
-    """A member gets something: of a step, from a rank, or from that rank's keeper."""
+    """A member gets something: of a step, from a rank, from that rank's keeper, or from storage."""
 
     target: int
-    what: str  # of `rules.election.What`
+    what: str  # of `rules.membership.election.What`
     step: int
     source: int | None = None
 
@@ -88,54 +90,58 @@ class Transfer(Message, frozen=True, tag="Transfer"):
 
 
 class Go(Message, frozen=True, tag="Go"):
-    """Train, from this step on."""
+    """Train, beginning with this step."""
 
     epoch: int
     start: int
 
 
 class LetStand(Message, frozen=True, tag="LetStand"):
-    """The generation stands in spite of an exception."""
+    """The generation continues in spite of an exception."""
 
     epoch: int
 
 
 class Release(Message, frozen=True, tag="Release"):
-    """All have finished: go on behind the steps."""
+    """All members have finished: continue with the program after its steps."""
 
     epoch: int
 
 
-# Between the weaver and the process that launched a job. Its messages' heads have no rank.
+# Between the weaver and the process that launched a job. The heads of its messages have no rank.
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True):
-    """One process of a rank: where it runs, and how it ended if it has."""
+    """One process of a rank: where it runs, and how it ended if it has.
+
+    `life` numbers the processes of a rank in an attempt, from 1.
+    """
 
     rank: int
     life: int
     node: str
     code: int | None = None  # below zero a signal
-    step: int = -1  # the step it was in when it ended; -1 where it told none
+    step: int = -1  # the step it was in when it ended; -1 where that is unknown
     why: str = ""  # it could not be started
 
 
 class Lives(Message, frozen=True, tag="Lives"):
-    """All processes that an attempt has had; said at each change, and once a second.
+    """All processes that an attempt has had; sent at each change, and once a second.
 
-    `lost` are nodes that are gone with all they had; `room` is how many ranks each node can have.
+    `lost` are nodes that are lost with all processes on them. `room` is how many ranks each node
+    can run.
     """
 
     attempt: int
     lives: tuple[Life, ...]
     room: dict[str, int] = {}
     lost: tuple[str, ...] = ()
-    store: str = ""  # of the newest generation that one was asked for, once it is there
+    store: str = ""  # of the newest generation for which one was ordered, once it exists
     stored: int = -1  # that generation
 
 
 class Watch(Message, frozen=True, tag="Watch"):
-    """From now on an attempt's losses are the weaver's to deal with, or no longer are."""
+    """From now on the weaver handles the losses of an attempt, or no longer does."""
 
     epoch: int
     attempt: int
@@ -143,7 +149,7 @@ class Watch(Message, frozen=True, tag="Watch"):
 
 
 class Fork(Message, frozen=True, tag="Fork"):
-    """Start a process of a rank, unless it was: on a stand-in group, for this generation."""
+    """Start a process of a rank on a stand-in group for this generation, unless it was started."""
 
     epoch: int
     attempt: int
@@ -153,7 +159,7 @@ class Fork(Message, frozen=True, tag="Fork"):
 
 
 class MakeStore(Message, frozen=True, tag="MakeStore"):
-    """Have the store of the head's generation made, unless it was."""
+    """Create the store of the head's generation, unless it exists."""
 
     epoch: int
     attempt: int
@@ -161,7 +167,7 @@ class MakeStore(Message, frozen=True, tag="MakeStore"):
 
 
 class EndLife(Message, frozen=True, tag="EndLife"):
-    """End one process of a rank at once; one that was never started never will be."""
+    """End one process of a rank at once; one that was not started yet never will be."""
 
     epoch: int
     attempt: int
@@ -171,7 +177,7 @@ class EndLife(Message, frozen=True, tag="EndLife"):
 
 
 class Restart(Message, frozen=True, tag="Restart"):
-    """Live cannot go on, for a cause: start all ranks again, as the launch's own rule says."""
+    """Live recovery has ended, for a cause: restart all ranks by the launch's own rule."""
 
     epoch: int
     attempt: int
@@ -179,6 +185,7 @@ class Restart(Message, frozen=True, tag="Restart"):
     cause: str
 
 
-Talk: TypeAlias = Training | Broke | Arrived | Restored | NotRestored | Finished | Lives
+FromMember: TypeAlias = Training | Broke | Arrived | Restored | NotRestored | Finished
+ToMember: TypeAlias = JoinGeneration | Transfer | Go | LetStand | Release
+MembershipReport: TypeAlias = FromMember | Lives
 ToLaunch: TypeAlias = Watch | Fork | MakeStore | EndLife | Restart
-Regrouping: TypeAlias = Regroup | Transfer | Go | LetStand | Release

@@ -14,7 +14,7 @@ from torchloom.messages.base import Head as Head
 from torchloom.messages.base import Message as Message
 from torchloom.messages.base import Value as Value
 from torchloom.messages.base import tag_of as tag_of
-from torchloom.messages.membership import Regrouping, ToLaunch
+from torchloom.messages.membership import ToLaunch, ToMember
 
 Boundary: TypeAlias = Literal["none", "attached", "api"]
 Kind: TypeAlias = Literal["knob", "pause", "resume", "stop", "checkpoint", "digest"]
@@ -76,8 +76,8 @@ class Ready(Message, frozen=True, tag="Ready"):
     ahead: int
 
 
-class Refused(Message, frozen=True, tag="Refused"):
-    """The rank cannot do what was asked, in words."""
+class RankRefusal(Message, frozen=True, tag="Refused"):
+    """The rank cannot do what was requested, and why."""
 
     command: str
     why: str
@@ -209,7 +209,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step_seconds: float
 
 
-class Beat(Message, frozen=True, tag="Beat"):
+class Heartbeat(Message, frozen=True, tag="Beat"):
     """An agent lives, and so far are its ranks."""
 
     agent: str
@@ -373,9 +373,9 @@ class Removed(Message, frozen=True, tag="Removed"):
     why: str = ""
 
 
-FromRank: TypeAlias = Register | Metrics | Event | Ready | Refused | Decided | Applied | Goodbye
-ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | Regrouping
-FromAgent: TypeAlias = Hello | Beat | Batch | DeviceEvent | Stacks | Committed | Removed
+FromRank: TypeAlias = Register | Metrics | Event | Ready | RankRefusal | Decided | Applied | Goodbye
+ToRank: TypeAlias = Welcome | Prepare | Write | Outcome | Kept | ShowStacks | ToMember
+FromAgent: TypeAlias = Hello | Heartbeat | Batch | DeviceEvent | Stacks | Committed | Removed
 ToAgent: TypeAlias = (
     Greeting
     | Stored
@@ -387,6 +387,6 @@ ToAgent: TypeAlias = (
     | TakeStacks
     | Commit
     | Remove
-    | Regrouping
+    | ToMember
     | ToLaunch
 )

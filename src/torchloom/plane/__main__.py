@@ -1,4 +1,4 @@
-"""Be a plane, unless this user has one: `python -m torchloom.plane [--pinned] ...`."""
+"""Run a plane, unless this user has one: `python -m torchloom.plane [--pinned] ...`."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from torchloom.plane.parts import COMMANDS, PlaneOptions
 from torchloom.plane.process import Plane, complaint
 
 _LIMIT = 20.0  # seconds for a plane that leaves to be gone
-_WORTH_A_LOOK = 0.02
+_POLL = 0.02
 
 
 class HomeUnusable(Failure):
@@ -38,7 +38,7 @@ class HomeUnusable(Failure):
 
 
 def main(words: Sequence[str], commands: Mapping[str, tuple[str, ...]] = COMMANDS) -> int:
-    """Be this user's plane until it leaves; return at once when another is."""
+    """Run this user's plane until it ends; return at once when there is another."""
     _stand_apart()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
@@ -79,7 +79,7 @@ def _alone() -> Iterator[bool]:
         if time.monotonic() > deadline:
             remedy = f"its pid is the fourth line of {home}: end it"
             raise Failure(f"another plane of this LOOM_HOME runs and does not answer; {remedy}")
-        time.sleep(_WORTH_A_LOOK)
+        time.sleep(_POLL)
 
 
 def _takes_calls() -> bool:
@@ -91,7 +91,7 @@ def _takes_calls() -> bool:
 
 
 def _stand_apart() -> None:
-    """Be nobody's foreground process; the umask stays the user's, for it is that of jobs, too."""
+    """Leave the caller's session; the umask stays the user's, for it is that of jobs, too."""
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     reset_signals()
@@ -100,8 +100,8 @@ def _stand_apart() -> None:
 
 
 def _report(message: Mapping[str, Any]) -> None:
-    """Tell whoever waits for us, once; from then on only the log hears us."""
-    with contextlib.suppress(OSError):  # nobody waits any more
+    """Report to the process that started us, once; later output goes to the log alone."""
+    with contextlib.suppress(OSError):  # it waits no longer
         os.write(1, json.dumps(message).encode() + b"\n")
     os.dup2(2, 1)
 

@@ -34,23 +34,23 @@ class Broker:
     authority: Path | None = None
 
 
-def find(wishes: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Broker:
+def find(options: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Broker:
     """Return the server to use; what answers and is not ours is left alone."""
-    if wishes.host:
-        return _at(wishes.host, keys)
-    if wishes.only == AGENT:
+    if options.host:
+        return _at(options.host, keys)
+    if options.only == AGENT:
         return _of_another(keys)
     address = discovery.named(env)
     authority = Path(env[AUTHORITY_VARIABLE]) if env.get(AUTHORITY_VARIABLE) else None
     verdict = discovery.whose(address, keys, authority)
     if verdict is NatsOwner.OURS:
         return Broker(address, embedded=False, authority=authority)
-    if wishes.only == WEAVER:
+    if options.only == WEAVER:
         raise NoBroker(address, verdict, "`loom up` brings its own")
-    if verdict is NatsOwner.NOBODY and address.chosen:
+    if verdict is NatsOwner.NONE and address.chosen:
         return _where_chosen(address)
     free = NatsAddress(LOOPBACK, nats_server.free_port(LOOPBACK))
-    if verdict is NatsOwner.NOBODY:
+    if verdict is NatsOwner.NONE:
         return Broker(free, embedded=True)
     note = f"the NATS at {address.url} is left alone ({verdict.value}); ours is at {free.url}"
     return Broker(free, embedded=True, note=note)
@@ -58,21 +58,21 @@ def find(wishes: PlaneOptions, keys: Credentials, env: Mapping[str, str]) -> Bro
 
 def _of_another(keys: Credentials) -> Broker:
     """Return the server of the plane that serves this state folder from another host."""
-    told = served.found()
-    if told is None:
+    card = served.found()
+    if card is None:
         raise Failure("no plane of this LOOM_HOME serves other hosts; `loom up --host ADDR` does")
-    address = discovery.named({ADDRESS_VARIABLE: str(told["nats"])})
-    authority = Path(told["authority"]) if told.get("authority") else None
+    address = discovery.named({ADDRESS_VARIABLE: str(card["nats"])})
+    authority = Path(card["authority"]) if card.get("authority") else None
     verdict = discovery.whose(address, keys, authority)
     if verdict is not NatsOwner.OURS:
-        raise NoBroker(address, verdict, f"is the plane on {told.get('host')} up?")
+        raise NoBroker(address, verdict, f"is the plane on {card.get('host')} up?")
     return Broker(address, embedded=False, authority=authority)
 
 
 def _where_chosen(address: NatsAddress) -> Broker:
     """Take the free place that the user named, if it is on this host."""
     if not address.is_local or address.tls:
-        raise NoBroker(address, NatsOwner.NOBODY, "start it, or unset LOOM_NATS and torchLoom_ADDR")
+        raise NoBroker(address, NatsOwner.NONE, "start it, or unset LOOM_NATS and torchLoom_ADDR")
     host = LOOPBACK if address.host != "::1" else address.host
     return Broker(NatsAddress(host, address.port, chosen=True), embedded=True)
 

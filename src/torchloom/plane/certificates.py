@@ -88,14 +88,14 @@ def _authority(folder: Path) -> tuple[Key, Path]:
     return key, folder / "ca.pem"
 
 
-def _drafted(subject: str, key: Key, life: timedelta, issuer: Key) -> x509.CertificateBuilder:
-    """Return the beginning of a certificate: that the issuer says this key is the subject's."""
+def _drafted(subject: str, key: Key, lifetime: timedelta, issuer: Key) -> x509.CertificateBuilder:
+    """Return the builder of a certificate in which the issuer certifies the subject's key."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder(_name(_NAME), _name(subject), key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)
-        .not_valid_after(now + life)
+        .not_valid_after(now + lifetime)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False
         )

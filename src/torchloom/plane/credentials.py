@@ -1,8 +1,8 @@
-"""Who may say and hear what on the plane's NATS: keys made once, and users signed with them.
+"""Who may publish and subscribe on the plane's NATS: keys made once, and users signed with them.
 
 An operator vouches for one account, the account for its users. A server that knows the operator
-takes every user that the account's key has signed, at once and without being told: whoever holds
-the key lets an agent in by handing it a file. Users carry their rights in what was signed.
+accepts every user that the account's key has signed, without a change of its configuration: the
+holder of the key admits an agent by giving it a file. Users carry their rights in the signed token.
 """
 
 import base64
@@ -101,7 +101,7 @@ def is_user(key: str) -> bool:
 
 
 def rights(publish: Sequence[str], subscribe: Sequence[str]) -> dict[str, Any]:
-    """Return what a user may do: exactly this. Where NATS reads silence as all, nothing is said."""
+    """Return the rights of a user: exactly these; without any, all subjects are denied."""
     return {"pub": _only(publish), "sub": _only(subscribe)}
 
 
@@ -160,13 +160,13 @@ class KeysUnusable(Failure):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The folder with the plane's keys; nobody else can enter it."""
+    """The folder with the plane's keys; no other user can enter it."""
 
     folder: Path
 
     @property
     def trusted(self) -> str:
-        """What a server's configuration must say to know us: operator, account, nothing secret."""
+        """What a server's configuration must contain: our operator and account, nothing secret."""
         return self._read("account.conf")
 
     def user(self, name: str) -> Path:
@@ -183,7 +183,7 @@ class Credentials:
         return path
 
     def sign_agent(self, agent_id: str, lifetime: float | None = None) -> str:
-        """Return credentials of an agent, which may speak and hear on its own subjects alone."""
+        """Return credentials of an agent, which may use its own subjects alone."""
         rights, account = _agent_rights(agent_id), self._read("account.nk")
         return user_credentials(account, f"agent-{agent_id}", rights, lifetime)
 
@@ -226,7 +226,7 @@ def strangers_credentials() -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that at no moment anybody else can read, whole or not at all."""
+    """Write a file that no other user can read at any moment, whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -1,8 +1,8 @@
-"""Find out whether the NATS that answers somewhere is ours, without saying anything there.
+"""Find out whether the NATS server at an address is ours, without publishing anything there.
 
-Ours is one that turns away whoever has no credentials, turns away a stranger's, and takes ours: it
-knows our account. A caller says CONNECT and PING and hangs up; that is no message, makes no subject
-and leaves nothing behind. A server that lets everybody in is not even told that much.
+Ours refuses connections without credentials and those of strangers, and accepts ours: it knows our
+account. The client sends CONNECT and PING and closes; that is no message, makes no subject and
+leaves nothing behind. A server that accepts everyone does not even get our credentials.
 """
 
 import base64
@@ -32,12 +32,12 @@ _LONGEST_LINE = 1 << 16
 
 
 def listens(port: int) -> bool:
-    """Tell whether anybody listens at this port, as far as the kernel shows."""
+    """Tell whether a process listens at this port, as far as the kernel shows."""
     return bool(_owners(port))
 
 
 def trustworthy(port: int) -> bool:
-    """Tell whether all who listen at this port are us or the system; where nobody can tell, yes."""
+    """Tell whether all listeners at this port are ours or the system's; true if unknown."""
     owners = _owners(port)
     if not owners:
         return sys.platform != "linux"
@@ -61,7 +61,7 @@ def _owners(port: int) -> set[int]:
 class NatsOwner(Enum):
     """Whose the server at an address is."""
 
-    NOBODY = "nobody answers"
+    NONE = "no server answers"
     FOREIGN = "it does not know our credentials"
     OURS = "ours"
 
@@ -77,7 +77,7 @@ class BadNatsAddress(UserError):
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """Where a server is said to be; `chosen` when the user named it."""
+    """The address of a server; `chosen` when the user named it."""
 
     host: str
     port: int
@@ -110,16 +110,16 @@ def named(env: Mapping[str, str]) -> NatsAddress:
 def whose(address: NatsAddress, keys: Credentials, authority: Path | None = None) -> NatsOwner:
     """Return whose the server at an address is; nothing is written there, whatever it is."""
     if not address.chosen and address.is_local and not trustworthy(address.port):
-        return NatsOwner.FOREIGN if listens(address.port) else NatsOwner.NOBODY
+        return NatsOwner.FOREIGN if listens(address.port) else NatsOwner.NONE
     ours = keys.user(PROBE).read_text()
     try:
         for credentials, welcome in ((None, False), (strangers_credentials(), False), (ours, True)):
             if _enters(address, credentials, authority) is not welcome:
                 return NatsOwner.FOREIGN
     except ConnectionRefusedError:
-        return NatsOwner.NOBODY
+        return NatsOwner.NONE
     except (OSError, ValueError):  # silent, another protocol, not found, another certificate
-        return NatsOwner.FOREIGN if _listens(address) else NatsOwner.NOBODY
+        return NatsOwner.FOREIGN if _listens(address) else NatsOwner.NONE
     return NatsOwner.OURS
 
 
@@ -143,12 +143,12 @@ def _enters(address: NatsAddress, credentials: str | None, authority: Path | Non
     """Tell whether the server lets us in with these credentials, or with none."""
     with _call(address, authority) as (channel, info):
         if not info.get("auth_required") or not info.get("nonce"):
-            return credentials is None  # it lets in whoever comes, or asks for a password
+            return credentials is None  # it accepts anyone, or asks for a password
         words = _introduction(credentials, info["nonce"])
         try:
             channel.sendall(b"CONNECT " + json.dumps(words).encode() + b"\r\nPING\r\n")
             return _line(channel).startswith(b"PONG")
-        except ConnectionError:  # it turned us away so fast that its word was lost
+        except ConnectionError:  # it refused us so fast that its reply was lost
             return False
 
 
@@ -165,7 +165,7 @@ def _introduction(credentials: str | None, nonce: str) -> dict[str, Any]:
 def _call(
     address: NatsAddress, authority: Path | None
 ) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
-    """Yield a connection to a server and what it says of itself."""
+    """Yield a connection to a server and its INFO."""
     with socket.create_connection((address.host, address.port), _PATIENCE) as plain:
         head, _, text = _line(plain).partition(b" ")
         info = json.loads(text) if head == b"INFO" else None
@@ -182,7 +182,7 @@ def _call(
 
 
 def _line(channel: socket.socket) -> bytes:
-    """Return one line, which a server that we talk to so little sends alone."""
+    """Return one line; in this short exchange a server sends each line alone."""
     text = b""
     while not text.endswith(b"\n"):
         more = channel.recv(4096)

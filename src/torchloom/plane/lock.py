@@ -1,7 +1,7 @@
-"""One plane a user, state folder and host: whoever holds the locks is it.
+"""One plane a user, state folder and host: the process that holds the locks.
 
-The kernel lets go of the lock with the process, so a plane that was killed, or lived before the
-last boot, is in nobody's way.
+The kernel releases the lock with the process, so a plane that was killed, or ran before the last
+boot, does not block the next one.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def hold_home(path: Path, place: Path) -> Iterator[bool]:
 
     Shells of one user may disagree about the folder of sockets, but two planes must not share one
     database. Yields false when another plane has it. The name stays when the plane has ended: the
-    next one takes calls at the same place, where jobs that run on look for it.
+    next one listens at the same place, where running jobs connect to it.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -64,20 +64,20 @@ def _name(fd: int, place: Path) -> None:
 def hold_name(path: Path) -> Iterator[bool]:
     """Hold a name of this host's kernel, for file systems without locks; false if it is taken.
 
-    A name that another user took says nothing about our planes.
+    A name that another user took means nothing for our planes.
     """
     import socket
 
-    word = f"\0torchloom-{os.getuid()}-{zlib.crc32(os.fsencode(path)):08x}"
+    name = f"\0torchloom-{os.getuid()}-{zlib.crc32(os.fsencode(path)):08x}"
     with socket.socket(socket.AF_UNIX) as holder:
         try:
-            holder.bind(word)
+            holder.bind(name)
             holder.listen(1)
         except OSError:
             with socket.socket(socket.AF_UNIX) as caller:
                 caller.settimeout(1.0)
                 try:
-                    caller.connect(word)
+                    caller.connect(name)
                 except OSError:
                     yield False
                     return

@@ -1,4 +1,4 @@
-"""The NATS server that comes with us: where it is, what it is told, what it may do.
+"""The NATS server that comes with us: where it is, its configuration, what it may do.
 
 It has no JetStream, no monitoring port, no WebSocket and no door without credentials.
 """
@@ -61,7 +61,7 @@ def program() -> str:
 def configuration(
     keys: Credentials, host: str, port: int, log: Path, certificate: Certificate | None = None
 ) -> str:
-    """Return what the server is told: one address, our operator, our account, nobody else."""
+    """Return the server's configuration: one address, our operator, our account, no other."""
     lines = [
         f"server_name: {_quoted(f'loom-{socket.gethostname()}')}",
         f"host: {_quoted(host)}",
@@ -88,7 +88,7 @@ def write_configuration(path: Path, text: str) -> None:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """Return a port of this address that nobody listens at now: the wanted one if it can be."""
+    """Return a free port of this address: the wanted one if it can be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do

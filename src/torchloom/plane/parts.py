@@ -1,4 +1,4 @@
-"""What the plane's processes are: the commands, and what each is told by its environment."""
+"""The plane's processes: their commands and their environments."""
 
 import json
 import os
@@ -36,9 +36,9 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     AGENT: (sys.executable, "-P", "-m", "torchloom.launch.node_agent"),
     SERVER: (sys.executable, "-P", "-m", "torchloom.server"),
 }
-_ALONE = (NATS, WEAVER, AGENT)  # what can be had without the rest
-_LATER = 10.0  # seconds in which a job that has just begun needs the machine for itself
-_MOST_ENDS = 3  # of a server that never answered: it will not
+_ALONE = (NATS, WEAVER, AGENT)  # can be started without the other parts
+_LATER = 10.0  # seconds that the server waits while a job that has just begun needs the machine
+MOST_ENDS = 3  # in a row, of a part that never answered: it counts as broken
 _SSH = "SSH_AUTH_SOCK"
 _S3 = "s3://"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
@@ -89,23 +89,23 @@ class PlaneParts:
     def part(self, name: str, address: NatsAddress, authority: Path | None = None) -> PlanePart:
         """Return the weaver or the node agent, with what it must know to reach the bus."""
         secret = self.keys.user(name) if name == WEAVER else self.keys.agent(agent_id())
-        told = {ADDRESS_VARIABLE: address.url, CREDENTIALS_VARIABLE: str(secret)}
+        own = {ADDRESS_VARIABLE: address.url, CREDENTIALS_VARIABLE: str(secret)}
         if name == AGENT:
-            told[AGENT_ID_VARIABLE] = agent_id()
+            own[AGENT_ID_VARIABLE] = agent_id()
         if authority is not None:
-            told[AUTHORITY_VARIABLE] = str(authority)
-        return PlanePart(name, self.commands[name], {**self.env, **told}, self._log(name))
+            own[AUTHORITY_VARIABLE] = str(authority)
+        return PlanePart(name, self.commands[name], {**self.env, **own}, self._log(name))
 
-    def account(self, account: Account, line: Callable[[socket.socket], None]) -> PlanePart:
+    def account(self, account: Account, connect: Callable[[socket.socket], None]) -> PlanePart:
         """Return the agent of an account's jobs: a process of that account, with a log there."""
         name = account_agent(account.name)
         words = (*self.commands[AGENT], "--line", "3", "--agent", name)
-        argv = accounts.command(account, words, _ACCOUNT_LOG, os.getpid(), lines=1)
+        argv = accounts.command(account, words, _ACCOUNT_LOG, os.getpid(), sockets=1)
         env = accounts.environment(account, job_environment(self.env))
-        return PlanePart(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), line)
+        return PlanePart(f"{AGENT}-{account.name}", tuple(argv), env, Path(os.devnull), connect)
 
     def server(self, host: str, certificate: nats_server.Certificate | None = None) -> PlanePart:
-        """Return the HTTP server at an address; with a certificate it speaks TLS."""
+        """Return the HTTP server at an address; with a certificate it uses TLS."""
         words = ["--host", host, "--runtime", str(self.folder)]
         if certificate is not None:
             shown = (certificate.chain, certificate.key, certificate.authority)
@@ -129,7 +129,7 @@ def account_agent(account: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaneOptions:
-    """`pinned`: stay, job or none. `only`: one part. `host`: listen at this address of ours.
+    """`pinned`: stay without a job. `only`: one part. `host`: listen at this address of ours.
 
     `served`: start the HTTP server at once, and be up when it answers.
     """
@@ -150,7 +150,7 @@ class PlaneOptions:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "PlaneOptions":
-        """Return the wishes that a question carries; what it does not know is ignored."""
+        """Return the options in a request; unknown ones are ignored."""
         only, host = str(facts.get("only") or ""), str(facts.get("host") or "")
         if only and only not in _ALONE:
             raise UserError(f"no part {shorten(only)!r} to start alone; {' or '.join(_ALONE)} is")
@@ -158,16 +158,16 @@ class PlaneOptions:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> "PlaneOptions":
-        """Return the wishes of a command line: `--pinned`, `--served`, `--only=PART`, ..."""
+        """Return the options of a command line: `--pinned`, `--served`, `--only=PART`, ..."""
         pairs = (word.removeprefix("--").partition("=") for word in words)
         return cls.of({name: value if equals else True for name, equals, value in pairs})
 
 
 @dataclass(slots=True)
-class HttpServer:
-    """When to start the server, where it answers, and what is wrong with it."""
+class HttpServerPart:
+    """The HTTP server as a part of a plane: when to start it, its address, its problem."""
 
-    card: Path  # where the server says at which address it answers
+    card: Path  # in which the server publishes its address
     supervisor: PartSupervisor
     make: Callable[[], PlanePart]
     clock: Callable[[], float] = time.monotonic
@@ -175,13 +175,13 @@ class HttpServer:
     answered: bool = False
 
     def want(self, at_once: bool) -> None:
-        """Have it started: at once, or when a job that begins now has begun."""
+        """Schedule its start: at once, or when a job that begins now has begun."""
         due = self.clock() + (0.0 if at_once else _LATER)
         if self.child is None:
             self.due = due if self.due is None else min(self.due, due)
 
-    def look(self) -> float | None:
-        """Start it if it is time to; return in how many seconds to look again, if ever."""
+    def check(self) -> float | None:
+        """Start it if it is due; return seconds until the next check, if any."""
         if self.due is None:
             return None
         left = self.due - self.clock()
@@ -196,7 +196,7 @@ class HttpServer:
         return self.supervisor.children.get(SERVER)
 
     def url(self) -> str:
-        """Return where it answers; nothing while it does not."""
+        """Return its address; empty while it does not answer."""
         child = self.child
         try:
             card = json.loads(self.card.read_text())
@@ -209,14 +209,14 @@ class HttpServer:
 
     def is_settled(self) -> bool:
         """Tell whether there is nothing to wait for: it answers, was not wanted, or never will."""
-        return bool((self.due is None and self.child is None) or self.url() or self.trouble())
+        return bool((self.due is None and self.child is None) or self.url() or self.problem())
 
-    def trouble(self) -> str:
-        """Say why there is none, when it was tried often enough."""
+    def problem(self) -> str:
+        """Return why it does not run, after enough tries; else an empty text."""
         child = self.child
-        if child is None or self.answered or child.ends < _MOST_ENDS:
+        if child is None or self.answered or child.ends < MOST_ENDS:
             return ""
-        words = child.part.last_words() or child.how
+        words = child.part.last_log_line() or child.how
         return f"the HTTP server does not come up: {words}; see {child.part.log}"
 
 

@@ -1,6 +1,6 @@
-"""The process that is a plane: it starts the parts, keeps them alive, answers, and leaves.
+"""The process of a plane: it starts the parts, keeps them running, answers requests, and ends.
 
-Training is no child of it: whatever happens to a plane, ranks run on.
+Ranks are no children of it: whatever happens to a plane, they keep training.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torchloom.launch.host import sockets
 from torchloom.launch.wire import BadFrame, Connection, WireMessage
 from torchloom.plane import broker, discovery, parts
 from torchloom.plane.credentials import WEAVER, Credentials, write_secret
-from torchloom.plane.parts import HttpServer, PlaneOptions
+from torchloom.plane.parts import MOST_ENDS, HttpServerPart, PlaneOptions
 from torchloom.plane.supervisor import (
     LOG_INTERVAL,
     PartProcess,
@@ -37,14 +37,13 @@ from torchloom.unix import same_user
 
 IDLE_VARIABLE = "LOOM_PLANE_IDLE"  # seconds
 _DEFAULT = 3600.0
-_LOOKS = 10  # within the limit
+_CHECKS = 10  # within the limit
 _log = logging.getLogger(__name__)
-_MOST_ENDS = 3  # of a part that never answered: it will not
 _UP_LIMIT = 90.0  # seconds for a part to answer
-_WORTH_A_LOOK = 0.02
-_FOLDER_LOOK = 2.0  # seconds between looks whether the folder of the sockets is there
-_VOUCHED = 86_400.0  # seconds for which an agent of another node may connect before it asks again
-_MOST_UNSENT = 1 << 16  # bytes of a question of an account's agent, and of answers it leaves unread
+_POLL = 0.02  # seconds between checks while parts come up
+_FOLDER_INTERVAL = 2.0  # seconds between checks that the folder of the sockets is there
+_VOUCHED = 86_400.0  # seconds for which the token of an agent is valid
+_MOST_UNSENT = 1 << 16  # bytes of a request of an account's agent, and of replies it has not read
 _OURS = ("plane.json", "nats.conf", "weaver.sock")  # made anew at every start
 
 
@@ -53,7 +52,7 @@ Serve = Callable[[WireMessage, Answer], None]
 
 
 class ControlSocket:
-    """Takes calls at a path and passes each question on, with a way to answer it now or later."""
+    """Accepts connections at a path and passes each request on, with a function to reply."""
 
     def __init__(self, path: Path, selector: selectors.BaseSelector, serve: Serve) -> None:
         self._path = path
@@ -63,8 +62,8 @@ class ControlSocket:
         self._listener: socket.socket | None = sockets.listen(path)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def hang_up(self) -> None:
-        """Take no new calls; those who have called still hear when we are gone."""
+    def stop_accepting(self) -> None:
+        """Accept no new connections; those that are open are closed when the plane has ended."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -72,15 +71,15 @@ class ControlSocket:
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Send what waits and hang up on everybody."""
-        self.hang_up()
+        """Send what waits and close all connections."""
+        self.stop_accepting()
         for caller in self._callers:
             caller.finish()
 
     def _accept(self, _: int) -> None:
         if self._listener is None:
             return
-        with contextlib.suppress(OSError):  # it hung up at once
+        with contextlib.suppress(OSError):  # it closed at once
             channel, _address = self._listener.accept()
             if same_user(channel):
                 self._callers = [caller for caller in self._callers if caller.is_open]
@@ -89,7 +88,7 @@ class ControlSocket:
                 channel.close()
 
     def _answered(self, channel: socket.socket) -> Connection:
-        def hear(message: WireMessage, fds: list[int]) -> None:
+        def handle(message: WireMessage, fds: list[int]) -> None:
             for fd in fds:
                 os.close(fd)
             try:
@@ -97,36 +96,44 @@ class ControlSocket:
             except LoomError as error:
                 caller.send(complaint(error))
 
-        caller = Connection(channel, self._selector, hear, lambda: None)
+        caller = Connection(channel, self._selector, handle, lambda: None)
         return caller
 
 
 def complaint(error: LoomError) -> dict[str, object]:
-    """Return an error as it is answered."""
+    """Return an error as a reply."""
     return {"error": str(error), "code": error.code, "exit_code": error.exit_code}
 
 
 @dataclass(slots=True)
 class Idleness:
-    """How long there has been nothing to do: told now and then whether there is."""
+    """For how long there has been no job, by a clock that no one sets.
+
+    Its owner reports now and then whether there is one.
+    """
 
     limit: float
-    since: float
+    clock: Callable[[], float] = time.monotonic
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
 
     @property
     def interval(self) -> float:
-        """Return how often to look, in seconds."""
-        return min(60.0, self.limit / _LOOKS)
+        """Return the seconds between two checks."""
+        return min(60.0, self.limit / _CHECKS)
 
-    def over(self, now: float, busy: bool) -> bool:
-        """Take in whether there is a job now; tell whether it has been quiet for too long."""
+    def over(self, busy: bool) -> bool:
+        """Note whether there is a job now; return whether there was none for too long."""
+        now = self.clock()
         if busy:
             self.since = now
         return now - self.since >= self.limit
 
 
 def idle_limit(env: Mapping[str, str]) -> float:
-    """Return after how many seconds without a job a plane leaves."""
+    """Return after how many seconds without a job a plane ends."""
     try:
         return max(0.0, float(env[IDLE_VARIABLE]))
     except (KeyError, ValueError):
@@ -134,14 +141,14 @@ def idle_limit(env: Mapping[str, str]) -> float:
 
 
 def has_live_job(ask: Callable[..., object]) -> bool:
-    """Tell whether a job lives here: by the runs' own records, and by what the weaver says."""
+    """Tell whether a job runs here: by the runs' own records, and by the weaver."""
     from torchloom.launch.records.catalog import records
 
     if any(not record.is_over() for record in records()):
         return True
     try:
         found = ask("jobs", timeout=2.0, active=True)
-    except LoomError:  # no weaver to ask: it is being started again, or knows no such question
+    except LoomError:  # no weaver answers: it is being restarted, or does not know this request
         return False
     return bool(found)
 
@@ -150,75 +157,75 @@ Report = Callable[[Mapping[str, Any]], None]
 
 
 class NotUp(Failure):
-    """A part of the plane could not live."""
+    """A part of the plane does not come up."""
 
     code = "plane_not_up"
 
     def __init__(self, child: PartProcess) -> None:
         part = child.part
-        words = part.last_words() or child.how or "it does not answer"
+        words = part.last_log_line() or child.how or "it does not answer"
         super().__init__(f"the plane's {part.name} does not come up: {words}; see {part.log}")
 
 
 class Plane:
-    """One plane: `run` lives until it is asked to leave, has nothing to do, or cannot go on."""
+    """One plane: `run` returns when it is asked to end, has no job for long, or fails."""
 
     def __init__(
         self,
-        wishes: PlaneOptions,
+        options: PlaneOptions,
         keys: Credentials,
         env: Mapping[str, str],
         commands: Mapping[str, tuple[str, ...]] = parts.COMMANDS,
     ) -> None:
-        self._wishes = wishes
+        self._options = options
         self._keys = keys
         self._env = env
-        self._pinned = wishes.pinned
-        self._served = wishes.pinned or wishes.served
-        self._broker = broker.find(wishes, keys, env)
+        self._pinned = options.pinned
+        self._served = options.pinned or options.served
+        self._broker = broker.find(options, keys, env)
         self._folder = places.made_folder()
-        self._workshop = parts.PlaneParts(keys, self._folder, places.log().parent, env, commands)
+        self._parts = parts.PlaneParts(keys, self._folder, places.log().parent, env, commands)
         self._supervisor = PartSupervisor()
-        self._frontage = HttpServer(places.card(), self._supervisor, self._server)
+        self._http = HttpServerPart(places.card(), self._supervisor, self._server)
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Answer] = []
-        self._lines: dict[str, Connection] = {}  # to the agents of accounts
+        self._account_links: dict[str, Connection] = {}  # to the agents of accounts
         self._started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._begun = time.monotonic()
-        self._idleness = Idleness(idle_limit(env), self._begun)
-        self._next_look = self._begun + self._idleness.interval
+        self._idleness = Idleness(idle_limit(env))
+        self._idle_check_due = self._begun + self._idleness.interval
         self._logs_due = self._begun
         self._ready = self._was_up = self._leaving = False
         self.is_homeless = False  # the folder of its sockets was removed: clients cannot reach it
 
     def run(self, report: Report) -> int:
-        """Be the plane. `report` hears once that it is up, or why it is not."""
+        """Run the plane. `report` is called once: that it is up, or why it is not."""
         control = ControlSocket(places.control(), self._selector, self._serve)
         self._door = places.control().stat().st_ino
         self._waiting.append(report)
         problem: LoomError | None = None
         try:
             with _woken_by_signals(self._selector, self._on_signal):
-                self._want(self._wishes)
+                self._want(self._options)
                 while not self._leaving:
                     self._turn()
         except LoomError as error:
-            _log.error("the plane leaves: %s", error)
+            _log.error("the plane ends: %s", error)
             problem = error
         finally:
-            control.hang_up()
+            control.stop_accepting()
             self._supervisor.end()
             for path in (*(self._folder / name for name in _OURS), places.card()):
                 path.unlink(missing_ok=True)
             served.withdraw(socket.gethostname(), os.getpid())
-            self._answer_all(complaint(problem or Failure("the plane was told to leave")))
+            self._answer_all(complaint(problem or Failure("the plane was asked to end")))
             control.close()
         return problem.exit_code if problem else 0
 
     def status(self) -> dict[str, Any]:
-        """Return how the plane is."""
+        """Return the status of the plane."""
         return {
-            "url": self._frontage.url() or f"unix://{places.door()}",
+            "url": self._http.url() or f"unix://{places.door()}",
             "nats": self._broker.address.url,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -226,61 +233,61 @@ class Plane:
             "token_file": str(settings.loom_home() / "plane" / "admin.token"),
             "home": str(settings.loom_home()),
             "pinned": self._pinned,
-            "note": "; ".join(filter(None, (self._broker.note, self._frontage.trouble()))),
+            "note": "; ".join(filter(None, (self._broker.note, self._http.problem()))),
             "parts": {name: _shown(one) for name, one in self._supervisor.children.items()},
         }
 
-    def _want(self, wishes: PlaneOptions) -> None:
+    def _want(self, options: PlaneOptions) -> None:
         """Start what is wanted and not there; NATS first, which the others need."""
         children = self._supervisor.children
-        wanted = [name for name in wishes.names if name != parts.SERVER]
+        wanted = [name for name in options.names if name != parts.SERVER]
         missing = [name for name in wanted if name not in children]
         if parts.NATS in missing and self._broker.embedded:
             self._start_nats()
         for name in missing:
             if name != parts.NATS:
-                made = self._workshop.part(name, self._broker.address, self._broker.authority)
+                made = self._parts.part(name, self._broker.address, self._broker.authority)
                 self._supervisor.start(made)
-        if parts.SERVER in wishes.names:
-            self._frontage.want(at_once=self._served)
-        if missing or (self._served and not self._frontage.is_settled()):
+        if parts.SERVER in options.names:
+            self._http.want(at_once=self._served)
+        if missing or (self._served and not self._http.is_settled()):
             self._ready, self._begun = False, time.monotonic()
         if missing:
             lasting = {name: value for name, value in self.status().items() if name != "parts"}
             write_secret(self._folder / "plane.json", _json(lasting))
 
     def _server(self) -> PlanePart:
-        return self._workshop.server(self._wishes.address, self._broker.certificate)
+        return self._parts.server(self._options.address, self._broker.certificate)
 
     def _start_nats(self) -> None:
-        part = self._workshop.nats(self._broker.address, self._broker.certificate)
+        part = self._parts.nats(self._broker.address, self._broker.certificate)
         child = self._supervisor.start(part)
         begun = time.monotonic()
         while not discovery.answers(self._broker.address, self._keys, self._broker.authority):
-            self._supervisor.look()
-            if child.ends >= _MOST_ENDS or time.monotonic() - begun > _UP_LIMIT:
+            self._supervisor.check()
+            if child.ends >= MOST_ENDS or time.monotonic() - begun > _UP_LIMIT:
                 raise NotUp(child)
-            time.sleep(_WORTH_A_LOOK / 4)
+            time.sleep(_POLL / 4)
 
     def _turn(self) -> None:
-        """Wait for whatever comes first, and deal with it."""
+        """Wait for the next event, and handle it."""
         if time.monotonic() >= self._logs_due:
             self._bound_logs()
-        waits = [due - time.monotonic() for due in (self._next_look, self._logs_due)]
-        waits.append(_FOLDER_LOOK)
-        looks = (self._supervisor.look(), self._frontage.look() if self._was_up else None)
-        waits += [again for again in looks if again is not None]
+        waits = [due - time.monotonic() for due in (self._idle_check_due, self._logs_due)]
+        waits.append(_FOLDER_INTERVAL)
+        checks = (self._supervisor.check(), self._http.check() if self._was_up else None)
+        waits += [again for again in checks if again is not None]
         if not self._ready:
-            self._look_whether_up()
-            waits.append(_WORTH_A_LOOK)
+            self._check_up()
+            waits.append(_POLL)
         for key, events in self._selector.select(max(0.0, min(waits))):
             key.data(events)
-        self._look_for_folder()
-        if time.monotonic() >= self._next_look and not self._leaving:
-            self._look_whether_idle()
+        self._check_folder()
+        if time.monotonic() >= self._idle_check_due and not self._leaving:
+            self._check_idle()
 
-    def _look_for_folder(self) -> None:
-        """Leave when the folder of the sockets was removed, as an ended login's or job's is.
+    def _check_folder(self) -> None:
+        """End when the folder of the sockets was removed, as an ended login's or job's is.
 
         The process starts itself anew: clients could not reach it, and no other plane may start.
         """
@@ -292,41 +299,40 @@ class Plane:
             _log.warning("%s was removed; the plane starts anew", self._folder)
             self.is_homeless = self._leaving = True
 
-    def _look_whether_up(self) -> None:
+    def _check_up(self) -> None:
         child = self._supervisor.children.get(WEAVER)
         if child is None or (child.pid is not None and _answers()):
             self._was_up = True
-            if not self._served or self._frontage.is_settled():
+            if not self._served or self._http.is_settled():
                 self._ready = True
                 self._announce()
                 self._answer_all({"ok": "up"})
-        elif child.ends >= _MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
+        elif child.ends >= MOST_ENDS or time.monotonic() - self._begun > _UP_LIMIT:
             if not self._was_up:
                 raise NotUp(child)
-            self._ready = True  # as ready as it was before more was wanted of it
+            self._ready = True  # as ready as before the last request
             self._answer_all(complaint(NotUp(child)))
 
     def _announce(self) -> None:
-        """Tell hosts that share this state folder how a plane for them is reached."""
+        """Publish how hosts that share this state folder reach this plane."""
         if self._broker.certificate is None:
             return
-        told = {name: self.status()[name] for name in ("nats", "url", "host", "pid")}
-        with contextlib.suppress(OSError):  # they do without
-            served.announce({**told, "authority": str(self._broker.authority)})
+        facts = {name: self.status()[name] for name in ("nats", "url", "host", "pid")}
+        with contextlib.suppress(OSError):  # they start their own
+            served.announce({**facts, "authority": str(self._broker.authority)})
 
     def _bound_logs(self) -> None:
         self._supervisor.bound_logs()
         bound_log(places.log())
         self._logs_due = time.monotonic() + LOG_INTERVAL
 
-    def _look_whether_idle(self) -> None:
-        now = time.monotonic()
-        self._next_look = now + self._idleness.interval
+    def _check_idle(self) -> None:
+        self._idle_check_due = time.monotonic() + self._idleness.interval
         for path in (self._folder, *self._folder.iterdir()):
             with contextlib.suppress(OSError):
-                os.utime(path)  # so that nobody who clears out old files takes ours
+                os.utime(path)  # so that a cleaner of old files keeps ours
         busy = self._pinned or has_live_job(client.ask)
-        self._leaving = self._leaving or self._idleness.over(now, busy)
+        self._leaving = self._leaving or self._idleness.over(busy)
 
     def _serve(self, message: WireMessage, answer: Answer) -> None:
         asked = message.get("ask")
@@ -343,13 +349,13 @@ class Plane:
             self._have_account(str(message.get("account")))
             answer({"ok": "up"})
         elif asked == "leave":
-            self._leaving = True  # its caller hears that we are gone by our hanging up
+            self._leaving = True  # its caller waits until the connection is closed
         else:
             known = "status, ready, admit, account or leave"
             raise UserError(f"the plane is asked {known}, not {shorten(str(asked))}")
 
     def _admit(self, agent: str, key: str) -> dict[str, str]:
-        """Vouch for the agent of another node; return where it may speak, and by which token."""
+        """Sign a token for the agent of another node; return it with the address of NATS."""
         if agent == parts.agent_id():
             raise UserError(f"{agent} is the agent of the plane's own node")
         if not subjects.job_mark(agent):
@@ -357,34 +363,34 @@ class Plane:
         return self._vouch(agent, key)
 
     def _have_account(self, name: str) -> None:
-        """See to it that an account has an agent here, a process with its rights alone."""
+        """Start an agent for an account unless there is one; it has the account's rights alone."""
         account = accounts.check(name, may_be_root=False)
-        part = self._workshop.account(account, lambda line: self._hear_account(name, line))
+        part = self._parts.account(account, lambda end: self._serve_account(name, end))
         if part.name not in self._supervisor.children:
             self._supervisor.start(part)
 
-    def _hear_account(self, name: str, line: socket.socket) -> None:
-        """Vouch for the agent of an account over a line that no other process has."""
+    def _serve_account(self, name: str, end: socket.socket) -> None:
+        """Sign tokens for the agent of an account over a socket that no other process has."""
         agent = parts.account_agent(name)
 
-        def hear(message: WireMessage, fds: list[int]) -> None:
+        def handle(message: WireMessage, fds: list[int]) -> None:
             for fd in fds:
                 os.close(fd)
             if connection.unsent > _MOST_UNSENT:
-                raise BadFrame("what it asked for is not read")
+                raise BadFrame("it does not read the replies")
             try:
                 connection.send({"ok": self._vouch(agent, str(message.get("key")))})
             except LoomError as error:
                 connection.send(complaint(error))
 
-        if (before := self._lines.pop(name, None)) is not None:
+        if (before := self._account_links.pop(name, None)) is not None:
             before.close()
-        connection = Connection(line, self._selector, hear, lambda: None)
+        connection = Connection(end, self._selector, handle, lambda: None)
         connection.longest = _MOST_UNSENT
-        self._lines[name] = connection
+        self._account_links[name] = connection
 
     def _vouch(self, agent: str, key: str) -> dict[str, str]:
-        """Sign a token for the key of an agent; return it with where it counts."""
+        """Sign a token for the key of an agent; return it with the address of NATS."""
         try:
             token = self._keys.vouch_for_agent(agent, key, _VOUCHED)
         except ValueError as error:
@@ -393,14 +399,14 @@ class Plane:
         known_by = authority.read_text() if authority else ""
         return {"nats": self._broker.address.url, "token": token, "authority": known_by}
 
-    def _agree(self, wishes: PlaneOptions) -> None:
-        """Do for one more caller what this plane does not do yet."""
-        if wishes.host and wishes.host != self._broker.address.host:
+    def _agree(self, options: PlaneOptions) -> None:
+        """Apply the options of one more caller."""
+        if options.host and options.host != self._broker.address.host:
             here = self._broker.address.url
             raise UserError(f"the plane's NATS is at {here}; `loom down` first, then --host again")
-        self._pinned = self._pinned or wishes.pinned
-        self._served = self._served or self._pinned or wishes.served
-        self._want(wishes)
+        self._pinned = self._pinned or options.pinned
+        self._served = self._served or self._pinned or options.served
+        self._want(options)
 
     def _answer_all(self, message: WireMessage) -> None:
         waiting, self._waiting = self._waiting, []
@@ -413,7 +419,7 @@ class Plane:
 
 
 def _answers() -> bool:
-    """Tell whether the weaver takes calls."""
+    """Tell whether the weaver accepts connections."""
     try:
         calls.call(places.door(), 1.0).close()
     except OSError:
@@ -436,7 +442,7 @@ def _json(value: object) -> str:
 def _woken_by_signals(
     selector: selectors.BaseSelector, on_signal: Callable[[int], None]
 ) -> Iterator[None]:
-    """Have signals end a wait of the selector, and be told of each."""
+    """Make signals end a wait of the selector, and call `on_signal` with each."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for end in (ours, theirs):

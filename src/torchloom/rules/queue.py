@@ -176,14 +176,14 @@ class JobSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class JobLeft:
+class JobGone:
     """A job has ended, or nobody wants it any more."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobsLeft:
+class JobsGone:
     """Jobs are cancelled at once: none of them is given the room that another one leaves."""
 
     jobs: frozenset[str]
@@ -212,7 +212,7 @@ class QuotaSet:
     workers: int | None
 
 
-Event = JobSubmitted | JobLeft | JobsLeft | NodeUp | NodeDown | QuotaSet
+Event = JobSubmitted | JobGone | JobsGone | NodeUp | NodeDown | QuotaSet
 
 
 # What to do about it.
@@ -242,9 +242,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     match event:
         case JobSubmitted():
             return _submitted(state, event)
-        case JobLeft(job):
+        case JobGone(job):
             return _left(state, frozenset((job,)))
-        case JobsLeft(jobs):
+        case JobsGone(jobs):
             return _left(state, jobs)
         case NodeUp(name, room):
             state = replace(state, nodes={**state.nodes, name: room})

@@ -115,7 +115,7 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillRank:
     """Have the agent end a rank that lives, at once."""
 
     process: RankId
@@ -140,7 +140,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartRanks:
     """Have the agents start these ranks again once they are down."""
 
     job: str
@@ -166,7 +166,7 @@ class Fail:
     reason: str
 
 
-Effect = Mark | Notify | Kill | GiveUp | Drain | Restart | Shrink | Fail
+Effect = Mark | Notify | KillRank | GiveUp | Drain | RestartRanks | Shrink | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _loss(state: State, signal: LossNotFinite) -> tuple[Effect, ...]:
         case OnLoss.NOTIFY:
             return effects
         case OnLoss.RESTART:
-            again = Restart(job, everyone, LossRecovery.RESTART, reason)
+            again = RestartRanks(job, everyone, LossRecovery.RESTART, reason)
             return (*effects, *_kills(everyone, reason), again)
         case OnLoss.FAIL:
             return (*effects, *_kills(everyone, reason), Fail(job, reason))
@@ -271,13 +271,13 @@ def _recover(
     kills = _kills((everyone if recovery is LossRecovery.FAIL else members) - dead, reason)
     match recovery:
         case LossRecovery.RESTART:  # whoever starts them again ends the others, in their grace
-            return (*kills, Restart(job, everyone, recovery, reason))
+            return (*kills, RestartRanks(job, everyone, recovery, reason))
         case LossRecovery.SHRINK:
             return (*kills, Shrink(job, groups, reason))
         case LossRecovery.FAIL:
             return (*kills, Fail(job, reason))
         case _:
-            return (*kills, Restart(job, members, recovery, reason))
+            return (*kills, RestartRanks(job, members, recovery, reason))
 
 
 def _possible(policy: FailurePolicy, drmap: DRMap, left: frozenset[RankId]) -> LossRecovery:
@@ -303,4 +303,4 @@ def _groups(drmap: DRMap, job: str, processes: Iterable[RankId]) -> frozenset[Gr
 
 
 def _kills(processes: Iterable[RankId], reason: str) -> tuple[Effect, ...]:
-    return tuple(Kill(process, reason) for process in sorted(processes))
+    return tuple(KillRank(process, reason) for process in sorted(processes))

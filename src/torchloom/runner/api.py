@@ -42,18 +42,18 @@ def introduce(app: AppDef, handle: AppHandle, parent_run_id: str | None) -> None
     """Put the app's handle, its parent's and the trackers into every role's environment."""
     env = settings.environment()
     parent = parent_run_id or env.get(PARENT)
-    told = {JOB_ID: handle, **({PARENT: parent} if parent else {}), **_trackers(env)}
+    variables = {JOB_ID: handle, **({PARENT: parent} if parent else {}), **_trackers(env)}
     for role in app.roles:
-        role.env |= told
+        role.env |= variables
 
 
 def _trackers(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that name the trackers and their configs; ours beat the files'."""
+    """Return the variables that name the trackers and their configs; ours override the files'."""
     chosen = env.get(TRACKERS)
     names = chosen.split(",") if chosen else list(config.get_configs("torchx", "tracker"))
     configs = {name: _config(name, env) for name in names}
-    told = {_config_variable(name): text for name, text in configs.items() if text}
-    return {TRACKERS: ",".join(names), **told} if names else {}
+    configured = {_config_variable(name): text for name, text in configs.items() if text}
+    return {TRACKERS: ",".join(names), **configured} if names else {}
 
 
 def _config(tracker: str, env: Mapping[str, str]) -> str | None:

@@ -41,7 +41,7 @@ def default_dirs() -> list[str]:
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
     """Return the config files that count, the most important first.
 
-    `LOOMCONFIG` (or `TORCHXCONFIG`) names the only one; set to nothing it means none at all.
+    `LOOMCONFIG` (or `TORCHXCONFIG`) names the only one; an empty value means none at all.
     """
     chosen = settings.config_file()
     if chosen is not None:
@@ -69,7 +69,7 @@ def apply(
     dirs: Iterable[str] | None = None,
     options: runopts | None = None,
 ) -> None:
-    """Fill in the run options that the caller left open; `options` says which there are."""
+    """Fill in the run options that the caller left open; `options` lists those there are."""
     for path in find_configs(dirs):
         _fill(scheduler, read(path), cfg, path, options)
 

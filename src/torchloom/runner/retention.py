@@ -1,4 +1,4 @@
-"""What the user's config file says about how long things are kept.
+"""How long things are kept, by the user's config file.
 
 Only the file in the user's home counts, or the one that `LOOMCONFIG` names: runs of all projects
 lie in one folder, and none of those projects may delete what is of another.
@@ -21,7 +21,7 @@ def findings() -> list[CheckFinding]:
     """Return how `loom doctor` shows it."""
     try:
         own, everywhere = _section(_home()), _section(None)
-        said = limits()
+        found = limits()
     except BadRetention as error:
         return [problem(SECTION, str(error), f"correct {_where(own)}; until then nothing goes")]
     except LoomError as error:
@@ -30,7 +30,7 @@ def findings() -> list[CheckFinding]:
     if strangers:
         text = f"{min(strangers)} has [{SECTION}], which does not count there"
         return [note(SECTION, text, f"move it to {Path.home() / config.FILE_NAMES[0]}")]
-    return [ok(SECTION, in_words(said))]
+    return [ok(SECTION, in_words(found))]
 
 
 def _home() -> list[str]:

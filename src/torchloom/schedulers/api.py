@@ -37,7 +37,7 @@ class Stream(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
 
 @dataclass
 class DescribeAppResponse:
-    """What an engine says of one app; what it cannot tell has its default."""
+    """What an engine reports about one app; what it does not know has its default."""
 
     app_id: str = "<NOT_SET>"
     state: AppState = AppState.UNSUBMITTED
@@ -68,7 +68,7 @@ class Scheduler(ABC, Generic[T]):
         self.session_name = session_name
 
     def close(self) -> None:
-        """Let connections go; apps run on."""
+        """Close connections; apps keep running."""
 
     def submit(
         self, app: AppDef, cfg: Mapping[str, CfgVal], workspace: str | Workspace | None = None
@@ -108,7 +108,7 @@ class Scheduler(ABC, Generic[T]):
     def wait(self, app_id: str, timeout: float) -> bool:
         """Sleep until the app is over, at most so long; return whether it may be.
 
-        This one only sleeps: for engines that cannot tell.
+        This one only sleeps, for engines that cannot report the end.
         """
         import time
 

@@ -1,4 +1,4 @@
-"""Names for new apps that nobody else has."""
+"""Unique names for new apps."""
 
 import os
 

@@ -110,13 +110,13 @@ def is_over(app_id: str) -> bool:
 
 
 def wait_end(app_id: str, timeout: float) -> bool:
-    """Sleep until nobody owns the app any more, at most so long."""
+    """Sleep until no process owns the app any more, at most so long."""
     record = catalog.record(app_id)
     return record is None or record.wait_end(timeout)
 
 
 def stop(app_id: str, reason: str, signum: int = SIGTERM, at_once: bool = False) -> None:
-    """Leave word why, and tell the app's launch process; an app that is over is left alone."""
+    """Record why, and signal the app's launch process; an app that is over is left alone."""
     record = catalog.record(app_id)
     if record is None or record.is_over() or record.launcher is None:
         return
@@ -158,12 +158,12 @@ def lines(
     wait: Wait | None,
     until: datetime | None,
 ) -> Iterator[str]:
-    """Yield the lines of some logs; with `wait`, until that says over or `until` has passed."""
+    """Yield the lines of some logs; with `wait`, until that returns true or `until` has passed."""
     return reader.lines(found, labels, regex, wait and reader.ending(wait, until))
 
 
 def _replica_ranks(record: RunRecord, role: str, index: int) -> list[RankRecord]:
-    """Return the ranks of one replica, or say which roles and replicas there are."""
+    """Return the ranks of one replica; the error lists the roles and replicas there are."""
     roles = dict.fromkeys(rank.role for rank in record.ranks)
     if role not in roles:
         raise NotFound("role", role, roles, f"{record.id} has: {', '.join(roles)}")

@@ -1,6 +1,6 @@
-"""Put an app's only role where it was told to go: so many ranks on each host, with these devices.
+"""Place an app's only role: so many ranks on each host, with these devices.
 
-Whoever hands out nodes and devices says so with the run options `hosts` and `devices`.
+The queue that assigns nodes and devices sets the run options `hosts` and `devices`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Translate an app into what this machine's agent is asked to run. Pure."""
+"""Translate an app into a request to this machine's job agent. Pure."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from torchloom.launch.shim import shimmed
 from torchloom.launch.variables import JOB_VARIABLE, SPEC_VARIABLE
 from torchloom.specs.api import AppDef, CfgVal, Role, macros
 
-CHECKPOINTS = "LOOM_CHECKPOINTS"  # where all runs save, unless they say otherwise
+CHECKPOINTS = "LOOM_CHECKPOINTS"  # where all runs save by default
 DEADLINES = ("LOOM_DEADLINE", "SLURM_JOB_END_TIME")
 _HERE = ("", "local")
 RANK0_VARIABLE = "TORCHX_RANK0_HOST"
@@ -23,7 +23,7 @@ WORKSPACES = "workspace"  # the folder in a run's own that holds each role's cop
 
 
 def saving(request: LaunchRequest, chosen: str, env: Mapping[str, str]) -> LaunchRequest:
-    """Return a request that says where its run saves: as was chosen, as its job or the user has it.
+    """Return the request with its place for checkpoints: as chosen, else of its job or the user.
 
     A launch inside another engine's job finds the job in its environment; one inside a rank of
     ours is not that rank's job.
@@ -31,23 +31,23 @@ def saving(request: LaunchRequest, chosen: str, env: Mapping[str, str]) -> Launc
     own = request.roles[0].replicas[0].env if request.roles else {}
     inherited = "" if JOB_VARIABLE in env else env.get(SPEC_VARIABLE, "")
     spec = _spec(own.get(SPEC_VARIABLE, inherited))
-    told, recovery = _part(spec, "checkpointing"), _part(spec, "recovery")
-    store = str(told.get("store") or "")
+    checkpointing, recovery = _part(spec, "checkpointing"), _part(spec, "recovery")
+    store = str(checkpointing.get("store") or "")
     base = next((one for one in (chosen, store) if one not in _HERE), "")
     base = base or own.get(CHECKPOINTS) or env.get(CHECKPOINTS, "")
     return replace(
         request,
         checkpoints=_root(base, request.app_id),
-        saves=bool(told.get("enabled")),
+        saves=bool(checkpointing.get("enabled")),
         backoff=float(recovery.get("backoff") or 0.0),
         deadline=_deadline(env),
     )
 
 
 def _deadline(env: Mapping[str, str]) -> int:
-    """Return when the allocation ends, in unix seconds: as the user or the engine says; else 0."""
-    said = (env.get(name, "") for name in DEADLINES)
-    return next((int(text) for text in said if text.isascii() and text.isdecimal()), 0)
+    """Return when the allocation ends, in unix seconds, by the user or the engine; else 0."""
+    found = (env.get(name, "") for name in DEADLINES)
+    return next((int(text) for text in found if text.isascii() and text.isdecimal()), 0)
 
 
 def _root(base: str, app_id: str) -> str:
@@ -59,7 +59,7 @@ def _root(base: str, app_id: str) -> str:
 
 
 def _spec(text: str) -> dict[str, Any]:
-    """Return the job that a program is told of; what is none says nothing."""
+    """Return the job spec in a program's environment; nothing where there is none."""
     if not text:
         return {}
     try:
@@ -133,7 +133,7 @@ def _search_path(
     """Return where commands are looked for: the role's folders, the shell's, this one."""
     folders = [part for part in (own, inherited) if part]
     folders.insert(0 if cfg.get("prepend_cwd") else len(folders), cwd)
-    beside_us = os.path.dirname(sys.executable)  # torchrun, where nobody activated our environment
+    beside_us = os.path.dirname(sys.executable)  # torchrun, where our environment is not activated
     return os.pathsep.join([*folders, beside_us])
 
 

@@ -1,4 +1,4 @@
-"""This machine: an app's processes under a detached agent, which outlives whoever started it."""
+"""This machine: an app's processes under a detached job agent, which outlives its starter."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """What the agent will be asked, and the app it was made from."""
+    """The request to the job agent, and the app it was made from."""
 
     launch: LaunchRequest
     app: Mapping[str, Any]
@@ -83,7 +83,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
             "orphan_limit",
             type_=int,
             default=int(ORPHAN_LIMIT),
-            help="seconds that processes live on when nobody watches over them any more",
+            help="seconds that processes keep running when their supervisor is lost",
         )
         opts.add(
             "idle_timeout",
@@ -105,9 +105,9 @@ class LocalScheduler(Scheduler[LocalRequest]):
             "resume",
             type_=bool,
             default=False,
-            help="go on with the run of this id, which has ended",
+            help="resume the run of this id, which has ended",
         )
-        opts.add("resume_from", type_=int, help="with resume: the step to go on from")
+        opts.add("resume_from", type_=int, help="with resume: the step to resume from")
         opts.add("resume_until", type_=int, help="with resume: the step to train up to")
         opts.add("id", type_=str, help="of the run; default: its name and a few letters")
         opts.add("cwd", type_=str, help="the folder it runs in; default: the current one")
@@ -145,7 +145,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         return AppDryRunInfo(LocalRequest(launch, app_to_dict(app)), str)
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
-        """Processes take what they need, a role need not say; but what is copied must exist."""
+        """A role need not state its resources here; but what is copied must exist."""
         for workspace in filter(None, (role.workspace for role in app.roles)):
             from torchloom.workspace import dir_workspace
 
@@ -156,7 +156,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         return dryrun_info.request.launch.app_id
 
     def resume(self, app_id: str, asked: "Continuation | None" = None) -> None:
-        """Have an app that has ended go on, detached, as a new attempt of the same run.
+        """Resume an app that has ended, detached, as a new attempt of the same run.
 
         It resumes from its newest checkpoint, or from that of a step; whether it may is checked by
         the caller.
@@ -166,7 +166,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
     def resume_dryrun(
         self, app_id: str, asked: "Continuation | None" = None
     ) -> AppDryRunInfo[LocalRequest]:
-        """Return what would be asked to have an app go on; what keeps it from that is raised."""
+        """Return the request that would resume an app; raise what prevents it."""
         from torchloom.launch.records import resumption
         from torchloom.launch.records.folder import RunFolder
 
@@ -235,7 +235,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
         signum: int = signal.SIGTERM,
         at_once: bool = False,
     ) -> None:
-        """Ask the app to end and leave word why: `signum`, its grace (or none), SIGKILL."""
+        """End the app and record why: `signum`, its grace (or none), SIGKILL."""
         from torchloom.schedulers import local_apps
 
         local_apps.stop(app_id, reason, signum, at_once)
@@ -250,7 +250,7 @@ class LocalScheduler(Scheduler[LocalRequest]):
 
 
 def _resumed(launch: LaunchRequest, cfg: Mapping[str, CfgVal]) -> LaunchRequest:
-    """Return a new request as one that goes on with the run of its id."""
+    """Return a new request as one that resumes the run of its id."""
     from torchloom.launch.records import resumption
 
     step, until = (
@@ -277,16 +277,16 @@ def create_scheduler(session_name: str, **kwargs: Any) -> LocalScheduler:
 
 
 def _have_it_watched() -> None:
-    """See to it that this user has a plane; it comes up beside the run, which waits for nothing."""
+    """Start this user's plane unless there is one; the run does not wait for it."""
     if settings.wants_plane():
         from torchloom.client import plane
 
-        with contextlib.suppress(LoomError, OSError):  # a run nobody watches is still a run
+        with contextlib.suppress(LoomError, OSError):  # a run without a plane is still a run
             plane.find_or_start(wait=False)
 
 
 def _no_files(_folder: Path) -> None:
-    """Put nothing into the folder of a run that goes on: it has its own."""
+    """Copy nothing into the folder of a run that is resumed: it has its files."""
 
 
 def _fill(request: LaunchRequest, folder: Path) -> None:

@@ -42,10 +42,10 @@ NAMED: Mapping[str, tuple[str, str]] = {
     "deadline": ("t", "not after: 20:00"),
     "priority": ("sp", "its place among your jobs, from 1"),
     "description": ("Jd", "words that are kept with the job"),
-    "mail-user": ("u", "who is told"),
-    "array": ("", "so many of it, told apart by LSB_JOBINDEX: 1-10%2"),
+    "mail-user": ("u", "who gets the mail"),
+    "array": ("", "several tasks, numbered by LSB_JOBINDEX: 1-10%2"),
 }
-_HOSTS = "each replica has a host; say -j, -n and --ppn"
+_HOSTS = "each replica has a host; use -j, -n and --ppn"
 _FOLDER = "the job's folder has its output; choose that by job_dir"
 _SCRIPT = "the script is ours"
 OURS: Mapping[str, str] = {
@@ -54,15 +54,15 @@ OURS: Mapping[str, str] = {
     **dict.fromkeys(("I", "Ip", "Is", "IS", "ISp", "ISs", "IX", "K", "tty"), "use loom logs -f"),
     **dict.fromkeys(("n", "nnodes", "hostfile"), _HOSTS),
     **dict.fromkeys(("pack", "json", "yaml", "jsdl", "Zs"), _SCRIPT),
-    **dict.fromkeys(("wa", "wt"), "say warn=SECONDS"),
+    **dict.fromkeys(("wa", "wt"), "use warn=SECONDS"),
     **dict.fromkeys(("r", "rn", "Q"), "warn, and retries of a role, decide what runs again"),
     "env": "variables travel in a private file; -e NAME=VALUE adds one",
-    "cwd": "say cwd=FOLDER",
-    "J": "say --name NAME, and array=1-10",
-    "W": "say walltime=H:MM",
-    "gpu": "say gpu=..",
+    "cwd": "use cwd=FOLDER",
+    "J": "use --name NAME, and array=1-10",
+    "W": "use walltime=H:MM",
+    "gpu": "use gpu=..",
 }
-# What AppState it is, and the word that tells it from the others of that state.
+# What AppState it is, and the reason that distinguishes it from others of that state.
 STATES: Mapping[str, tuple[AppState, str]] = {
     "PEND": (AppState.PENDING, ""),
     "PSUSP": (AppState.PENDING, "held"),
@@ -70,7 +70,7 @@ STATES: Mapping[str, tuple[AppState, str]] = {
     "WAIT": (AppState.PENDING, "waiting_in_chunk"),
     "RUN": (AppState.RUNNING, ""),
     "USUSP": (AppState.PENDING, "suspended"),
-    "SSUSP": (AppState.PENDING, "suspended_by_system"),  # load, a window, or one in greater need
+    "SSUSP": (AppState.PENDING, "suspended_by_system"),  # load, a window, or preemption
     "DONE": (AppState.SUCCEEDED, ""),
     "EXIT": (AppState.FAILED, ""),
     "UNKWN": (AppState.UNKNOWN, "host_unreachable"),  # it may well run on
@@ -115,9 +115,9 @@ FIELDS = (
     "job_name",
 )
 _NOTHING = ("", "-")
-REPORT = "report.log"  # what LSF says of each life, when it has ended
+REPORT = "report.log"  # what LSF reports about each run of the job, when it has ended
 JOB, TASK = "LOOM_LSF_JOB", "LOOM_LSF_TASK"  # `12` or `12[3]`, and the 3
-WARNING = "URG"  # it comes to every process of the job: who does not wait for it must not notice
+WARNING = "URG"  # every process of the job gets it: others must ignore it
 _LONGEST_NAME = 1000
 # LSF keeps what a job prints to itself until it ends; the job's folder has it at once.
 _BEFORE = (
@@ -126,7 +126,7 @@ _BEFORE = (
     f'[ -z "${TASK}" ] || {JOB}="$LSB_JOBID[${TASK}]"',
     f'exec >> "$folder/{OUTPUT}${{{TASK}:+.${TASK}}}" 2>&1',
 )
-# What commands say when the daemons are busy, restarting or out of reach for a moment.
+# What commands print when the daemons are busy, restarting or out of reach for a moment.
 _SILENT = re.compile(
     r"LIM is down|not responding|try(ing)? again|[Tt]ime(d)? ?out|Connection refused|"
     r"[Cc]annot connect|is down"
@@ -143,7 +143,7 @@ def add_options(opts: runopts) -> None:
     opts.add("container_workdir", type_=str, help="TorchX's; refused: there are no containers")
     opts.add("host_network", type_=bool, default=False, help="TorchX's; it always is so")
     opts.add("shm_size", type_=str, default=SHM_SIZE, help="TorchX's; that of the host counts")
-    opts.add("exclusive", type_=bool, default=False, help="hosts that nobody else uses")
+    opts.add("exclusive", type_=bool, default=False, help="hosts that no other job uses")
     opts.add("cores", type_=int, help="slots of a host, instead of the role's")
     opts.add("mem", type_=str, help="memory of a host, instead of the role's: 64GB")
     opts.add("nomem", type_=bool, default=False, help="ask for no memory: before LSF 10.1.0.9")
@@ -153,7 +153,7 @@ def add_options(opts: runopts) -> None:
 def refuse_containers(cfg: Mapping[str, CfgVal]) -> None:
     """Refuse what only a container could honour."""
     if text(cfg, "container_workdir"):
-        raise UserError("container_workdir: lsf starts ranks without a container; say cwd=FOLDER")
+        raise UserError("container_workdir: lsf starts ranks without a container; use cwd=FOLDER")
     if text(cfg, "shm_size") not in ("", SHM_SIZE):
         raise UserError(
             "shm_size: lsf starts ranks without a container; the host's /dev/shm counts"
@@ -202,7 +202,7 @@ def after_a_life(job: EngineJob) -> EngineJob:
 
 
 def _records(printed: str) -> list[dict[str, Any]]:
-    if not printed.strip():  # where there is no job, some releases say so on stderr alone
+    if not printed.strip():  # where there is no job, some releases print that on stderr alone
         return []
     try:
         found: list[dict[str, Any]] = json.loads(printed, strict=False)["RECORDS"]
@@ -263,7 +263,7 @@ def bsub_script(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path, python: st
 
 
 def notes(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
-    """Yield what LSF cannot be told as the app has it."""
+    """Yield what the app asks for and LSF has no option for."""
     if (name := _clean(app.name)) != app.name:
         yield f"LSF knows it as {shorten(name)!r}: {shorten(app.name)!r} is no name there"
     needs = {block.resource.cpu: block.roles for block in blocks(app, cfg)}
@@ -315,7 +315,7 @@ def _warning(cfg: Mapping[str, CfgVal]) -> int:
 
 
 def _minutes(given: str) -> tuple[int, str]:
-    """Return minutes, H:MM or H:MM:SS as minutes, and what says of which host's speed they are."""
+    """Return minutes, H:MM or H:MM:SS as minutes, and the host whose speed they refer to."""
     words, slash, host = given.partition("/")
     found = re.fullmatch(r"(\d+)|(\d+):([0-5]?\d)(?::([0-5]\d))?", words)
     if not found:
@@ -348,7 +348,7 @@ def _host_lines(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
 
 
 def _cores(block: Block) -> int:
-    """Return what a host needs: as its role says, else one for each rank."""
+    """Return the cores of a host: as its role has them, else one for each rank."""
     return block.resource.cpu if block.resource.cpu > 0 else block.ranks
 
 
@@ -442,9 +442,9 @@ class LsfScheduler(BatchScheduler):
     def _asked(self) -> str:
         words = question(settings.user_name())
         try:
-            return self._commands.ask(words, lambda said: bool(_SILENT.search(said)))
+            return self._commands.ask(words, lambda printed: bool(_SILENT.search(printed)))
         except EngineRefused as error:
-            if _NONE.search(error.said):
+            if _NONE.search(error.reason):
                 return ""
             raise
 

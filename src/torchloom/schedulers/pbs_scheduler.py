@@ -36,7 +36,7 @@ from torchloom.schedulers.batch.script import (
 from torchloom.schedulers.batch.status import Answer, EngineJob, joined_parts
 from torchloom.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, runopts
 
-# What AppState it is, and the word that tells it from the others of that state.
+# What AppState it is, and the reason that distinguishes it from others of that state.
 STATES: Mapping[str, tuple[AppState, str]] = {
     "Q": (AppState.PENDING, ""),
     "H": (AppState.PENDING, "held"),
@@ -50,7 +50,7 @@ STATES: Mapping[str, tuple[AppState, str]] = {
     "E": (AppState.RUNNING, "completing"),  # it still holds its nodes
 }
 OVER = ("F", "X")  # X: a task whose array is not over
-# Exit codes by which PBS says that it, and not the job, made the end.
+# Exit codes of jobs that PBS itself has ended.
 ENDS: Mapping[int, str] = {
     **dict.fromkeys((-1, -2, -3, -7, -10, -13, -21, -23, -30), "launch_failed"),
     **dict.fromkeys((-4, -5, -6, -14, -20), "node_failure"),  # its daemon, or a sister's
@@ -73,10 +73,10 @@ LETTERS: Mapping[str, tuple[str, str]] = {
     "queue": ("q", "where it runs"),
     "account": ("A", "who is charged"),
     "project": ("P", "the project it belongs to"),
-    "mail-user": ("M", "who is told"),
+    "mail-user": ("M", "who gets the mail"),
     "mail-type": ("m", "of what: a (abort), b (begin), e (end), j (tasks too), n (nothing)"),
     "begin": ("a", "not before: [[[[CC]YY]MM]DD]hhmm[.SS]"),
-    "array": ("J", "so many of it, told apart by PBS_ARRAY_INDEX: 0-9%2"),
+    "array": ("J", "several tasks, numbered by PBS_ARRAY_INDEX: 0-9%2"),
 }
 RESOURCES: Mapping[str, str] = {
     "walltime": "how long it may run: HH:MM:SS, or seconds",
@@ -90,12 +90,12 @@ CHUNK: Mapping[str, str] = {
 }
 _EXTRA = {"dependency": ("depend", "after which jobs: afterok:123")}
 _OURS: Mapping[str, str] = {
-    **{letter: f"say {name}=.." for name, (letter, _) in LETTERS.items()},
+    **{letter: f"use {name}=.." for name, (letter, _) in LETTERS.items()},
     **dict.fromkeys(("o", "e", "j"), "the job's folder has its output; choose that by job_dir"),
     **dict.fromkeys(("v", "V"), "variables travel in a private file; -e NAME=VALUE adds one"),
-    **dict.fromkeys(("I", "X"), "a job has no terminal; say qsub -I yourself and `loom launch`"),
+    **dict.fromkeys(("I", "X"), "a job has no terminal; run qsub -I yourself and `loom launch`"),
     **dict.fromkeys(("C", "z", "f"), "the script is ours"),
-    "N": "say --name NAME",
+    "N": "use --name NAME",
     "r": "warn=SECONDS, or retries of a role, make it rerunnable",
 }
 _LONGEST_NAME = 230  # letters
@@ -107,7 +107,7 @@ _ASKED = (
     'limit=$(qstat -f "$PBS_JOBID" 2> /dev/null | awk \'$1 == "Resource_List.walltime" '
     '{ n = split($3, t, ":"); for (i = 1; i <= n; i++) s = s * 60 + t[i] } END { print s + 0 }\')'
 )
-# What commands say when the server is busy, restarting or out of reach for a moment.
+# What commands print when the server is busy, restarting or out of reach for a moment.
 _SILENT = re.compile(r"cannot connect|[Tt]imed out|Connection refused|End of File|[Bb]usy|retry")
 _GONE = re.compile(r"Unknown Job Id|Job has finished")
 _MOST = 1000  # jobs that were submitted from here and are asked for, the newest
@@ -137,12 +137,12 @@ def read(printed: str) -> dict[str, EngineJob]:
     if not printed.strip():
         return {}
     try:
-        told = json.loads(printed, strict=False).get("Jobs", {})
+        shown = json.loads(printed, strict=False).get("Jobs", {})
     except (ValueError, AttributeError) as error:
         raise Failure(f"qstat printed no JSON: {error}; is this PBS Pro 18 or later?") from error
     parts: dict[str, list[EngineJob]] = {}
     wholes: dict[str, Attributes] = {}
-    for name, attributes in told.items():
+    for name, attributes in shown.items():
         mine = number(name)
         whole = re.sub(r"\[\d+\]", "[]", mine)
         if whole == mine and mine.endswith("[]"):
@@ -150,11 +150,11 @@ def read(printed: str) -> dict[str, EngineJob]:
         else:
             parts.setdefault(whole, []).append(_job(mine, attributes))
     found = {job: joined_parts(job, tasks) for job, tasks in parts.items()}
-    return found | {job: _array(job, told, found.get(job)) for job, told in wholes.items()}
+    return found | {job: _array(job, task, found.get(job)) for job, task in wholes.items()}
 
 
 def _array(job: str, attributes: Attributes, tasks: EngineJob | None) -> EngineJob:
-    """Return an array: what its tasks say, and its own word where they are silent."""
+    """Return an array: the states of its tasks, or its own state where they have none."""
     own = _job(job, attributes)
     if tasks is None or (is_terminal(own.state) and tasks.state is AppState.SUCCEEDED):
         return replace(own, tasks=tasks.tasks if tasks else ())
@@ -191,9 +191,9 @@ def _waits(attributes: Attributes, letter: str, why: str, runs: int) -> str:
     if letter in ("Q", "H") and runs:
         why = f"requeued: {why}" if why else "requeued"
     comment = str(attributes.get("comment", ""))
-    said = re.fullmatch(r"(?:Not Running: |(?=[Jj]ob held))(.*)", comment, re.DOTALL)
-    if said and letter in ("Q", "H"):
-        return f"{why}: {said[1]}" if why else said[1]
+    reason = re.fullmatch(r"(?:Not Running: |(?=[Jj]ob held))(.*)", comment, re.DOTALL)
+    if reason and letter in ("Q", "H"):
+        return f"{why}: {reason[1]}" if why else reason[1]
     return why
 
 
@@ -220,7 +220,7 @@ def _ended(attributes: Attributes, letter: str) -> tuple[AppState, str]:
 
 
 def _has_used_up(attributes: Attributes) -> bool:
-    """Tell whether its time was over: releases that say so nowhere else end a job by a signal."""
+    """Tell whether its time was over: some releases only end such a job by a signal."""
     used = (attributes.get("resources_used") or {}).get("walltime")
     limit = (attributes.get("Resource_List") or {}).get("walltime")
     return bool(used and limit) and seconds(str(used)) >= seconds(str(limit))
@@ -262,7 +262,7 @@ def add_options(opts: runopts) -> None:
     opts.add("priority", type_=int, help="among one's own jobs: -1024 to 1023")
     opts.add("select", type_=str, help="all hosts in PBS's words, instead of ours: 2:ncpus=8")
     opts.add("place", type_=str, default="scatter", help="how hosts are chosen; a replica has one")
-    opts.add("exclusive", type_=bool, default=False, help="hosts that nobody else uses")
+    opts.add("exclusive", type_=bool, default=False, help="hosts that no other job uses")
     opts.add(f"{FAMILY}.*", type_=str, help="any other option of qsub: qsub.l=software=ansys")
 
 
@@ -337,7 +337,7 @@ def _chunk(block: Block, cfg: Mapping[str, CfgVal]) -> str:
 
 
 def _before(cfg: Mapping[str, CfgVal]) -> Iterator[str]:
-    """Say which job it is, and tell the script in time that its time runs out: PBS does not."""
+    """Set which job it is, and signal the script before its time runs out: PBS does not."""
     yield f"export {JOB_VARIABLE}=${{PBS_JOBID%%.*}}"
     yield f'[ -z "$PBS_ARRAY_INDEX" ] || {JOB_VARIABLE}="${{{JOB_VARIABLE}%%[*}}[]"'
     limit = seconds(text(cfg, "walltime"))
@@ -437,7 +437,7 @@ class PbsScheduler(BatchScheduler):
         return {job: answered for job, answered in found.items() if job in jobs}
 
     def _asked(self, jobs: Sequence[str]) -> tuple[Answer, set[str]]:
-        """Ask for some jobs; return the answer, and which of them it says it knows nothing of.
+        """Ask for some jobs; return the answer, and which of them the server does not know.
 
         OpenPBS's main line prints the first alone, without an error for the others.
         """
@@ -445,9 +445,9 @@ class PbsScheduler(BatchScheduler):
             return {}, set()
         try:
             return read(self._commands.ask(question(jobs), _is_silence)), set()
-        except EngineRefused as refused:  # it says of each job that its history is over
-            if all(_GONE.search(said) for said in refused.said.split("; ")):
-                named = set(map(number, re.split(r"[\s;,]+", refused.said)))
+        except EngineRefused as refused:  # the history of these jobs is over
+            if all(_GONE.search(line) for line in refused.reason.split("; ")):
+                named = set(map(number, re.split(r"[\s;,]+", refused.reason)))
                 return read(refused.printed), named.intersection(jobs)
             raise
 
@@ -463,7 +463,7 @@ class PbsScheduler(BatchScheduler):
         return ("ssh", *SSH_OPTIONS, "--", host)
 
     def inside(self, app_id: str, words: Sequence[str]) -> tuple[str, ...] | None:
-        """PBS lets nobody into a job but its tasks; its hosts let its owner in by ssh, which gives
+        """PBS admits only tasks into a job; its hosts admit the job's owner by ssh, which passes
         all words to a shell as one."""
         found = super().inside(app_id, words)
         before = len(self._inside_words(app_id, ""))
@@ -482,7 +482,7 @@ def _rerun(request: BatchRequest) -> Parcel:
 
 
 def _notes(app: AppDef) -> list[str]:
-    """Return what PBS does not take as it was said."""
+    """Return what PBS cannot do as it was requested."""
     notes = []
     if name_of(app) != app.name:
         notes.append(f"PBS calls the job {name_of(app)}: its names have letters, digits, . _ + -")
@@ -495,8 +495,8 @@ def _notes(app: AppDef) -> list[str]:
     return notes
 
 
-def _is_silence(said: str) -> bool:
-    return bool(_SILENT.search(said))
+def _is_silence(printed: str) -> bool:
+    return bool(_SILENT.search(printed))
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> PbsScheduler:

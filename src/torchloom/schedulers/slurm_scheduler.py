@@ -26,7 +26,7 @@ from torchloom.schedulers.batch.script import OUTPUT, SCRIPT, BadDirective, chec
 from torchloom.schedulers.batch.status import Answer, EngineJob, joined_parts
 from torchloom.specs.api import AppDef, AppState, CfgVal, runopts
 
-# What AppState it is, and the word that tells it from the others of that state.
+# What AppState it is, and the reason that distinguishes it from others of that state.
 STATES: Mapping[str, tuple[AppState, str]] = {
     "PENDING": (AppState.PENDING, ""),
     "CONFIGURING": (AppState.PENDING, "configuring"),
@@ -91,7 +91,7 @@ NAMED: Mapping[str, str] = {
     "time": "how long it may run: minutes, H:MM:SS or D-HH:MM",
     "comment": "words that are kept with the job",
     "constraint": "features that its nodes must have",
-    "mail-user": "who is told",
+    "mail-user": "who gets the mail",
     "mail-type": "of what: BEGIN, END, FAIL, ALL, ..",
     "qos": "quality of service",
     "gres": "generic resources of a node, such as gpu:4",
@@ -101,28 +101,28 @@ NAMED: Mapping[str, str] = {
     "dependency": "after which jobs: afterok:123",
     "begin": "not before: 16:00, now+1hour",
     "licenses": "licenses it needs",
-    "array": "so many of it, told apart by SLURM_ARRAY_TASK_ID: 0-9%2",
+    "array": "several tasks, numbered by SLURM_ARRAY_TASK_ID: 0-9%2",
 }
-_EACH = ("partition", "constraint", "gres")  # every part of a heterogeneous job says it anew
+_EACH = ("partition", "constraint", "gres")  # repeated for every part of a heterogeneous job
 _OURS: Mapping[str, str] = {
     "output": "the job's folder has its output; choose that by job_dir",
     "error": "the job's folder has its output; choose that by job_dir",
     "input": "ranks of a job have no input",
-    "open-mode": "a job that is queued again goes on in the same file",
+    "open-mode": "a job that is queued again appends to the same file",
     "export": "variables travel in a private file; -e NAME=VALUE adds one",
     "export-file": "variables travel in a private file; -e NAME=VALUE adds one",
-    "chdir": "say cwd=FOLDER",
+    "chdir": "use cwd=FOLDER",
     "wrap": "the script is ours",
     "parsable": "the script is ours",
-    "job-name": "say --name NAME",
-    "signal": "say warn=SECONDS",
-    "nodes": "each replica has a node; say -j, -n and --ppn",
-    "ntasks": "each replica has a node; say -j, -n and --ppn",
-    "ntasks-per-node": "each replica has a node; say -j, -n and --ppn",
+    "job-name": "use --name NAME",
+    "signal": "use warn=SECONDS",
+    "nodes": "each replica has a node; use -j, -n and --ppn",
+    "ntasks": "each replica has a node; use -j, -n and --ppn",
+    "ntasks-per-node": "each replica has a node; use -j, -n and --ppn",
 }
-# srun of 22.05 and later asks for one core unless it is told what the job has.
+# srun of 22.05 and later asks for one core unless it gets the job's number of cores.
 _BEFORE = ('[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',)
-# What commands say when the controller is busy, restarting or out of reach for a moment.
+# What commands print when the controller is busy, restarting or out of reach for a moment.
 _SILENT = re.compile(r"Unable to contact|[Tt]imed out|Zero Bytes|Connection refused|try again")
 
 
@@ -193,7 +193,7 @@ def add_options(opts: runopts) -> None:
     """Declare what sbatch takes."""
     for name, words in NAMED.items():
         opts.add(name, type_=str, help=words)
-    opts.add("exclusive", type_=bool, default=False, help="nodes that nobody else uses")
+    opts.add("exclusive", type_=bool, default=False, help="nodes that no other job uses")
     opts.add("mem", type_=str, help="memory a node, instead of the role's: 64G; 0: all of it")
     opts.add("nomem", type_=bool, default=False, help="ask for no memory: where Slurm counts none")
     opts.add("cpus_per_task", type_=int, help="cores of a node, instead of the role's")
@@ -226,7 +226,7 @@ def _directives(app: AppDef, cfg: Mapping[str, CfgVal], folder: Path) -> Iterato
 
 
 def _endings(app: AppDef, cfg: Mapping[str, CfgVal]) -> Iterator[str]:
-    """What follows when a node fails, when time runs out, when somebody is in greater need."""
+    """What follows when a node fails, when time runs out, when the job is preempted."""
     warn = count(cfg, "warn")
     if warn > 65535:
         raise UserError(f"warn: Slurm takes at most 65535 seconds, got {warn}")
@@ -312,7 +312,7 @@ class SlurmScheduler(BatchScheduler):
 
     def _ask_all(self) -> Answer:
         words = question(settings.user_name())
-        return read(self._commands.ask(words, lambda said: bool(_SILENT.search(said))))
+        return read(self._commands.ask(words, lambda printed: bool(_SILENT.search(printed))))
 
     def _cancel_words(self, job: str) -> tuple[str, ...]:
         return ("scancel", job)

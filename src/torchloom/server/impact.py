@@ -13,12 +13,12 @@ from typing import Any
 
 from torchloom.errors import NotFound, UserError
 from torchloom.launch.records.resumption import Continuation
-from torchloom.rules.control.command import CommandEntry
+from torchloom.rules.control.command import BadKnobValue, CommandEntry
 from torchloom.rules.control.undo import NoUndo, condition_of, undo
 from torchloom.specs.states import JobState
 from torchloom.weaver.api.refusals import JobOver, JobReleased, NothingToUndo, check_ranks
 from torchloom.weaver.api.resumption import EndedMeanwhile
-from torchloom.weaver.commands.knobs import BadKnobValue, checked
+from torchloom.weaver.commands.knobs import checked
 from torchloom.weaver.health.responses import FAILED, REPLACED, RESTARTED, SHRUNK, STAYS
 from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_over, is_released
 from torchloom.weaver.store.rows import JobRow, RankProcessRow

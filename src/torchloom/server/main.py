@@ -12,10 +12,8 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -37,7 +35,7 @@ from torchloom.server.security.limits import (
     Visit,
     fit_open_files,
 )
-from torchloom.server.security.protocol import LimitedProtocol, TlsListener
+from torchloom.server.security.protocol import ConnectionListener, LimitedProtocol
 from torchloom.server.stream import frames
 from torchloom.server.stream.frames import FramedProtocol
 from torchloom.server.weaver_link import WeaverLink
@@ -105,9 +103,9 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets if self._context is None else [])
-        if self._context is not None and self.started:
-            listener = TlsListener(self.table, self._context, self._protocol)
+        await super().startup([])  # uvicorn would accept all that have called in one turn
+        if self.started:
+            listener = ConnectionListener(self.table, self._context, self._protocol)
             work = [listener.run(each) for each in sockets or ()]
             self._accepting = [asyncio.create_task(each) for each in work]
         if self.started:
@@ -207,11 +205,10 @@ def _serve(options: ServerOptions) -> int:
 
 def configuration(app: ASGIApp, table: Connections) -> uvicorn.Config:
     """Return how uvicorn serves an app: with our protocols and their limits."""
-    http: Any = partial(LimitedProtocol, table)
     return uvicorn.Config(
         Turns(app, table.limits.begun),
         loop="uvloop",
-        http=http,
+        http=LimitedProtocol,
         ws=FramedProtocol,
         ws_max_size=4096,
         ws_per_message_deflate=False,

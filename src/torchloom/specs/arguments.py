@@ -29,7 +29,7 @@ _CONTAINERS: Mapping[Any, Any] = {
     list: list[str],
     dict: dict[str, str],
     tuple: tuple[str],
-    typing.List: list[str],  # noqa: UP006  # a component written for old hints may say it bare
+    typing.List: list[str],  # noqa: UP006  # a component written for old hints may have it bare
     typing.Dict: dict[str, str],  # noqa: UP006
 }
 

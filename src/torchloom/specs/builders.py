@@ -58,7 +58,7 @@ def read_words(
 
 
 def asks_for_help(arguments: Sequence[Argument], words: Sequence[str]) -> bool:
-    """Say whether `--help` stands among the component's own words; `-h` is a component's to use."""
+    """Tell whether `--help` is among the component's arguments; `-h` may be one of its own."""
     flags = _flags(arguments)
     if "--help" in flags:
         return False
@@ -164,7 +164,7 @@ Mount = BindMount | VolumeMount | DeviceMount
 
 
 class ComponentFailed(UserError):
-    """A component raised. The message says where; `__cause__` keeps the exception."""
+    """A component raised. The message names the place; `__cause__` keeps the exception."""
 
     code = "component_failed"
 
@@ -199,7 +199,7 @@ def materialize_appdef(
     cmpnt_defaults: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> AppDef:
-    """Call the component with what the words, config and defaults say; return its app."""
+    """Call the component with values from the words, config and defaults; return its app."""
     args = component_args_from_str(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
     try:
         app = cmpnt_fn(*args.positional_args.values(), *args.var_args, **args.kwargs)

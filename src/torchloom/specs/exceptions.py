@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SpecError(UserError):
-    """A field that cannot be what it is; `path` says which, as in `roles[0].resource.cpu`."""
+    """A field with an unusable value; `path` names it, as in `roles[0].resource.cpu`."""
 
     code = "invalid_spec"
 
@@ -78,7 +78,7 @@ class UnknownSchedulerException(UserError):
 
 
 class UnknownAppException(UserError):
-    """The scheduler knows no such app, or knows it no longer."""
+    """The scheduler does not know this app, or no longer."""
 
     code = "unknown_app"
 

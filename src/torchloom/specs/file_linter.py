@@ -55,7 +55,7 @@ class ComponentFunctionValidator:
 
 
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Every argument says its type, and it is one that a command line can carry."""
+    """Every argument has a type annotation, of a type that a command line can carry."""
 
     def validate(self, app_specs_func_def: FunctionNode) -> list[LinterMessage]:
         """Return one message per argument that cannot be used."""
@@ -83,7 +83,7 @@ class ArgTypeValidator(ComponentFunctionValidator):
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
-    """The function says that it returns an AppDef."""
+    """The function is annotated to return an AppDef."""
 
     def __init__(self, supported_return_type: str = "AppDef") -> None:
         self._expected = supported_return_type
@@ -94,7 +94,7 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         if isinstance(app_specs_func_def, ast.AsyncFunctionDef):
             what, remedy = f"component {name!r} is async", "make it a plain `def`"
         elif returns is None:
-            what = f"component {name!r} does not say what it returns"
+            what = f"component {name!r} has no return annotation"
             remedy = f"write `-> {self._expected}`"
         elif _name_of(unquoted(returns)) != self._expected:
             what = f"component {name!r} returns {ast.unparse(unquoted(returns))!r}"

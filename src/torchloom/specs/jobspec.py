@@ -1,4 +1,4 @@
-"""What a person submits: a program or a ready-made training, how many workers, what may go wrong.
+"""What a user submits: a program or a built-in training, resources, recovery.
 
 The public format of jobs: `jobspec_shape` builds one from plain data, a component makes an app of
 it.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-RETRIES = 3  # of a job that saves and says nothing of attempts
+RETRIES = 3  # of a job that saves and sets no number of attempts
 
 
 class Strategy(StrEnum):
@@ -37,7 +37,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How many workers, and what each of them is given; no memory named means no limit."""
+    """How many workers, and what each of them gets; memory 0 means no limit."""
 
     workers: int = 1
     cpus_per_worker: int = 1
@@ -79,7 +79,7 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """Whether gradients are compressed on their way."""
+    """Whether gradients are compressed before they are sent."""
 
     enabled: bool = False
 
@@ -95,7 +95,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """Between how many workers a job may go on."""
+    """Between how many workers a job may keep training."""
 
     min: int
     max: int
@@ -112,7 +112,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job: exactly one of `model`, `script`, `module` and `command` says what runs."""
+    """One job: exactly one of `model`, `script`, `module` and `command` names what runs."""
 
     name: str
     framework: str = "pytorch"

@@ -1,4 +1,8 @@
-"""Build a job from plain data, and plain data from a job; errors name the field and the remedy."""
+"""Build a job from plain data, and plain data from a job; errors name the field and the remedy.
+
+`msgspec.convert` would parse faster (5 against 25 microseconds), but its import takes 17 ms of CPU,
+and its errors name neither the key of a mapping (`$.env[...]`), nor the value, nor a remedy.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -70,7 +74,7 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def job_in_short(spec: JobSpec) -> dict[str, Any]:
-    """Return a job as plain data, without what goes without saying."""
+    """Return a job as plain data, without fields that have their defaults."""
     silent = job_to_dict(JobSpec(""))
     return {name: value for name, value in job_to_dict(spec).items() if value != silent[name]}
 
@@ -93,7 +97,7 @@ def _store(value: object, path: str) -> str:
 
 
 def _checkpointing(value: object, path: str) -> Checkpointing:
-    """Read when to save: whoever says seconds does not mean the usual steps as well."""
+    """Read when to save: `every_n_seconds` alone replaces the default number of steps."""
     found: Checkpointing = _CHECKPOINTING(value, path)
     if found.every_n_seconds is None or "every_n_steps" in mapping(value, path):
         return found
@@ -191,7 +195,7 @@ JOB = RecordShape(
 )
 
 
-# What no single field can tell.
+# Checks that involve several fields.
 
 
 def _problems(spec: JobSpec) -> Iterator[Problem]:
@@ -208,7 +212,7 @@ def _program_problems(spec: JobSpec) -> Iterator[Problem]:
     if not given:
         yield "", f"nothing to run: give one of {', '.join(PROGRAMS)}; or roles, for an app"
     elif len(given) > 1:
-        yield given[1], f"is given beside {given[0]}: one of them says what runs"
+        yield given[1], f"is given beside {given[0]}: exactly one of them names what runs"
     elif given == ["model"] and not spec.dataset:
         yield "dataset", "missing: a model needs one, for example synthetic"
     elif given == ["model"] and spec.args:
@@ -240,7 +244,7 @@ def _knob_problems(path: str, knob: Knob) -> Iterator[Problem]:
 
 
 def _container(data: object) -> object:
-    """Return what OmegaConf holds as plain data, with everything looked up; others as they are."""
+    """Return an OmegaConf container as plain, resolved data; other data unchanged."""
     if type(data).__module__.partition(".")[0] != "omegaconf":
         return data
     from omegaconf import OmegaConf

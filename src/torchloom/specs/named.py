@@ -19,7 +19,7 @@ ENTRY_POINT_GROUPS = ("torchx.named_resources", "torchloom.named_resources")
 
 
 class NamedResources(Mapping[str, Resource]):
-    """A mapping that looks for its content at the first question, and makes a resource a question.
+    """A mapping that is filled at the first lookup, and makes a new resource at each lookup.
 
     Names are found in any case, as long as only one fits.
     """

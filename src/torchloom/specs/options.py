@@ -1,4 +1,4 @@
-"""What a scheduler may be told besides the app: typed options with defaults and help."""
+"""Options of a scheduler besides the app: typed, with defaults and help."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -264,7 +264,7 @@ class runopts:
     def _sort(
         self, cfg: Mapping[str, Any], items: Any
     ) -> tuple[dict[str, CfgVal], dict[str, CfgVal]]:
-        """Part known from unknown keys, known ones under their declared spelling."""
+        """Separate known from unknown keys; known ones get their declared spelling."""
         known: dict[str, CfgVal] = {}
         unknown: dict[str, CfgVal] = {}
         for spelled, value in items:

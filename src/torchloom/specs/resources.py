@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
 TORCHX_CONTEXT_NAME = "TORCHX_CONTEXT_NAME"  # environment variable: who submitted
-NA = "<<NA>>"  # a fact that nobody supplied
+NA = "<<NA>>"  # a fact that was not supplied
 V = TypeVar("V")
 
 

@@ -99,7 +99,7 @@ class RetryPolicy(str, Enum):  # noqa: UP042 - str() of a member is as in TorchX
 
 @dataclass
 class Role:
-    """Processes of one duty. A value: whoever wants another one copies it.
+    """Processes that run the same program. A value: to change one, copy it.
 
     `overrides` are late values of other fields; nothing here reads them but `resolved`.
     """

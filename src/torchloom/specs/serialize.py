@@ -12,7 +12,7 @@ from torchloom.specs.role import AppDef
 from torchloom.specs.shape import APP, at, unfold_app
 from torchloom.specs.shape import coerce_app as coerce_app
 
-if TYPE_CHECKING:  # who starts an app must not wait for what a job is
+if TYPE_CHECKING:  # starting an app must not import what describes a job
     from torchloom.specs.jobspec import JobSpec
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def load_spec(text: str, fmt: Format | None = None) -> "AppDef | JobSpec":
 
 
 def read_app(path: str | PathLike[str]) -> AppDef:
-    """Read an app from a file; its suffix says the format. Errors begin with the path."""
+    """Read an app from a file; its suffix names the format. Errors begin with the path."""
     return _read(path, load_app)
 
 
@@ -103,7 +103,7 @@ def parse(text: str, fmt: Format | None = None) -> object:
     try:
         data = _parse_json(text) if fmt == "json" else _parse_yaml(text)
         if _spread(data, {}) > MOST_VALUES:
-            raise SpecError("", f"has more than {MOST_VALUES} values: take out what nobody reads")
+            raise SpecError("", f"has more than {MOST_VALUES} values: take out what is not needed")
         return data
     except RecursionError as error:
         raise SpecError("", f"not {fmt.upper()}: nested too deeply") from error
@@ -124,17 +124,17 @@ def _parse_yaml(text: str) -> object:
     if _deepest(text) > DEEPEST:  # the parser would take its time to find out
         raise SpecError("", "not YAML: nested too deeply")
 
-    class Loader(yaml.SafeLoader):
+    class PlainLoader(yaml.SafeLoader):
         """Text, numbers, lists and mappings: a tag that names a Python object is an error."""
 
     # a date that is not in quotes stays text, as in JSON
-    Loader.yaml_implicit_resolvers = {
+    PlainLoader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+    PlainLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - a safe loader
+        return yaml.load(text, PlainLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
 
@@ -155,7 +155,7 @@ def _deepest(text: str) -> int:
 
 
 def _mapping(loader: Any, node: Any) -> Any:
-    """Build a mapping of YAML; what a merge (`<<`) brings may be said again, a key may not."""
+    """Build a mapping of YAML; keys of a merge (`<<`) may be overridden, others not repeated."""
     for key, _ in node.value:
         if not isinstance(key.value, str):
             raise SpecError("", f"line {key.start_mark.line + 1}: a key must be text")
@@ -169,7 +169,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_repeats(keys: Iterable[str]) -> None:
-    """Refuse a mapping that says a key twice: which one was meant, nobody knows."""
+    """Refuse a mapping that has a key twice: which value was meant is not known."""
     seen: set[str] = set()
     for key in keys:
         if key in seen:

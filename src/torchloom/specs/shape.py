@@ -164,7 +164,7 @@ WORKSPACE = RecordShape(Workspace, {"projects": map_of(text)}, ("projects",))
 
 
 def mount(value: object, path: str) -> Any:
-    """Read a mount; its `type` says which fields it has."""
+    """Read a mount; its `type` decides which fields it has."""
     data = dict(mapping(value, path))
     if "type" not in data:
         kinds = ", ".join(kind.value for kind in MountType)

@@ -1,10 +1,12 @@
-"""What a scheduler says of an app or of one replica."""
+"""States of apps, replicas and jobs."""
 
 from enum import Enum, StrEnum
 
+from torchloom.specs.dataclass import dataclass
+
 
 class AppState(int, Enum):
-    """The life of an app; a preempted one goes from RUNNING back to PENDING."""
+    """The state of an app; a preempted one returns from RUNNING to PENDING."""
 
     UNSUBMITTED = 0
     SUBMITTED = 1
@@ -24,6 +26,18 @@ class AppState(int, Enum):
 
 ReplicaState = AppState
 
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """Which copy of which role."""
+
+    role: str
+    index: int
+
+    def __lt__(self, other: "ReplicaKey") -> bool:
+        return (self.role, self.index) < (other.role, other.index)
+
+
 TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 STARTED = TERMINAL | {AppState.RUNNING}
 
@@ -39,7 +53,7 @@ def is_started(state: AppState) -> bool:
 
 
 class JobState(StrEnum):
-    """The life of a job. It is RUNNING from the moment its ranks are asked for."""
+    """The state of a job. It is RUNNING from the moment its ranks are requested."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -51,11 +65,13 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether this attempt has ended; going on is a new attempt of the same job."""
+        """Tell whether this attempt has ended; to resume is a new attempt of the same job."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
-UNKNOWN = AppState.UNKNOWN.name  # no state of a job: what an engine says that has forgotten it
+UNKNOWN = (
+    AppState.UNKNOWN.name
+)  # not a state of a job: reported by an engine that no longer knows it
 _OF_APP = {
     AppState.UNSUBMITTED: JobState.QUEUED,
     AppState.SUBMITTED: JobState.QUEUED,
@@ -77,7 +93,7 @@ _OF_JOB = {
 
 
 def job_word(app: AppState) -> str:
-    """Return a scheduler's word for an app as a state of a job."""
+    """Return a scheduler's state of an app as a state of a job."""
     return str(_OF_APP.get(app, UNKNOWN))
 
 

@@ -18,13 +18,13 @@ NOT_KNOWN = "<N/A>"
 LINE_WIDTH = 80
 # an error that came over torch's RPC is wrapped in the name of the worker it came from
 RPC_ERROR = re.compile(r"\w*\('On WorkerInfo\(.+\):\n(?:.*\n)*'\)")
-# a C++ error carries its own stack in the message; the line before it says what happened
+# a C++ error carries its own stack in the message; the line before it has the cause
 ERROR_BEFORE_STACK = re.compile(r"(.+)\nException")
 
 
 @dataclass
 class ReplicaStatus:
-    """One replica; `id` is its place in the role, `hostaddr` is `hostname` unless said."""
+    """One replica; `id` is its place in the role, `hostaddr` defaults to `hostname`."""
 
     id: int
     state: ReplicaState
@@ -82,7 +82,7 @@ class RoleStatus:
 
 @dataclass
 class AppStatus:
-    """What a scheduler says of an app; the replicas are those of the latest attempt."""
+    """What a scheduler reports about an app; the replicas are those of the latest attempt."""
 
     state: AppState
     num_restarts: int = 0

@@ -1,4 +1,4 @@
-"""Whether an app can run at all, told before anything is started."""
+"""Check whether an app can run, before anything is started."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,11 +24,11 @@ MOST = 1000  # members of a list or mapping
 DEEPEST = 8  # levels of lists and mappings
 INT64 = 1 << 63
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"  # not even by a program
+_UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
 # The one table of variables that the launcher sets for a rank
-# (`launch/agent/rank_environment.py`): a spec that set one would have the rank believe something
-# else than its launcher does.
+# (`launch/agent/rank_environment.py`): a spec must not set them, or rank and
+# launcher would disagree.
 SET_FOR_PEERS = frozenset(  # where ranks form a group
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
@@ -47,7 +47,6 @@ SET_FOR_ALL = frozenset(
 )
 _SET_PREFIX = "LOOM_PORT_"
 _SET_FOR_JOBS = SET_FOR_ALL | SET_FOR_PEERS | {"LOOM_JOB_SPEC"}
-NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 MAX_PORT = 65535
 
 
@@ -60,7 +59,7 @@ def check_not_set(env: Iterable[str], path: str, names: Collection[str] = SET_FO
 
 
 def name(value: object, path: str) -> str:
-    """Take what may be part of a path and of an id."""
+    """Accept a name that can be part of a path and of an id."""
     found = text(value, path)
     if not re.fullmatch(_NAME, found):
         allowed = "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
@@ -69,7 +68,7 @@ def name(value: object, path: str) -> str:
 
 
 def short(value: object, path: str) -> str:
-    """Take text that fits into a command line, a database and a terminal."""
+    """Accept text that fits into a command line, a database and a terminal."""
     found = text(value, path)
     if len(found) > LONGEST:
         raise SpecError(path, f"is too long: {len(found)} letters, at most {LONGEST}")
@@ -79,7 +78,7 @@ def short(value: object, path: str) -> str:
 
 
 def number_in(low: int, high: int) -> Decoder:
-    """Take a whole number within limits."""
+    """Accept a whole number within limits."""
 
     def decode(value: object, path: str) -> int:
         found = integer(value, path)
@@ -97,7 +96,7 @@ def seconds(value: object, path: str) -> float:
 
 
 def plain(value: object, path: str, depth: int = 0) -> Any:
-    """Take whatever JSON can say, of a size that somebody may have meant."""
+    """Accept any JSON value of a reasonable size and depth."""
     if depth > DEEPEST:
         raise SpecError(path, f"is nested deeper than {DEEPEST} levels")
     if isinstance(value, list | tuple):
@@ -108,7 +107,7 @@ def plain(value: object, path: str, depth: int = 0) -> Any:
 
 
 def scalar(value: object, path: str) -> Any:
-    """Take text, a finite number, true or false."""
+    """Accept text, a finite number, true or false."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -121,14 +120,14 @@ def scalar(value: object, path: str) -> Any:
 
 
 def number(value: object, path: str) -> float:
-    """Take a finite number."""
+    """Accept a finite number."""
     if isinstance(value, bool | str):
         raise refuse(path, "a finite number", value)
     return float(scalar(value, path))
 
 
 def few(decode: Decoder) -> Decoder:
-    """Take a list or mapping that has not too many members."""
+    """Accept a list or mapping that has not too many members."""
 
     def decode_few(value: object, path: str) -> Any:
         if isinstance(value, list | tuple | Mapping) and len(value) > MOST:
@@ -144,7 +143,7 @@ def tuple_of(decode: Decoder) -> Decoder:
 
 
 def variables(value: object, path: str) -> dict[str, str]:
-    """Take names and values of environment variables."""
+    """Accept names and values of environment variables."""
     found: dict[str, str] = few(map_of(short))(value, path)
     for key in found:
         if not re.fullmatch(_VARIABLE, key):
@@ -158,7 +157,7 @@ def _shown(value: object) -> object:
 
 
 def _digits(number: int) -> str:
-    """Return a number in a message's length; Python refuses to print very long ones."""
+    """Return a number short enough for a message; Python refuses to print very long ones."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"a number of some {int(bits * 0.302)} digits"
 
@@ -167,7 +166,7 @@ Problem = tuple[str, str]
 
 
 def validate_app(app: AppDef) -> None:
-    """Raise the first thing that keeps this app from running, named by its field."""
+    """Raise SpecError for the first field that keeps this app from running."""
     APP(unfold_app(app), "")  # every field has its type
     for path, problem in _app_problems(app):
         raise SpecError(path, problem)
@@ -176,22 +175,16 @@ def validate_app(app: AppDef) -> None:
 
 
 def _app_problems(app: AppDef) -> Iterator[Problem]:
-    yield from _name_problems("name", app.name)
+    name(app.name, "name")
     if not app.roles:
         yield "roles", "an app needs at least one role"
     for index, role in enumerate(app.roles):
         path = f"roles[{index}]"
-        yield from _name_problems(f"{path}.name", role.name)
+        name(role.name, f"{path}.name")
         if any(role.name == earlier.name for earlier in app.roles[:index]):
             yield f"{path}.name", f"a role before this one is named {role.name!r} too"
         yield from _count_problems(path, role)
         yield from _command_problems(path, role)
-
-
-def _name_problems(path: str, name: str) -> Iterator[Problem]:
-    if not re.fullmatch(NAME, name):
-        allowed = "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
-        yield path, f"{shorten(name)!r} is not a name: use {allowed}"
 
 
 def _count_problems(path: str, role: Role) -> Iterator[Problem]:
@@ -202,9 +195,9 @@ def _count_problems(path: str, role: Role) -> Iterator[Problem]:
         yield f"{path}.min_replicas", f"must be 0 to num_replicas ({role.num_replicas}), is {least}"
     if role.max_retries < 0:
         yield f"{path}.max_retries", f"must not be negative, is {role.max_retries}"
-    for name, port in role.port_map.items():
+    for label, port in role.port_map.items():
         if not 0 <= port <= MAX_PORT:
-            yield at(f"{path}.port_map", name), f"is not a port: {port} is not in 0..{MAX_PORT}"
+            yield at(f"{path}.port_map", label), f"is not a port: {port} is not in 0..{MAX_PORT}"
 
 
 def _command_problems(path: str, role: Role) -> Iterator[Problem]:

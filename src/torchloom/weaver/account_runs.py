@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torchloom import accounts, sealed, settings
@@ -21,7 +22,9 @@ from torchloom.client import plane
 from torchloom.errors import Failure, LoomError, UserError
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.records.resumption import Continuation
+from torchloom.plane.credentials import write_secret
 from torchloom.plane.parts import job_environment
+from torchloom.unix import make_private
 from torchloom.weaver.jobs.launch import (
     Launcher,
     LaunchOrder,
@@ -31,7 +34,7 @@ from torchloom.weaver.jobs.launch import (
 )
 from torchloom.weaver.runs import provenance
 from torchloom.weaver.runs.provenance import ProvenanceRequest
-from torchloom.weaver.store.rows import DeviceRow, RankProcessRow
+from torchloom.weaver.store.rows import DeviceRow, JobRow, RankProcessRow
 
 T = TypeVar("T")
 
@@ -49,9 +52,13 @@ class AccountFailed(Failure):
 class AccountLauncher:
     """Runs of the plane's own user, and of accounts with the rights of each."""
 
-    def __init__(self, own: Launcher, account_of: Callable[[str], str]) -> None:
+    def __init__(self, own: Launcher, find: Callable[[str], JobRow | None]) -> None:
         self._own = own
-        self._account_of = account_of
+        self._find = find
+
+    def _account_of(self, job: str) -> str:
+        known = self._find(job)
+        return known.account if known else ""
 
     def look(self, job: str, left: int | None = None) -> RunSeen:
         return accounts.within(self._account_of(job), self._own.look, job, left)
@@ -65,6 +72,7 @@ class AccountLauncher:
             why = "jobs that run as an account run on the plane's own host alone"
             raise UserError(f"{why}; ask for fewer workers, or submit it to a batch system")
         have_agent(name)
+        self._note(order.job)
         order_shape = {**asdict(order), "spec": sealed.reveal_in_spec(order.spec)}
         _have_done(name, {"do": "start", "order": order_shape})
 
@@ -74,6 +82,7 @@ class AccountLauncher:
             self._own.resume(job, asked)
             return
         have_agent(name)
+        self._note(job)
         _have_done(name, {"do": "resume", "job": job, "asked": _shape(asked)})
 
     def stop(self, job: str, reason: str) -> None:
@@ -82,6 +91,44 @@ class AccountLauncher:
             self._own.stop(job, reason)
             return
         _have_done(name, {"do": "stop", "job": job, "reason": reason})
+
+    def _note(self, job: str) -> None:
+        known = self._find(job)
+        if known is not None:
+            note_run(known)
+
+
+# What root remembers of such a run when the database is lost. An account owns the folders of its
+# runs and may write anything there, so who it belongs to is not read from them.
+
+
+def note_run(job: JobRow) -> None:
+    """Note which account a job runs as, and whose it is, in a file of the plane."""
+    make_private(_notes())
+    shape = {name: getattr(job, name) for name in _NOTED}
+    write_secret(_notes() / job.id, json.dumps(shape))
+
+
+def noted_runs() -> list[JobRow]:
+    """Return the jobs of accounts that were noted, as they were when they started."""
+    found = []
+    for path in sorted(_notes().glob("[!.]*")):
+        with contextlib.suppress(OSError, ValueError, TypeError):  # removed, or of another version
+            words: dict[str, Any] = json.loads(path.read_bytes())
+            found.append(JobRow(**words))
+    return [job for job in found if job.account]
+
+
+def forget_run(job: str) -> None:
+    """Remove the note about a job."""
+    (_notes() / job).unlink(missing_ok=True)
+
+
+def _notes() -> Path:
+    return settings.own_home() / "plane" / "account-runs"
+
+
+_NOTED = ("id", "name", "owner", "scheduler", "handle", "run_id", "account")
 
 
 def have_agent(account: str) -> None:

@@ -65,10 +65,10 @@ class WorkloadReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as `--json` shows it."""
-        told = asdict(self)
-        told_losses = [loss if math.isfinite(loss) else None for loss in told.pop("losses")]
+        fields = asdict(self)
+        losses = [loss if math.isfinite(loss) else None for loss in fields.pop("losses")]
         shown = {"ok": not self.error, "error": self.error or None}
-        return {**shown, **told, "loss_before": told_losses[0], "loss_after": told_losses[1]}
+        return {**shown, **fields, "loss_before": losses[0], "loss_after": losses[1]}
 
 
 Data = tuple[Tensor, Tensor]
@@ -148,25 +148,25 @@ def _backend() -> str:
     return str(group.get_backend()) if group.is_initialized() else "none"
 
 
-def _mlp(chance: torch.Generator) -> tuple[nn.Module, Data]:
+def _mlp(generator: torch.Generator) -> tuple[nn.Module, Data]:
     """Tell which of a few directions a vector points to."""
-    inputs = torch.randn(BATCH, 32, generator=chance)
+    inputs = torch.randn(BATCH, 32, generator=generator)
     layers = [nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES)]
     return nn.Sequential(*layers), (inputs, inputs[:, :CLASSES].argmax(1))
 
 
-def _cnn(chance: torch.Generator) -> tuple[nn.Module, Data]:
+def _cnn(generator: torch.Generator) -> tuple[nn.Module, Data]:
     """Tell which row of a noisy picture is bright."""
-    targets = torch.randint(CLASSES, (BATCH,), generator=chance)
-    inputs = 0.3 * torch.randn(BATCH, 1, CLASSES, 8, generator=chance)
+    targets = torch.randint(CLASSES, (BATCH,), generator=generator)
+    inputs = 0.3 * torch.randn(BATCH, 1, CLASSES, 8, generator=generator)
     inputs[torch.arange(BATCH), 0, targets] += 1
     layers = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, CLASSES)]
     return nn.Sequential(*layers), (inputs, targets)
 
 
-def _transformer(chance: torch.Generator) -> tuple[nn.Module, Data]:
+def _transformer(generator: torch.Generator) -> tuple[nn.Module, Data]:
     """Tell which token a sequence has most of."""
-    tokens = torch.randint(CLASSES, (BATCH, 16), generator=chance)
+    tokens = torch.randint(CLASSES, (BATCH, 16), generator=generator)
     targets = nn.functional.one_hot(tokens, CLASSES).sum(1).argmax(1)
     blocks = [
         nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True) for _ in range(2)

@@ -1,4 +1,4 @@
-"""Walk a project's files, leaving out what its ignore file says."""
+"""Walk a project's files, leaving out what its ignore file lists."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -20,9 +20,9 @@ def read_ignore(root: Path) -> tuple[str, ...]:
 
 
 def is_ignored(path: str, patterns: Iterable[str]) -> bool:
-    """Tell whether the last pattern that speaks of a path leaves it out; `!` takes it back in.
+    """Tell whether the last pattern that matches a path excludes it; `!` includes it again.
 
-    A pattern speaks of a path when it matches it, or a folder it is in, from the project's root on.
+    A pattern matches a path, or a folder it is in, from the project's root on.
     """
     ignored = False
     prefixes = list(accumulate(path.split("/"), "{}/{}".format))
@@ -60,5 +60,5 @@ def _below(root: Path, path: Path) -> str:
 
 
 def _raise(error: OSError) -> NoReturn:
-    """A folder that cannot be read is not an empty one."""
+    """Raise: a folder that cannot be read is not an empty one."""
     raise error

@@ -60,7 +60,7 @@ def _copy(path: Path, goal: Path, root: Path) -> None:
 
 
 def _aim(link: Path, root: Path) -> str:
-    """Return what the copied link points to: its fellow in the copy, or the same place outside."""
+    """Return what the copied link points to: the file in the copy, or the same place outside."""
     written = os.readlink(link)
     meant = os.path.normpath(link.parent / written)
     return written if Path(meant).is_relative_to(root) else meant

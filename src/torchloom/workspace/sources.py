@@ -43,7 +43,7 @@ _PRIVATE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """Where a repository stands, and how what is in its folder differs from that."""
+    """The commit of a repository, and how its folder differs from that."""
 
     facts: dict[str, Any]
     patch: bytes
@@ -78,11 +78,11 @@ class Repository:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Have git note what it finds in a copy of its index: whoever commits just now may."""
+        """Have git write to a copy of its index, so that a concurrent commit is not disturbed."""
         index = self.folder / self.line("rev-parse", "--git-path", "index")
         with tempfile.TemporaryDirectory(prefix="loom-git-") as folder:
             with contextlib.suppress(OSError):  # nothing was ever added
-                # With its time: git looks again at what was changed in the second it is from.
+                # With its time: git reads again what was changed in the second it is from.
                 shutil.copy2(index, Path(folder, "index"))
             self._env["GIT_INDEX_FILE"] = str(Path(folder, "index"))
             yield
@@ -200,7 +200,7 @@ class SubmittedSources:
 def keep(
     folder: Path, cwd: str, places: Sequence[Path], is_copied: bool, env: Mapping[str, str]
 ) -> None:
-    """Write down how the first of these places that is in a repository stands."""
+    """Store the state of the first of these places that is in a repository."""
     source = source_of(places, env)
     facts = {"cwd": cwd, "is_copied": is_copied, "git": source.facts if source else None}
     _write(folder / FILE, json.dumps(facts, indent=1).encode())
@@ -209,13 +209,13 @@ def keep(
 
 
 def kept(folder: Path) -> SubmittedSources | None:
-    """Return what was written down; nothing where that is gone."""
+    """Return what was stored; nothing where that is gone."""
     try:
-        told: dict[str, Any] = json.loads((folder / FILE).read_bytes())
-        facts = told["git"]
+        stored: dict[str, Any] = json.loads((folder / FILE).read_bytes())
+        facts = stored["git"]
         patch = (folder / PATCH).read_bytes() if facts and facts["diff"] else b""
         source = SourceState(facts, patch) if facts else None
-        return SubmittedSources(told["cwd"], source, told["is_copied"])
+        return SubmittedSources(stored["cwd"], source, stored["is_copied"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

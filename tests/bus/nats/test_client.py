@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 
-from ...living import allowed
-from ..server import NatsServer
-from ..signing import Authority
-from ..waiting import come_true, live
+from ...harness.async_wait import come_true, live
+from ...harness.home import allowed
+from ...harness.nats_keys import Authority
+from ...harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.process
 
@@ -180,7 +180,7 @@ def test_an_agent_speaks_for_itself_alone_and_hears_only_what_is_for_it(
 
         assert await agents["one"].request(subjects.hello("one"), b"one", 10) == b"welcome"
         await agents["one"].publish(subjects.hello("two"), b"two")
-        with pytest.raises(NobodyAnswers):
+        with pytest.raises(NoReply):
             await agents["one"].request(subjects.hello("two"), b"two", 0.2)
         await weaver.publish(subjects.down("one"), b"")
         await agents["two"].publish(subjects.hello("two"), b"two")

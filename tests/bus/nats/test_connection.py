@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from torchloom.bus.api import Said
+from torchloom.bus.api import RawMessage
 from torchloom.bus.nats.connection import NoProtocol, Parser
 
 NOBODY = b"NATS/1.0 503\r\n\r\n"
@@ -15,7 +15,7 @@ DATA = st.binary(max_size=40) | st.sampled_from(
 )
 WORD = st.text("abcXYZ019_-.", min_size=1, max_size=12)
 
-Heard = tuple[dict[bytes, list[Said]], list[str], list[bytes]]
+Heard = tuple[dict[bytes, list[RawMessage]], list[str], list[bytes]]
 
 
 @st.composite
@@ -46,8 +46,8 @@ def heard_in(reads: list[bytes]) -> Heard:
         heard = parser.feed(read)
         for sid, said in heard.messages.items():
             all_of_it[0].setdefault(sid, []).extend(said)
-        all_of_it[1].extend(heard.unheard)
-        all_of_it[2].extend(heard.words)
+        all_of_it[1].extend(heard.unanswerable)
+        all_of_it[2].extend(heard.lines)
     return all_of_it
 
 

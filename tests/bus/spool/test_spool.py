@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchloom.bus.spool.spool import Spool, SpoolFull, SpoolTaken
 from torchloom.messages.plane import VERSION, Batch, Head
 
-from ...living import until
+from ...harness.home import until
 
 ONE = Head(VERSION, "job-1", 3, 0, "aaaa")
 TWO = Head(VERSION, "job-1", 3, 1, "bbbb")
@@ -214,14 +214,14 @@ def test_a_disk_that_takes_half_a_record_has_taken_none(tmp_path: Path) -> None:
 def test_a_life_is_buried_when_all_of_it_is_stored(tmp_path: Path) -> None:
     spool = opened(tmp_path, ONE, TWO)
     spool.append(ONE, b"a")
-    first, second = spool.lives()
+    first, second = spool.incarnations()
 
-    gone = [spool.bury(first), spool.bury(second)]
+    gone = [spool.remove(first), spool.remove(second)]
     spool.stored(ONE, 1)
 
     assert gone == [False, True]
-    assert spool.bury(first)
-    assert (spool.lives(), list(tmp_path.glob("*/*")), spool.size) == ([], [], 0)
+    assert spool.remove(first)
+    assert (spool.incarnations(), list(tmp_path.glob("*/*")), spool.size) == ([], [], 0)
 
 
 def test_two_agents_do_not_share_a_spool(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torchloom.chaos.faults.actions import NotPossible
 from torchloom.chaos.plan import Fault
 from torchloom.chaos.record import Strike
 
-from .faking import library
+from ...harness.faketime import library
 from .standins import StandIns, python
 
 Make = Callable[..., StandIns]

@@ -11,7 +11,7 @@ from torchloom.chaos.faults.actions import NotPossible
 from torchloom.chaos.plan import Fault
 from torchloom.chaos.record import Strike
 
-from ...weaver.postgres import running_postgres
+from ...harness.postgres_server import running_postgres
 from .standins import StandIns
 
 Make = Callable[..., StandIns]

@@ -9,9 +9,9 @@ import pytest
 
 from torchloom.plane.certificates import certificate
 
-from ...server.plane import Plane, Server, running
+from ...harness.metric_senders import Teller
+from ...harness.server_plane import Plane, Server, running
 from ...server.routes.test_checkpoints import Saving
-from ...server.telling import Teller
 from ..jobs.test_remote import Person
 from ..test_json import problems
 

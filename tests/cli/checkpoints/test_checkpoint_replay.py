@@ -23,7 +23,7 @@ from torchloom.launch.records.request import (
 )
 from torchloom.messages.plane import VERSION, Applied, Event, Head, Planned, Register, ToRank
 
-from ...living import until
+from ...harness.home import until
 from .stored import commit
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ...control.conftest import living
-from ...living import until
+from ...harness.home import until
 from ..conftest import LOOM
 from ..test_json import problems
 

@@ -9,7 +9,7 @@ import pytest
 
 from torchloom.launch.records.folder import RunFolder
 
-from ...checkpoint.s3 import S3Server, running_s3
+from ...harness.s3_server import S3Server, running_s3
 from ..test_json import problems
 from .stored import Captured, commit, said
 

@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.cli.main import main
 
-from ...living import until
+from ...harness.home import until
 from ..monitored import plane_in
 from ..test_json import problems
 

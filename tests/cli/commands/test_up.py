@@ -217,7 +217,7 @@ def test_a_plane_that_cannot_start_is_a_failure_with_its_reason(
 
     assert done.returncode == 1
     assert done.stderr.decode().splitlines()[-1] == (
-        "loom: no NATS of ours at nats://127.0.0.1:1: nobody answers; `loom up` brings its own"
+        "loom: no NATS of ours at nats://127.0.0.1:1: no server answers; `loom up` brings its own"
     )
     until(lambda: plane.processes() == {}, "its interpreter to leave")
 

@@ -10,7 +10,7 @@ from torchloom.messages.plane import VERSION, Head, Metrics
 from torchloom.weaver.store import NumberedBatch, PlaneStore, open_store
 from torchloom.weaver.store.rows import JobRow, StoredRow
 
-from ...weaver.fresh import fresh
+from ...harness.fresh_databases import fresh
 
 PAGE = '<html><script type="application/json" id="report">__LOOM_REPORT__</script></html>'
 HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>&amp;"

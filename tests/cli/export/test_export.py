@@ -20,7 +20,7 @@ from torchloom.weaver.runs import provenance
 from torchloom.weaver.store import PlaneStore
 from torchloom.weaver.store.rows import CheckpointRow, EventRow, Fact, RankProcessRow, SubmissionRow
 
-from ...metrics import in_file
+from ...harness.metric_rows import in_file
 from ..test_json import problems
 from .exported import HOSTILE, PAGE, log, remembered, store_of, within
 

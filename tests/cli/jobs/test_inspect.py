@@ -14,8 +14,8 @@ from torchloom.messages.plane import Frame, Look, Stacks, Thread
 from torchloom.weaver.health.hangs import role_shape, weigh
 from torchloom.weaver.health.roster import _row as row
 
-from ...living import until
-from ...weaver.fakes import register
+from ...harness.fake_agents import register
+from ...harness.home import until
 from ..monitored import Plane, plane_in
 from ..test_json import problems
 

@@ -17,9 +17,9 @@ from torchloom.client import chosen
 from torchloom.client.trust import fingerprint
 from torchloom.plane.certificates import certificate
 
-from ...living import until
-from ...server.plane import PATIENCE, Plane, Ranks, Server, running
-from ...server.telling import Teller
+from ...harness.home import until
+from ...harness.metric_senders import Teller
+from ...harness.server_plane import PATIENCE, Plane, Ranks, Server, running
 from ..test_json import problems
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from torchloom.launch.agent.uplink import NodeAgentProcess
 from torchloom.launch.host import descendants, sockets
 from torchloom.launch.host.descendants import NodeShare
 
-from ...living import home, until
+from ...harness.home import home, until
 
 __all__ = ["home"]
 pytestmark = pytest.mark.process
@@ -73,7 +73,7 @@ def test_one_that_is_killed_comes_again_and_one_that_is_told_to_leaves(
     relay.start()
 
     assert not relay.is_there
-    assert relay.patience is None
+    assert relay.wait is None
     assert list((settings.loom_home() / "plane" / "spool").iterdir()) == []
     assert not relay.address.exists()
 

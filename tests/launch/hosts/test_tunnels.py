@@ -21,7 +21,7 @@ from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.hosts.tunnels import CONTROL, Tunnels
 from torchloom.launch.node_agent.uplink import TunnelClient
 from torchloom.launch.supervisor.nodes import Nodes
-from torchloom.unix import hear, say
+from torchloom.unix import receive_message, send_message
 
 TOKEN, APP = "secret", "train-1"
 NATS = b"INFO {}\r\n"
@@ -95,8 +95,8 @@ def plane(answer: Mapping[str, Any]) -> "Future[Any]":
 
     def serve() -> None:
         with listener, listener.accept()[0] as channel:
-            asked.set_result(hear(channel))
-            say(channel, answer)
+            asked.set_result(receive_message(channel))
+            send_message(channel, answer)
 
     threading.Thread(target=serve).start()
     return asked
@@ -157,9 +157,11 @@ def test_who_only_claims_to_be_the_launch_process_is_told_nothing_more() -> None
 
     def pose() -> None:
         with listener.accept()[0] as channel:
-            say(channel, {"do": "prove", "challenge": "c"})
-            heard.extend((hear(channel), hear(channel)))
-            say(channel, {"do": "go", "proof": "guess", "nats": "nats://evil", "token": "t"})
+            send_message(channel, {"do": "prove", "challenge": "c"})
+            heard.extend((receive_message(channel), receive_message(channel)))
+            send_message(
+                channel, {"do": "go", "proof": "guess", "nats": "nats://evil", "token": "t"}
+            )
 
     posing = threading.Thread(target=pose)
     posing.start()

@@ -13,7 +13,7 @@ from torchloom.launch.keeper.fingerprint import (
     surroundings,
 )
 
-from ...living import allowed
+from ...harness.home import allowed
 
 
 def test_only_what_an_import_reads_is_part_of_the_import_time_environment() -> None:

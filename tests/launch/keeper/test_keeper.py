@@ -17,7 +17,7 @@ import pytest
 from torchloom.launch.host import sockets
 from torchloom.launch.wire import Connection
 
-from ...living import until
+from ...harness.home import until
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ import pytest
 from torchloom.launch.keeper import fingerprint, zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
 
-from ...living import allowed, until
+from ...harness.home import allowed, until
 
 PATIENCE = 120.0
 

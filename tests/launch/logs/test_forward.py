@@ -14,9 +14,9 @@ import pytest
 from torchloom.launch.agent.rank import AgentRank, Pump
 from torchloom.launch.logs.sinks import MOST_UNSENT, ForwardedLog
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
-from ...living import until
+from ...harness.home import until
 
 pytestmark = pytest.mark.process  # it takes seconds
 

@@ -12,7 +12,7 @@ from torchloom.launch.hosts.sites import NoiseFilter
 from torchloom.launch.logs.files import STREAMS, LogFiles
 from torchloom.launch.logs.sinks import ShownLog
 
-from ...living import allowed
+from ...harness.home import allowed
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ...bus.waiting import come_true
+from ...harness.async_wait import come_true
 
 RANK = Path(__file__).with_name("fake_rank.py")
 JOB = "bad-day-1"

@@ -9,8 +9,8 @@ import pytest
 
 from torchloom.bus.nats.client import NatsBus
 
-from ...bus.server import NatsServer
-from ...bus.waiting import come_true, live
+from ...harness.async_wait import come_true, live
+from ...harness.nats_server import NatsServer
 from .node import JOB, Node
 from .weaving import Database, FakeWeaver
 

@@ -13,7 +13,7 @@ from torchloom.checkpoint import Manifest, Shard
 from torchloom.launch.node_agent.checkpoints import CheckpointWorker
 from torchloom.messages.plane import VERSION, Commit, Committed, Head, Message, Remove, Removed
 
-from ...bus.waiting import come_true
+from ...harness.async_wait import come_true
 
 HEAD = Head(VERSION, "job-1", 0, -1, "")
 

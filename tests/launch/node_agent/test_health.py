@@ -19,7 +19,7 @@ from torchloom.launch.node_agent.service import NodeAgent
 from torchloom.launch.node_agent.uplink import AgentIdentity
 from torchloom.messages.plane import NO_RANK, VERSION, Device, DeviceEvent, Head, Message
 
-from ...bus.waiting import come_true, live
+from ...harness.async_wait import come_true, live
 from .nvml.recorded import NVMLError, RecordedNvml
 from .weaving import Database, FakeWeaver
 

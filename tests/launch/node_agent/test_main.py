@@ -14,10 +14,10 @@ from torchloom.bus.nats.client import NatsBus
 from torchloom.bus.nats.credentials import read
 from torchloom.messages.plane import Head, Kill
 
-from ...bus.server import NatsServer
-from ...bus.signing import Authority
-from ...bus.waiting import come_true, live
-from ...living import until
+from ...harness.async_wait import come_true, live
+from ...harness.home import until
+from ...harness.nats_keys import Authority
+from ...harness.nats_server import NatsServer
 from .node import JOB, Node
 from .weaving import Database, FakeWeaver
 

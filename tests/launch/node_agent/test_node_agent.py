@@ -41,8 +41,8 @@ from torchloom.messages.plane import (
     Welcome,
 )
 
-from ...bus.samples import FROM_RANK, REGISTER, TO_AGENT
-from ...bus.waiting import come_true, live
+from ...harness.async_wait import come_true, live
+from ...harness.message_samples import FROM_RANK, REGISTER, TO_AGENT
 from .weaving import CHANGES, NOBODY, Database, FakeWeaver
 
 pytestmark = pytest.mark.process  # it takes seconds

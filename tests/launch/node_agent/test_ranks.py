@@ -7,7 +7,7 @@ from torchloom.bus.progress_page import ProgressPage
 from torchloom.launch.node_agent.ranks import KnownRanks
 from torchloom.messages.plane import NO_RANK, Head, Message, Progress, Register
 
-from ...bus.samples import REGISTER
+from ...harness.message_samples import REGISTER
 
 
 @dataclass(eq=False)

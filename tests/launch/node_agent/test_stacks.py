@@ -34,9 +34,9 @@ from torchloom.messages.plane import (
 )
 from torchloom.messages.plane import Stacks as Seen
 
-from ...bus.samples import REGISTER
-from ...bus.waiting import come_true, live
-from ...living import until
+from ...harness.async_wait import come_true, live
+from ...harness.home import until
+from ...harness.message_samples import REGISTER
 
 pytestmark = pytest.mark.process
 LIFE = Head(VERSION, "job", 0, 1, "life-a")

@@ -14,17 +14,17 @@ from torchloom.messages.membership import (
     Finished,
     Fork,
     Go,
+    JoinGeneration,
     LetStand,
     Life,
     Lives,
     MakeStore,
     NotRestored,
-    Regroup,
-    Regrouping,
     Release,
     Restart,
     Restored,
     ToLaunch,
+    ToMember,
     Training,
     Transfer,
     Watch,
@@ -40,7 +40,7 @@ from torchloom.messages.plane import (
     Welcome,
 )
 
-from ...bus.waiting import come_true, live
+from ...harness.async_wait import come_true, live
 from .test_node_agent import JOB, LIFE, NOBODY, Caller, Stage, event, said_by, stage
 
 pytestmark = pytest.mark.process  # it takes seconds
@@ -86,7 +86,7 @@ def orders(head: Head, epoch: int) -> tuple[Message, ...]:
 
 def words(head: Head, epoch: int) -> tuple[Message, ...]:
     return (
-        Regroup(head, epoch),
+        JoinGeneration(head, epoch),
         Transfer(head, epoch, "file:///x", 7),
         Go(head, epoch, 7),
         LetStand(head, epoch),
@@ -191,7 +191,7 @@ def test_orders_reach_the_launch_of_their_job_and_words_the_life_of_their_rank(
             await come_true(lambda: one.dropped.total() == 10)
             await come_true(lambda: len(starter.heard) == 6 and len(rank.heard) == 12)
 
-            heard = [message for message in rank.heard if isinstance(message, Regrouping)]
+            heard = [message for message in rank.heard if isinstance(message, ToMember)]
             assert heard == [*words(later, 1), *words(anyone, 1)]
             assert starter.heard == [Kept(LAUNCH, 0), *orders(to_launch, 1)]
             assert one.dropped == {"no_such_rank": 5, "no_such_launch": 5}

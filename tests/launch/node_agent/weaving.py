@@ -5,16 +5,16 @@ from collections.abc import Callable
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus
 from torchloom.bus.codec import decode, encode
-from torchloom.messages.membership import Talk
+from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
-    Beat,
     Event,
     FromRank,
     Greeting,
     Head,
+    Heartbeat,
     Hello,
     Message,
     Metrics,
@@ -57,7 +57,7 @@ class FakeWeaver:
         database.epoch += 1
         self.epoch = database.epoch
         self.hellos: list[Hello] = []
-        self.beats: list[Beat] = []
+        self.beats: list[Heartbeat] = []
         self.acts: list[Message] = []
         self.answers_batches: Callable[[Batch], bool] = lambda batch: True
         self._bus = bus
@@ -66,7 +66,7 @@ class FakeWeaver:
 
     async def start(self) -> None:
         await self._bus.subscribe(subjects.HELLOS, self._hello)
-        await self._bus.subscribe(subjects.BEATS, self._beat)
+        await self._bus.subscribe(subjects.HEARTBEATS, self._beat)
         await self._bus.subscribe(subjects.RECORDS, self._batch)
         await self._bus.subscribe(subjects.ACTS, self._act)
         if self._bus.connected:
@@ -82,13 +82,13 @@ class FakeWeaver:
         await self._bus.publish(reply, encode(Greeting(NOBODY, hello.agent, self.epoch, 8)))
 
     async def _beat(self, subject: str, data: bytes, reply: str) -> None:
-        beat = decode(data, Beat)
+        beat = decode(data, Heartbeat)
         self.beats.append(beat)
         if beat.agent not in self._known:
             await self.tell(beat.agent, Greeting(NOBODY, beat.agent, self.epoch))
 
     async def _act(self, subject: str, data: bytes, reply: str) -> None:
-        act = decode(data, FromRank | Talk)
+        act = decode(data, FromRank | MembershipReport)
         self.acts.append(act)
         agent = subjects.agent_of(subject)
         if isinstance(act, Register) and act.head.rank != NO_RANK and agent is not None:

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from ...cluster import Cluster
-from ...living import home
-from .launches import Launches
+from ...harness.cluster import Cluster
+from ...harness.home import home
+from ...harness.host_launches import Launches
 
 __all__ = ["home"]
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...living import until
-from .launches import Launches, parent_of
+from ...harness.home import until
+from ...harness.host_launches import Launches, parent_of
 
 SCRIPT = Path(__file__).with_name("phases.py")
 PHASES = ("import", "init", "first_step", "allreduce", "optimizer", "teardown")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ...living import until
-from .launches import LIMIT, LOOM, STAY, Launches
+from ...harness.home import until
+from ...harness.host_launches import LIMIT, LOOM, STAY, Launches
 
 SIGNALLED = """
 import signal, time

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ...harness.host_launches import LOOM, Launches
 from .evidence import teller, write
-from .launches import LOOM, Launches
 
 ENDINGS = ("by itself", "SIGINT", "SIGTERM", "loom stop", "SIGKILL of the command")
 GONE = 45.0  # seconds in which nothing of an ended launch is left; a machine may be loaded

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ...living import until
+from ...harness.home import until
+from ...harness.host_launches import Launches, command_line, parent_of
 from .evidence import teller, write
 from .killing import HOSTS, LIMIT, PHASES, RANKS, Kill, Session, survive
-from .launches import Launches, command_line, parent_of
 
 pytestmark = pytest.mark.needs("torch")
 WARM, COLD = {"LOOM_WARM": "1"}, {"LOOM_WARM": "0"}

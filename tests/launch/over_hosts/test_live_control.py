@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ...living import until
-from .launches import LIMIT, LOOM, Launches, command_line, environment_of
-from .watched import PATIENCE, Watched
+from ...harness.home import until
+from ...harness.host_launches import LIMIT, LOOM, Launches, command_line, environment_of
+from ...harness.watched_job import PATIENCE, Watched
 
 pytestmark = pytest.mark.needs("torch")
 TWO = ("--nodelist=n1,n2", "--nodes=2", "--ntasks-per-node=1")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from ...living import allowed, until
-from .launches import LIMIT, STAY, Launches, end
+from ...harness.home import allowed, until
+from ...harness.host_launches import LIMIT, STAY, Launches, end
 
 TWICE = """
 import signal, time

@@ -12,8 +12,8 @@ import pytest
 
 from torchloom.launch.shim import FOLDER
 
-from ...living import allowed, until
-from .launches import LIMIT, LOOM, STAY, Launches, end
+from ...harness.home import allowed, until
+from ...harness.host_launches import LIMIT, LOOM, STAY, Launches, end
 from .test_losses import TWICE
 
 TORCHRUN = str(Path(FOLDER) / "torchrun")

@@ -6,8 +6,8 @@ import pytest
 
 from torchloom.launch.shim import FOLDER
 
-from ...cluster import Cluster
-from .launches import LIMIT, Launches
+from ...harness.cluster import Cluster
+from ...harness.host_launches import LIMIT, Launches
 from .ways import MPIRUN, MPIRUN_PER_RANK, NODES, SRUN, SRUN_PER_RANK, SSH, Way
 
 PROFILES = "/etc/profile.d"

@@ -12,9 +12,9 @@ from torchloom import settings
 from torchloom.launch.host.sockets import UPLINK
 from torchloom.messages.membership import Life
 
-from ...living import until
+from ...harness.home import until
+from ...harness.host_launches import LIMIT, Launches
 from ..fake_agent import FakeAgent
-from .launches import LIMIT, Launches
 
 pytestmark = pytest.mark.needs("torch")
 WAIT = """

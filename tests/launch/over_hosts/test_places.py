@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .launches import LIMIT, Launches
+from ...harness.host_launches import LIMIT, Launches
 from .ways import MPIRUN_PER_RANK, SRUN, SRUN_PER_RANK, WAYS, Way
 
 ODD = {

@@ -3,8 +3,8 @@
 import os
 import signal
 
-from ...living import until
-from .launches import LIMIT, STAY, Launches, state_of
+from ...harness.home import until
+from ...harness.host_launches import LIMIT, STAY, Launches, state_of
 
 FIRST_FAILS = """
 import time

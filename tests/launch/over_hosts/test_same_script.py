@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .launches import LIMIT, LOOM, Launches
+from ...harness.host_launches import LIMIT, LOOM, Launches
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.needs("mpi")]
 

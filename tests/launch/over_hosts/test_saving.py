@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ...living import until
-from .launches import LOOM, Launches
-from .watched import PATIENCE, Watched
+from ...harness.home import until
+from ...harness.host_launches import LOOM, Launches
+from ...harness.watched_job import PATIENCE, Watched
 
 pytestmark = pytest.mark.needs("torch")
 EVERY, STEPS = 10, 60

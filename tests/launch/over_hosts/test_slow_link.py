@@ -4,8 +4,8 @@ import os
 import signal
 from pathlib import Path
 
-from ...living import until
-from .launches import LIMIT, Launches
+from ...harness.home import until
+from ...harness.host_launches import LIMIT, Launches
 from .ways import SSH
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .launches import LIMIT, LOOM, Launches
+from ...harness.host_launches import LIMIT, LOOM, Launches
 
 NODES = ("n1", "n2")
 

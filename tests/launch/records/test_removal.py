@@ -9,7 +9,7 @@ from torchloom.launch.records import catalog, removal
 from torchloom.rules.retention import RetentionLimits
 from torchloom.specs.api import AppState
 
-from .ended import ended_run
+from ...harness.ended_runs import ended_run
 
 DAY = 86400.0
 

@@ -29,7 +29,7 @@ from torchloom.schedulers.local_scheduler import LocalScheduler, create_schedule
 from torchloom.specs.api import AppDef, AppState
 from torchloom.specs.jobspec_shape import job_from_dict
 
-from ...living import processes_of, until
+from ...harness.home import processes_of, until
 
 pytestmark = pytest.mark.process
 SCRIPT = """

@@ -23,7 +23,7 @@ from torchloom.messages.membership import Life
 from torchloom.runner.api import Runner, get_runner
 from torchloom.specs.api import AppState
 
-from ...living import allowed, processes_of, until
+from ...harness.home import allowed, processes_of, until
 from ..fake_agent import FakeAgent
 
 pytestmark = pytest.mark.process

@@ -16,7 +16,7 @@ from torchloom.launch.supervisor.plane_link import PlaneLink
 from torchloom.messages.membership import Life, Lives, Watch
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Kept, Message, Register
 
-from ...living import TIMEOUT
+from ...harness.home import TIMEOUT
 
 HEAD = Head(VERSION, "job-1", 0, NO_RANK, "a", "train")
 REGISTER = Register(HEAD, "train", -1, "here", os.getpid(), 1, "", (), "none")

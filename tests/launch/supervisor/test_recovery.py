@@ -10,7 +10,7 @@ from torchloom.checkpoint import Draft, LocalStorage, shard_name
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.supervisor.recovery import NOTHING, SavedCheckpoints
 
-from ...living import until
+from ...harness.home import until
 
 DRAFT = Draft(200, 0, 0)
 

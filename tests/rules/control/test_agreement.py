@@ -3,6 +3,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from torchloom.messages.base import VERSION, Head
+from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
 from torchloom.rules.control.agreement import DELAYS, PATIENCE, State, restore, step
 from torchloom.rules.control.command import (
     Abort,
@@ -10,7 +12,7 @@ from torchloom.rules.control.command import (
     Command,
     CommandEntry,
     CommandKind,
-    Commit,
+    CommitAt,
     Status,
     desired,
     entry_from_dict,
@@ -19,28 +21,41 @@ from torchloom.rules.control.command import (
     upcoming,
 )
 from torchloom.rules.control.events import (
-    Applied,
     Asked,
     AskWrite,
     BoundaryReached,
     CommandDone,
     CommandTick,
-    Decided,
     Effect,
     Event,
     Generation,
     JobEnded,
     RankGone,
-    Ready,
-    Refused,
+    RankReport,
+    SendOutcome,
     SendPrepare,
     StoreCommand,
-    Tell,
     Withdrawn,
 )
 
 ALL = frozenset({0, 1, 2})
-LATE = Abort("no outcome in time")
+HEAD = Head(VERSION, "job", 1, 0, "")  # rules look at nothing in it
+
+
+def ready(command: str, rank: int, step: int, k: int = 0, offer: int = 1) -> RankReport:
+    return RankReport(rank, Ready(HEAD, f"{command}/{offer}", step, k))
+
+
+def refused(command: str, rank: int, why: str, is_late: bool = False) -> RankReport:
+    return RankReport(rank, RankRefusal(HEAD, f"{command}/1", why, is_late))
+
+
+def decided(command: str, effective: int | None, offer: int = 1) -> RankReport:
+    return RankReport(0, Decided(HEAD, f"{command}/{offer}", effective))
+
+
+def applied(command: str, rank: int, step: int, *values: float) -> RankReport:
+    return RankReport(rank, Applied(HEAD, f"{command}/1", step, *values))
 
 
 def knob(name: str = "c", at_step: int | None = None, lr: float = 0.1) -> Command:
@@ -76,13 +91,13 @@ class Job:
         """All ranks promise, each in its step; return what follows from the last of them."""
         told: list[Effect] = []
         for rank, at in enumerate(steps):
-            told = self.tell(Ready(name, rank, at, k, offer))
+            told = self.tell(ready(name, rank, at, k, offer))
         return told
 
     def commit(self, name: str, at: int) -> None:
         self.tell(Asked(knob(name)))
         self.answer(name, at - 1, at - 1, at - 1)
-        self.tell(Decided(name, Commit(at)))
+        self.tell(decided(name, at))
 
     def after_restart(self) -> "Job":
         stored = [json.dumps(entry_to_dict(row)) for row in self.rows.values()]
@@ -97,21 +112,21 @@ def test_a_command_acts_before_the_latest_step_that_a_rank_waits_at() -> None:
     job = Job.of()
 
     assert words(job.tell(Asked(knob()))) == ["SendPrepare"]
-    job.tell(Ready("c", 0, step=10, k=2))
-    job.tell(Ready("c", 1, step=12, k=0))
+    job.tell(ready("c", 0, step=10, k=2))
+    job.tell(ready("c", 1, step=12, k=0))
     entry = job.rows["c"]
-    assert job.tell(Ready("c", 2, step=11, k=2)) == [AskWrite(entry, 0, Commit(14))]
+    assert job.tell(ready("c", 2, step=11, k=2)) == [AskWrite(entry, 0, CommitAt(14))]
     committed = replace(entry, status=Status.COMMITTED, step=14)
-    assert job.tell(Decided("c", Commit(14))) == [Tell(committed, ALL, Commit(14))]
+    assert job.tell(decided("c", 14)) == [SendOutcome(committed, ALL, CommitAt(14))]
 
 
 def test_it_is_done_when_all_ranks_say_so_with_what_each_did() -> None:
     job = Job.of()
     job.commit("c", 5)
-    job.tell(Applied("c", 0, 5, 0.2, 0.1))
-    job.tell(Applied("c", 1, 5, 0.2, 0.1))
+    job.tell(applied("c", 0, 5, 0.2, 0.1))
+    job.tell(applied("c", 1, 5, 0.2, 0.1))
 
-    (done,) = job.tell(Applied("c", 2, 5, 0.2, 0.1))
+    (done,) = job.tell(applied("c", 2, 5, 0.2, 0.1))
 
     assert isinstance(done, CommandDone)
     assert done.entry.status is Status.APPLIED
@@ -123,7 +138,7 @@ def test_the_store_has_the_last_word() -> None:
     job.tell(Asked(knob()))
     job.answer("c", 10, 10, 10)
 
-    assert words(job.tell(Decided("c", Commit(99)))) == ["Tell"]
+    assert words(job.tell(decided("c", 99))) == ["SendOutcome"]
     assert job.rows["c"].step == 99
 
 
@@ -140,12 +155,14 @@ def test_nobody_is_asked_before_all_have_a_boundary() -> None:
 def test_one_refusal_ends_it_in_words_and_frees_the_others() -> None:
     job = Job.of()
     job.tell(Asked(knob()))
-    job.tell(Ready("c", 0, 3))
+    job.tell(ready("c", 0, 3))
 
-    tell, done = job.tell(Refused("c", 1, "lr must be above 0"))
+    tell, done = job.tell(refused("c", 1, "lr must be above 0"))
 
     why = "rank 1: lr must be above 0"
-    assert tell == Tell(replace(done.entry, status=Status.PREPARING, why=""), ALL, Abort(why))
+    assert tell == SendOutcome(
+        replace(done.entry, status=Status.PREPARING, why=""), ALL, Abort(why)
+    )
     assert (done.entry.status, done.entry.why) == (Status.REFUSED, why)
 
 
@@ -154,7 +171,7 @@ def test_a_refusal_after_the_step_was_proposed_comes_too_late() -> None:
     job.tell(Asked(knob()))
     job.answer("c", 3, 3, 3)
 
-    assert job.tell(Refused("c", 1, "changed my mind")) == []
+    assert job.tell(refused("c", 1, "changed my mind")) == []
 
 
 @pytest.mark.parametrize(("far", "is_refused"), [(13, False), (14, True)])
@@ -164,7 +181,7 @@ def test_attached_ranks_far_apart_are_not_aligned(far: int, is_refused: bool) ->
 
     told = job.answer("c", 10, far, 11, k=2)
 
-    assert words(told) == (["Tell", "CommandDone"] if is_refused else ["AskWrite"])
+    assert words(told) == (["SendOutcome", "CommandDone"] if is_refused else ["AskWrite"])
     if is_refused:
         assert "not aligned: rank 0 is in step 10, rank 1 in step 14" in job.rows["c"].why
 
@@ -175,7 +192,7 @@ def test_ranks_of_the_api_may_be_as_far_apart_as_they_like() -> None:
 
     (write,) = job.answer("c", 10, 5000, 11)
 
-    assert write.outcome == Commit(5001)
+    assert write.outcome == CommitAt(5001)
 
 
 @pytest.mark.parametrize(("wished", "expected"), [(50, 50), (14, 15)])
@@ -185,7 +202,7 @@ def test_a_wished_step_is_kept_if_all_can_wait_for_it(wished: int, expected: int
 
     (write,) = job.answer("c", 11, 12, 13, k=1)
 
-    assert write.outcome == Commit(expected)
+    assert write.outcome == CommitAt(expected)
 
 
 def test_a_wished_step_that_a_rank_is_in_is_past() -> None:
@@ -204,9 +221,9 @@ def test_commands_are_decided_one_after_the_other() -> None:
 
     assert job.tell(Asked(knob("b"))) == []
     job.answer("a", 3, 3, 3)
-    told = job.tell(Decided("a", Commit(4)))
+    told = job.tell(decided("a", 4))
 
-    assert words(told) == ["Tell", "SendPrepare"]
+    assert words(told) == ["SendOutcome", "SendPrepare"]
     assert told[1].entry.id == "b"
 
 
@@ -215,22 +232,22 @@ def test_the_same_id_twice_is_one_command_and_one_answer() -> None:
     job.tell(Asked(knob()))
 
     assert job.tell(Asked(knob())) == []
-    job.tell(Refused("c", 0, "no"))
+    job.tell(refused("c", 0, "no"))
     assert job.tell(Asked(knob(lr=9.0))) == [CommandDone(job.rows["c"])]
 
 
 def test_an_offer_that_ran_out_of_time_is_made_again_later_with_a_new_number() -> None:
     job = Job.of()
     job.tell(Asked(knob()))
-    job.tell(Ready("c", 0, 3))
+    job.tell(ready("c", 0, 3))
 
-    assert words(job.tell(Decided("c", LATE))) == ["Tell"]
+    assert words(job.tell(decided("c", None))) == ["SendOutcome"]
     assert job.rows["c"].status is Status.OFFERED_AGAIN
     assert job.tell(CommandTick(DELAYS[0] / 2)) == []
     (prepare,) = job.tell(CommandTick(DELAYS[0]))
 
     assert (prepare.entry.offer, prepare.entry.status) == (2, Status.PREPARING)
-    assert job.tell(Decided("c", LATE, offer=1)) == []
+    assert job.tell(decided("c", None, offer=1)) == []
     assert job.answer("c", 9, 9, 9, offer=1) == []
     assert words(job.answer("c", 9, 9, 9, offer=2)) == ["AskWrite"]
 
@@ -240,12 +257,12 @@ def test_after_many_offers_it_ends_and_names_who_did_not_answer() -> None:
     job.tell(Asked(knob()))
     now = 0.0
     for offer in range(1, len(DELAYS) + 2):
-        job.tell(Ready("c", 0, 3, offer=offer))
-        told = job.tell(Decided("c", LATE, offer))
+        job.tell(ready("c", 0, 3, offer=offer))
+        told = job.tell(decided("c", None, offer))
         now += 10
         job.tell(CommandTick(now))
 
-    assert words(told) == ["Tell", "CommandDone"]
+    assert words(told) == ["SendOutcome", "CommandDone"]
     assert job.rows["c"].why == "rank 1, 2 did not answer in time"
 
 
@@ -253,7 +270,7 @@ def test_what_has_no_answer_is_said_again_to_those_who_owe_one() -> None:
     job = Job.of()
     job.tell(CommandTick(100.0))
     job.tell(Asked(knob()))
-    job.tell(Ready("c", 0, 3))
+    job.tell(ready("c", 0, 3))
 
     assert job.tell(CommandTick(100.6)) == []
     (again,) = job.tell(CommandTick(101.2))
@@ -275,7 +292,7 @@ def test_what_needs_no_step_acts_at_once_and_gives_up_after_a_while() -> None:
     job.tell(Asked(Command("s", CommandKind.RESUME)))
 
     told = job.answer("r", 4, 4, 4)
-    assert told[0].outcome == Commit(None)
+    assert told[0].outcome == CommitAt(None)
     for tenth in range(int(PATIENCE * 10) + 20):
         job.tell(CommandTick(tenth / 10))
     assert job.rows["s"].why == "rank 0, 1, 2 did not answer in time"
@@ -285,13 +302,13 @@ def test_a_resume_lifts_a_pause_that_some_have_not_reached() -> None:
     job = Job.of()
     job.tell(Asked(Command("p", CommandKind.PAUSE)))
     job.answer("p", 4, 4, 4)
-    job.tell(Decided("p", Commit(5)))
-    job.tell(Applied("p", 0, 5))
+    job.tell(decided("p", 5))
+    job.tell(applied("p", 0, 5))
     job.tell(Asked(Command("r", CommandKind.RESUME)))
 
     told = job.answer("r", 4, 4, 4)
 
-    assert words(told) == ["Tell", "CommandDone"]
+    assert words(told) == ["SendOutcome", "CommandDone"]
     assert (job.rows["p"].status, job.rows["p"].why) == (Status.APPLIED, "lifted by r")
 
 
@@ -299,25 +316,25 @@ def test_a_death_offers_again_what_was_open_and_keeps_what_was_committed() -> No
     job = Job.of()
     job.commit("a", 90)
     job.tell(Asked(knob("b")))
-    job.tell(Ready("b", 0, 20))
+    job.tell(ready("b", 0, 20))
     job.tell(RankGone(1))
 
     assert job.answer("b", 20, 20, 20) == []
     told = job.begins(2, start=21)
 
     a, b = job.rows["a"], job.rows["b"]
-    assert told == [Tell(a, ALL, Commit(90)), SendPrepare(b, ALL)]
+    assert told == [SendOutcome(a, ALL, CommitAt(90)), SendPrepare(b, ALL)]
     assert (a.status, a.generation) == (Status.COMMITTED, 2)
     assert (b.status, b.offer) == (Status.PREPARING, 2)
 
 
 def test_a_committed_pause_acts_in_the_next_generation_and_a_past_one_never_again() -> None:
-    for start, expected in [(5, ["Tell"]), (6, ["CommandDone"])]:
+    for start, expected in [(5, ["SendOutcome"]), (6, ["CommandDone"])]:
         job = Job.of()
         job.tell(Asked(Command("p", CommandKind.PAUSE)))
         job.answer("p", 4, 4, 4)
-        job.tell(Decided("p", Commit(5)))
-        job.tell(Applied("p", 0, 5))
+        job.tell(decided("p", 5))
+        job.tell(applied("p", 0, 5))
         job.tell(RankGone(2))
 
         assert words(job.begins(2, start)) == expected
@@ -326,13 +343,13 @@ def test_a_committed_pause_acts_in_the_next_generation_and_a_past_one_never_agai
 def test_acks_of_a_generation_that_ended_do_not_count_in_the_next() -> None:
     job = Job.of()
     job.commit("c", 5)
-    job.tell(Applied("c", 0, 5))
+    job.tell(applied("c", 0, 5))
     job.tell(RankGone(2))
     job.begins(2, start=5)
 
-    job.tell(Applied("c", 1, 5))
-    assert job.tell(Applied("c", 2, 5)) == []
-    assert words(job.tell(Applied("c", 0, 5))) == ["CommandDone"]
+    job.tell(applied("c", 1, 5))
+    assert job.tell(applied("c", 2, 5)) == []
+    assert words(job.tell(applied("c", 0, 5))) == ["CommandDone"]
 
 
 def test_a_commit_that_only_survivors_know_is_not_offered_again() -> None:
@@ -340,11 +357,11 @@ def test_a_commit_that_only_survivors_know_is_not_offered_again() -> None:
     job.tell(Asked(knob()))
     job.answer("c", 4, 4, 4)
     job = job.after_restart()
-    job.tell(Decided("c", Commit(5)))
+    job.tell(decided("c", 5))
 
     told = job.begins(2, start=4)
 
-    assert told == [Tell(job.rows["c"], ALL, Commit(5))]
+    assert told == [SendOutcome(job.rows["c"], ALL, CommitAt(5))]
 
 
 def test_a_rank_that_did_it_says_so_before_anybody_else() -> None:
@@ -352,7 +369,7 @@ def test_a_rank_that_did_it_says_so_before_anybody_else() -> None:
     job.tell(Asked(knob()))
     job.answer("c", 4, 4, 4)
 
-    assert words(job.tell(Applied("c", 1, 5, 0.2, 0.1))) == ["Tell"]
+    assert words(job.tell(applied("c", 1, 5, 0.2, 0.1))) == ["SendOutcome"]
     assert job.rows["c"].status is Status.COMMITTED
     assert job.rows["c"].acks == {1: Ack(5, 0.2, 0.1)}
 
@@ -360,14 +377,14 @@ def test_a_rank_that_did_it_says_so_before_anybody_else() -> None:
 def test_after_a_restart_the_same_offer_is_made_again() -> None:
     job = Job.of()
     job.commit("a", 9)
-    job.tell(Applied("a", 0, 9))
+    job.tell(applied("a", 0, 9))
     job.tell(Asked(knob("b")))
     job = job.after_restart()
 
     told = job.begins(1)
 
     assert told == [
-        Tell(job.rows["a"], frozenset({1, 2}), Commit(9)),
+        SendOutcome(job.rows["a"], frozenset({1, 2}), CommitAt(9)),
         SendPrepare(job.rows["b"], ALL),
     ]
     assert job.rows["b"].offer == 1
@@ -384,10 +401,10 @@ def test_an_old_generation_begins_nothing() -> None:
 def test_who_did_it_before_another_step_is_named() -> None:
     job = Job.of()
     job.commit("c", 5)
-    job.tell(Applied("c", 0, 5))
-    job.tell(Applied("c", 1, 7))
+    job.tell(applied("c", 0, 5))
+    job.tell(applied("c", 1, 7))
 
-    (done,) = job.tell(Applied("c", 2, 5))
+    (done,) = job.tell(applied("c", 2, 5))
 
     assert done.entry.why == "rank 1 did it before step 7 instead of 5"
 
@@ -395,14 +412,34 @@ def test_who_did_it_before_another_step_is_named() -> None:
 def test_a_commit_that_came_to_nothing_on_a_rank_is_no_success() -> None:
     job = Job.of()
     job.commit("c", 5)
-    job.tell(Applied("c", 0, 5))
+    job.tell(applied("c", 0, 5))
 
-    job.tell(Refused("c", 1, "no boundary yet"))  # asked again, before it can know
-    job.tell(Refused("c", 1, "its handler failed", is_late=True))
-    job.tell(Applied("c", 2, 5))
+    job.tell(refused("c", 1, "no boundary yet"))  # asked again, before it can know
+    job.tell(refused("c", 1, "its handler failed", is_late=True))
+    job.tell(applied("c", 2, 5))
 
     assert job.rows["c"].status is Status.ABORTED
     assert job.rows["c"].why == "rank 1: its handler failed"
+
+
+@pytest.mark.parametrize("name", ["c", "c/", "c/x", "c/2", "/1", "c/1/1", ""])
+def test_a_report_of_what_was_never_offered_changes_nothing(name: str) -> None:
+    job = Job.of()
+    job.tell(Asked(knob()))
+    before = job.state
+
+    messages = (Ready(HEAD, name, 3, 0), Decided(HEAD, name, 5), Applied(HEAD, name, 5))
+    assert [job.tell(RankReport(0, message)) for message in messages] == [[], [], []]
+    assert job.state == before
+
+
+def test_a_resume_whose_outcome_a_rank_knows_acts_at_once() -> None:
+    job = Job.of()
+    job.tell(Asked(Command("r", CommandKind.RESUME)))
+
+    (told,) = job.tell(decided("r", 0))
+
+    assert (told.outcome, job.rows["r"].step) == (CommitAt(None), None)
 
 
 def test_what_no_rank_was_asked_for_can_be_withdrawn() -> None:
@@ -418,7 +455,7 @@ def test_what_no_rank_was_asked_for_can_be_withdrawn() -> None:
 def test_nobody_waits_for_a_job_that_has_ended() -> None:
     job = Job.of()
     job.commit("a", 5)
-    job.tell(Applied("a", 0, 5))
+    job.tell(applied("a", 0, 5))
     job.commit("b", 9)
     job.tell(Asked(knob("c")))
 
@@ -488,4 +525,4 @@ def test_a_generation_that_begins_anew_comes_upon_earlier_changes_unless_a_newer
 def test_a_row_is_read_back_as_written() -> None:
     row = CommandEntry(knob(at_step=7), 3, Status.COMMITTED, 2, 7, "why", {1: Ack(7, 0.2, 0.1)}, 5)
     assert entry_from_dict(json.loads(json.dumps(entry_to_dict(row)))) == row
-    assert row.key == "command/c/2"
+    assert (row.key, row.offer_id) == ("command/c/2", "c/2")

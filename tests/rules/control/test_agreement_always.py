@@ -7,20 +7,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from torchloom.messages.plane import Applied
 from torchloom.rules.control.agreement import DELAYS, State, restore, step
 from torchloom.rules.control.command import (
     Command,
     CommandEntry,
     CommandKind,
-    Commit,
+    CommitAt,
     Status,
     desired,
     entry_from_dict,
     entry_to_dict,
+    offer_of,
     upcoming,
 )
 from torchloom.rules.control.events import (
-    Applied,
     Asked,
     AskWrite,
     BoundaryReached,
@@ -30,9 +31,10 @@ from torchloom.rules.control.events import (
     Event,
     Generation,
     RankGone,
+    RankReport,
+    SendOutcome,
     SendPrepare,
     StoreCommand,
-    Tell,
 )
 
 from ..model_ranks import WAIT, Rank, Store
@@ -61,7 +63,7 @@ class World(RuleBasedStateMachine):
         self.answers: dict[str, CommandEntry] = {}
         self.stores: list[Store] = []
         self.acts: dict[tuple[int, str], set[int]] = {}  # steps, by generation and command
-        self.to_ranks: list[tuple[int, int, SendPrepare | AskWrite | Tell]] = []
+        self.to_ranks: list[tuple[int, int, SendPrepare | AskWrite | SendOutcome]] = []
         self.to_weaver: list[tuple[int, Event]] = []  # may be lost
         self.spool: list[Event] = []  # agents keep these until they are stored
         self.ranks: list[Rank] = []
@@ -90,7 +92,7 @@ class World(RuleBasedStateMachine):
                 self.answered(effect.entry)
             case AskWrite():
                 self.to_ranks.append((self.generation, effect.rank, effect))
-            case SendPrepare() | Tell():
+            case SendPrepare() | SendOutcome():
                 assert effect.ranks, "said to nobody"
                 for rank in sorted(effect.ranks):
                     self.to_ranks.append((self.generation, rank, effect))
@@ -151,13 +153,13 @@ class World(RuleBasedStateMachine):
         for _, index, said in opening:
             self.receive(self.ranks[index], said)
 
-    def receive(self, rank: Rank, said: SendPrepare | AskWrite | Tell) -> None:
+    def receive(self, rank: Rank, said: SendPrepare | AskWrite | SendOutcome) -> None:
         match said:
             case SendPrepare():
                 self.to_weaver.append((self.generation, rank.prepare(said.entry)))
             case AskWrite():
                 self.to_weaver.append((self.generation, rank.write(said.entry, said.outcome)))
-            case Tell():
+            case SendOutcome():
                 applied = rank.obey(said.entry, said.outcome)
                 self.spool += [applied] if applied else []
 
@@ -197,9 +199,11 @@ class World(RuleBasedStateMachine):
         if was < self.start <= rank.step:
             self.say_boundary(rank)
 
-    def acted(self, act: Applied) -> None:
-        steps = self.acts.setdefault((self.generation, act.id), set())
-        steps.add(act.step)
+    def acted(self, act: RankReport) -> None:
+        command, _ = offer_of(act.message.command) or ("", 0)
+        steps = self.acts.setdefault((self.generation, command), set())
+        assert isinstance(act.message, Applied)
+        steps.add(act.message.step)
         assert len(steps) == 1, "one command before two steps"
         self.spool.append(act)
 
@@ -351,7 +355,7 @@ class World(RuleBasedStateMachine):
         found: dict[str, int] = {}
         for store in self.stores:
             for key, outcome in store.entries.items():
-                if isinstance(outcome, Commit):
+                if isinstance(outcome, CommitAt):
                     name = key.split("/")[1]
                     assert name not in found, "committed twice"
                     found[name] = outcome.step or 0

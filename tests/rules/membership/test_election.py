@@ -1,5 +1,6 @@
 """From which step a generation goes on, and who gets what from whom."""
 
+from torchloom.messages.membership import Given
 from torchloom.rules.membership.election import (
     Cause,
     Facts,
@@ -8,7 +9,6 @@ from torchloom.rules.membership.election import (
     MemberPosition,
     RecoveryMode,
     StateOrigin,
-    StateTransfer,
     What,
     elect,
 )
@@ -26,8 +26,8 @@ def holding(*copies: tuple[int, int]) -> MemberPosition:
     return MemberPosition(copies=frozenset(copies))
 
 
-def pages(step: int) -> tuple[StateTransfer, ...]:
-    return tuple(StateTransfer(rank, What.PAGE, step, rank) for rank in range(3))
+def pages(step: int) -> tuple[Given, ...]:
+    return tuple(Given(rank, What.PAGE, step, rank) for rank in range(3))
 
 
 def test_of_a_torn_step_the_member_with_the_highest_applied_step_is_the_source() -> None:
@@ -35,7 +35,7 @@ def test_of_a_torn_step_the_member_with_the_highest_applied_step_is_the_source()
 
     plan = elect(standings, LIVE)
 
-    moves = (StateTransfer(0, What.STATE, 8, 1), StateTransfer(2, What.STATE, 8, 1), *pages(7))
+    moves = (Given(0, What.STATE, 8, 1), Given(2, What.STATE, 8, 1), *pages(7))
     assert plan == GenerationPlan(8, StateOrigin.PEER, moves)
 
 
@@ -45,24 +45,22 @@ def test_of_several_sources_the_one_on_the_same_node_sends() -> None:
 
     plan = elect(standings, facts)
 
-    assert plan == GenerationPlan(
-        8, StateOrigin.PEER, (StateTransfer(1, What.STATE, 8, 2), *pages(7))
-    )
+    assert plan == GenerationPlan(8, StateOrigin.PEER, (Given(1, What.STATE, 8, 2), *pages(7)))
 
 
 def test_before_the_first_step_nobody_needs_a_page() -> None:
     plan = elect({0: at(0, 0), 1: at(None), 2: at(0)}, LIVE)
 
-    assert plan == GenerationPlan(0, StateOrigin.PEER, (StateTransfer(1, What.STATE, 0, 0),))
+    assert plan == GenerationPlan(0, StateOrigin.PEER, (Given(1, What.STATE, 0, 0),))
 
 
 def test_a_page_that_died_with_its_node_is_said_to_be_a_peers() -> None:
     plan = elect({0: at(8, 7), 1: at(8, 7), 2: at(None)}, LIVE)
 
     moves = (
-        StateTransfer(2, What.STATE, 8, 0),
+        Given(2, What.STATE, 8, 0),
         *pages(7)[:2],
-        StateTransfer(2, What.PRIVATE, 7, 0),
+        Given(2, What.PRIVATE, 7, 0),
     )
     assert plan == GenerationPlan(8, StateOrigin.PEER, moves, inexact=(2,))
 
@@ -93,9 +91,9 @@ def test_sharded_state_goes_back_to_the_newest_complete_copy() -> None:
     plan = elect(standings, SHARDED)
 
     moves = (
-        StateTransfer(0, What.COPY, 6, 0),
-        StateTransfer(1, What.COPY, 6, 1),
-        StateTransfer(2, What.COPY, 6, 0),
+        Given(0, What.COPY, 6, 0),
+        Given(1, What.COPY, 6, 1),
+        Given(2, What.COPY, 6, 0),
     )
     assert plan == GenerationPlan(6, StateOrigin.MEMORY, moves)
 

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
+from torchloom.messages.membership import FromMember
 from torchloom.rules.membership.election import Cause, StateOrigin, What
-from torchloom.rules.membership.events import Event
+from torchloom.rules.membership.events import Event, GenerationChange, MemberReport
 
-from ...living import allowed
+from ...harness.home import allowed
 from ..simulation.campaign import Found, campaign, first_broken, several
 from ..simulation.checks import Broken
 from ..simulation.mutants import BUGS, planted
@@ -30,12 +31,14 @@ STATES = (
     "complete",
     "failed",
 )
-EVENTS = tuple(kind.__name__ for kind in Event.__args__)
+EVENTS = tuple(
+    kind.__name__ for kind in (*Event.__args__, *FromMember.__args__) if kind is not MemberReport
+)
 BRANCHES = (
     *(("restart", cause) for cause in Cause),
     *(("origin", origin) for origin in StateOrigin),
     *(("move", what) for what in What),
-    *(("told", told) for told in ("Began", "Commit", "Restart", "FailJob", "EndGeneration")),
+    *(("told", change.__name__) for change in GenerationChange.__args__),
     *(("exact", word) for word in ("True", "False")),
     *(("branch", word) for word in ("fenced", "checkpoint_set_aside")),
     *(

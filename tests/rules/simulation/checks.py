@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from torchloom.messages.membership import Go
 from torchloom.rules.membership.election import Cause, Holding, RecoveryMode, StateOrigin
-from torchloom.rules.membership.events import Commit, Go, Restart
+from torchloom.rules.membership.events import GenerationCommitted, RestartBegan
 from torchloom.rules.membership.generation import GenerationPhase, GenerationRecord
 from torchloom.rules.membership.seats import seat_of
 
@@ -53,7 +54,7 @@ class Checks:
         if after.attempt > before.attempt:
             self.able = self.world.healthy()
 
-    def commits(self, told: Commit) -> None:
+    def commits(self, told: GenerationCommitted) -> None:
         """Every member has what it needs, and no step that survives anywhere is lost."""
         world, plan = self.world, told.plan
         self.that(told.generation not in self.committed, "committed twice")
@@ -92,7 +93,7 @@ class Checks:
         best = max(best, saved)
         self.that(plan.start >= best, "step {} is lost: it goes on at {}", best, plan.start)
 
-    def restarts(self, told: Restart) -> None:
+    def restarts(self, told: RestartBegan) -> None:
         """Survivors are given up only for a reason that can be seen from outside."""
         world, now, cause = self.world, self.world.clock.now, told.cause
         struck = set(world.faults.struck)
@@ -114,19 +115,20 @@ class Checks:
 
     def starts(self, process: "Process", order: Go) -> None:
         """A process that begins to train is the only one of its rank, and all that is stored."""
-        record, key = self.world.record, (order.generation, process.rank)
+        record, generation = self.world.record, order.head.generation
+        key = (generation, process.rank)
         other = self.actors.setdefault(key, process.who)
         self.that(other == process.who, "{} and {} are one rank", other, process.who)
-        self.that(process.generation < order.generation, "an old generation began again")
-        is_stored = record.generation > order.generation or (
-            record.generation == order.generation
+        self.that(process.generation < generation, "an old generation began again")
+        is_stored = record.generation > generation or (
+            record.generation == generation
             and record.phase
             in (GenerationPhase.TRAINING, GenerationPhase.COMPLETE, GenerationPhase.FAILED)
         )
         words = "{} trains in {}, which is not stored"
-        self.that(is_stored, words, process, order.generation)
+        self.that(is_stored, words, process, generation)
         self.that(process.applied == order.start, "{} is not at {}", process, order.start)
-        self.that(order.generation in self.world.stores, "a generation without a store")
+        self.that(generation in self.world.stores, "a generation without a store")
 
     def applied(self, process: "Process", before: int) -> None:
         """A step has the bits of the undisturbed run, and is not of a generation that is over."""

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from torchloom.messages.membership import Restored
 from torchloom.rules.membership import election, faults, live_recovery, seats
-from torchloom.rules.membership.events import Began, Kill, Restored, Tick
-from torchloom.rules.membership.generation import GenerationPhase, StoreGeneration
+from torchloom.rules.membership.events import GenerationBegan, MemberReport, Tick
+from torchloom.rules.membership.generation import GenerationPhase, StoreGeneration, end_process
 
 from .laws import Laws
 
@@ -63,10 +64,15 @@ def duplicate_ack_counted() -> Laws:
 
     def step(state: Any, event: Any) -> Any:
         record = state.record
-        is_ack = isinstance(event, Restored) and event.generation == record.generation
-        if is_ack and record.phase is GenerationPhase.MOVING and event.who.rank in state.talk.done:
+        is_ack = isinstance(event, MemberReport) and isinstance(event.message, Restored)
+        is_ours = is_ack and event.generation == record.generation
+        if (
+            is_ours
+            and record.phase is GenerationPhase.MOVING
+            and event.who.rank in state.answers.done
+        ):
             for seat in record.seats:
-                if seat.rank not in state.talk.done:
+                if seat.rank not in state.answers.done:
                     event = replace(event, who=seat.who)
                     break
         return live_recovery.step(state, event)
@@ -79,10 +85,13 @@ def survivor_killed() -> Laws:
 
     def step(state: Any, event: Any) -> Any:
         after, effects = live_recovery.step(state, event)
-        told = [told for e in effects if isinstance(e, StoreGeneration) for told in e.told]
-        if any(isinstance(one, Began) for one in told):
+        told = [told for e in effects if isinstance(e, StoreGeneration) for told in e.changes]
+        if any(isinstance(one, GenerationBegan) for one in told):
             spared = seats.survivors(after.record.seats)
-            effects = (*effects, *(Kill(seat.who, "bug") for seat in spared[:1]))
+            effects = (
+                *effects,
+                *(end_process(after.record, seat.who, "bug") for seat in spared[:1]),
+            )
         return after, effects
 
     return Laws(step=step)

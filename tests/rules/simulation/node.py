@@ -1,17 +1,11 @@
 """A host: its agent, which carries words, and its keeper, which has processes and their pages."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.membership.election import inherits
-from torchloom.rules.membership.events import (
-    Exited,
-    Fork,
-    ForkFailed,
-    Kill,
-    MakeStore,
-    Registered,
-    StoreMade,
-)
+from torchloom.messages.membership import EndLife, Fork, MakeStore
+from torchloom.rules.membership.election import RecoveryMode, inherits
+from torchloom.rules.membership.events import Exited, ForkFailed, Registered, Send, StoreMade
 from torchloom.rules.membership.faults import Fence
 from torchloom.rules.membership.seats import MemberProcess
 
@@ -22,6 +16,13 @@ if TYPE_CHECKING:
     from .world import World
 
 Copies = dict[tuple[int, int], Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A weaver has stored how a process ended."""
+
+    who: MemberProcess
 
 
 class Node:
@@ -76,36 +77,38 @@ class Node:
         for word in self.exits.values():
             self.say(word)
 
-    def receive(self, epoch: int, boots: int, order: Any) -> None:
+    def receive(self, epoch: int, boots: int, mode: RecoveryMode, order: Send | Stored) -> None:
         """Carry out what a weaver orders, unless a newer weaver or generation is known.
 
         What was said to the keeper before is not heard by this one.
         """
         if not self.is_heard or boots != self.boots:
             return
-        generation = getattr(order, "generation", self.fence.generation)
+        message = order.message if isinstance(order, Send) else None
+        is_of_one = message is not None and not isinstance(message, EndLife)
+        generation = message.head.generation if is_of_one else self.fence.generation
         self.fence, is_admitted = self.world.laws.admit(self.fence, epoch, generation)
         if not is_admitted:
             self.world.cover("branch", "fenced")
             return
-        match order:
-            case ("stored", who):
-                self.exits.pop(who, None)
+        match message:
+            case None:
+                self.exits.pop(order.who, None)
             case MakeStore():
-                self.world.stores.add(order.generation)
-                self.say(StoreMade(order.generation))
+                self.world.stores.add(generation)
+                self.say(StoreMade(generation))
             case Fork():
-                self.fork(order)
-            case Kill():
+                self.fork(MemberProcess(message.rank, message.life, message.node), generation, mode)
+            case EndLife():
                 self.kill(order.who)
             case _:
                 process = self.processes.get(order.who.rank)
                 if process is not None and process.who == order.who:
-                    process.receive(order)
+                    process.receive(message)
 
-    def fork(self, order: Fork) -> None:
+    def fork(self, who: MemberProcess, generation: int, mode: RecoveryMode) -> None:
         """Start a process unless this life was started, or ended, before."""
-        who, last = order.who, self.lives.get(order.who.rank, 0)
+        last = self.lives.get(who.rank, 0)
         if who.life <= last:
             self.say_exit_again(who)
             return
@@ -121,7 +124,7 @@ class Node:
             self.exits[who] = ForkFailed(who, "no memory")
             self.say(self.exits[who])
             return
-        self.processes[who.rank] = Process(self.world, self, order)
+        self.processes[who.rank] = Process(self.world, self, who, generation, mode)
         self.world.clock.note("forked", self.processes[who.rank])
 
     def kill(self, who: MemberProcess) -> None:

@@ -2,29 +2,26 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchloom.rules.membership.election import (
-    GenerationPlan,
-    MemberPosition,
-    RecoveryMode,
-    StateTransfer,
-    What,
-    page_for,
-)
-from torchloom.rules.membership.events import (
+from torchloom.messages.base import VERSION, Head
+from torchloom.messages.membership import (
     Arrived,
     Broke,
     Finished,
-    Fork,
+    FromMember,
+    Given,
     Go,
+    JoinGeneration,
     LetStand,
-    NotifyMembers,
-    Refused,
+    NotRestored,
     Release,
     Restored,
-    Started,
+    Training,
     Transfer,
 )
+from torchloom.rules.membership.election import RecoveryMode, What, page_for
+from torchloom.rules.membership.events import MemberReport
 from torchloom.rules.membership.faults import FaultOwner, GenerationNews
+from torchloom.rules.membership.seats import MemberProcess
 
 from . import model
 from .model import Part
@@ -39,9 +36,16 @@ TRAINING = frozenset({"forward", "reduce", "optimize", "asking", "finished"})
 class Process:
     """One life of a rank."""
 
-    def __init__(self, world: "World", node: "Node", order: Fork) -> None:
-        self.world, self.node, self.who = world, node, order.who
-        self.rank = order.who.rank
+    def __init__(
+        self,
+        world: "World",
+        node: "Node",
+        who: MemberProcess,
+        generation: int,
+        mode: RecoveryMode,
+    ) -> None:
+        self.world, self.node, self.who = world, node, who
+        self.rank = who.rank
         self.clock = world.clock
         self.phase = "prologue"
         self.turn = 0  # what was scheduled in an earlier one no longer counts
@@ -49,7 +53,7 @@ class Process:
         self.stopped_at = 0.0
         self.mailbox: list[Any] = []  # what came while it was stopped
         self.generation = -1  # in which it trains, or trained last
-        self.target = order.generation  # for which it is on its way
+        self.target = generation  # for which it is on its way
         self.applied: int | None = None
         self.shared = 0
         self.own = model.first_own(self.rank)
@@ -60,7 +64,7 @@ class Process:
         self.heard = GenerationNews.NOTHING
         self.asked_at = 0.0
         self.copy = -1  # the newest one that all are known to have
-        self.uses_collectives = world.setting.uses_collectives and order.mode is RecoveryMode.LIVE
+        self.uses_collectives = world.setting.uses_collectives and mode is RecoveryMode.LIVE
         seconds, code = world.prologue()
         self._then(seconds, self._exit if code else self._park_first, *([code] if code else []))
 
@@ -89,17 +93,24 @@ class Process:
         if self.is_stopped:
             self.mailbox.append(order)
             return
+        generation = order.head.generation
         match order:
-            case NotifyMembers() if order.generation > self.generation:
-                self._notified(order.generation)
-            case Transfer() if order.generation == self.target:
+            case JoinGeneration() if generation > self.generation:
+                self._notified(generation)
+            case Transfer() if generation == self.target:
                 self._take(order)
-            case Go() if order.generation == self.target:
+            case Go() if generation == self.target:
                 self._go(order)
-            case LetStand() if self.phase == "asking" and order.generation == self.generation:
+            case LetStand() if self.phase == "asking" and generation == self.generation:
                 self.heard = GenerationNews.STANDS
-            case Release() if self.phase == "finished" and order.generation == self.generation:
+            case Release() if self.phase == "finished" and generation == self.generation:
                 self._exit(0)
+
+    def _say(self, message: FromMember) -> None:
+        self.node.say(MemberReport(self.who, message, self.node.copies_of(self.rank)))
+
+    def _at(self, generation: int) -> Head:
+        return Head(VERSION, "", generation, self.rank, "")
 
     def resume(self) -> None:
         self.is_stopped = False
@@ -142,13 +153,9 @@ class Process:
         self._say_arrived()
 
     def _say_arrived(self) -> None:
-        standing = MemberPosition(
-            self.applied,
-            self.node.pages_of(self.rank),
-            self.node.copies_of(self.rank),
-            self.uses_collectives,
-        )
-        self.node.say(Arrived(self.who, self.target, standing))
+        pages = tuple(sorted(self.node.pages_of(self.rank)))
+        why = "it uses collectives" if self.uses_collectives else ""
+        self._say(Arrived(self._at(self.target), self.applied, pages, why))
 
     def _take(self, order: Transfer) -> None:
         if self.phase == "ready":
@@ -157,22 +164,22 @@ class Process:
             return
         self.phase = "taking"
         mean = self.clock.rng.choice((0.001, 0.02))
-        self._then(mean * self.clock.rng.random(), self._took, order.plan)
+        self._then(mean * self.clock.rng.random(), self._took, order)
 
-    def _took(self, plan: GenerationPlan) -> None:
+    def _took(self, plan: Transfer) -> None:
         if self.world.is_cut(self) or self.world.is_apart([self]):
-            self.node.say(Broke(self.who, self.target, is_collective=True))
+            self._say(Broke(self._at(self.target), 0, is_collective=True))
             self._then(0.5, self._took, plan)
             return
         if self.world.corrupts(plan):
             self.applied = self.applied if self.world.setting.is_staged else None
             self._park_quietly()
-            self.node.say(Refused(self.who, self.target, "hash"))
+            self._say(NotRestored(self._at(self.target), "hash"))
             return
-        if not all(self._apply(move) for move in plan.moves if move.target == self.rank):
+        if not all(self._apply(move) for move in plan.given if move.target == self.rank):
             self._then(0.2, self._took, plan)
             return
-        if not plan.moves:
+        if not plan.given:
             self.shared = model.first_shared(self.world.setting.holding, self.rank)
         if plan.start == 0:
             self.own = model.first_own(self.rank)
@@ -194,7 +201,7 @@ class Process:
         self.node.drop_copies(self.rank, newer_than=start)
         self.copy = -1
 
-    def _apply(self, move: StateTransfer) -> bool:
+    def _apply(self, move: Given) -> bool:
         match move.what:
             case What.STATE:
                 source = self.world.member(move.source)
@@ -225,17 +232,17 @@ class Process:
         return True
 
     def _say_restored(self) -> None:
-        self.node.say(Restored(self.who, self.target))
+        self._say(Restored(self._at(self.target)))
 
     def _go(self, order: Go) -> None:
-        if self.phase in TRAINING and self.generation == order.generation:
-            self.node.say(Started(self.who, self.generation))
+        if self.phase in TRAINING and self.generation == order.head.generation:
+            self._say(Training(self._at(self.generation), order.start))
         if self.phase != "ready":
             return
         self.world.checks.starts(self, order)
-        self.generation = order.generation
+        self.generation = order.head.generation
         self.world.group(self.generation).join(self)
-        self.node.say(Started(self.who, self.generation))
+        self._say(Training(self._at(self.generation), order.start))
         self._next_step()
 
     # Steps.
@@ -252,7 +259,7 @@ class Process:
         self._then(0.001 + 0.004 * self.clock.rng.random(), self._forward)
 
     def _say_finished(self) -> None:
-        self.node.say(Finished(self.who, self.generation))
+        self._say(Finished(self._at(self.generation), self.applied or 0))
         self._then(1.0, self._say_finished)
 
     def _forward(self) -> None:
@@ -307,7 +314,7 @@ class Process:
             self.world.checks.raises(self)
             self._exit(1)
             return
-        self.node.say(Broke(self.who, self.generation, self.is_collective))
+        self._say(Broke(self._at(self.generation), 0, self.is_collective))
         self._then(0.25, self._ask)
 
     def part(self) -> Part:

@@ -8,7 +8,6 @@ from torchloom.rules.membership.events import (
     Exited,
     ForkFailed,
     GivenUp,
-    MakeStore,
     MemberNodeLost,
     Registered,
     Seal,
@@ -22,8 +21,9 @@ from torchloom.rules.membership.generation import (
 )
 from torchloom.rules.membership.live_recovery import restore
 
+from .node import Node, Stored
+
 if TYPE_CHECKING:
-    from .node import Node
     from .world import World
 
 SILENCE = 2.0  # of a node, after which it is lost
@@ -79,7 +79,7 @@ class Weaver:
         is_quiet = now - self.heard_at > 3.0
         self.world.clock.after(REST if is_quiet else LOOK, self.look)
 
-    def hear(self, node: "Node", word: Any) -> None:
+    def hear(self, node: Node, word: Any) -> None:
         """Take in what a node says; what it keeps until it is stored is acknowledged."""
         if not self.is_up:
             return
@@ -94,7 +94,7 @@ class Weaver:
             case _:
                 self.feed(word)
         if self.is_up and isinstance(word, Exited | ForkFailed):
-            self.world.to_node(self, node.name, ("stored", word.who))
+            self.world.to_node(self, node.name, Stored(word.who))
 
     def feed(self, event: Any) -> None:
         if not self.is_up:
@@ -120,13 +120,11 @@ class Weaver:
                     return
                 world.checks.stores(world.record, effect.record)
                 world.record = effect.record
-                for told in effect.told:
+                for told in effect.changes:
                     world.clock.note("weaver", self.epoch, told)
                     world.told(told)
             case Seal():
                 world.to_storage(self, effect)
-            case MakeStore():
-                world.to_node(self, effect.node, effect)
             case _:
                 world.to_node(self, effect.who.node, effect)
 

@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from torchloom.rules.membership.election import GenerationPlan, StateOrigin
+from torchloom.messages.membership import Transfer
+from torchloom.rules.membership.election import What
 from torchloom.rules.membership.events import (
-    Began,
-    Commit,
-    EndGeneration,
-    FailJob,
-    Restart,
+    GenerationBegan,
+    GenerationChange,
+    GenerationCommitted,
+    JobFailed,
+    MemberReport,
+    RestartBegan,
     Seal,
     Sealed,
 )
@@ -155,7 +157,8 @@ class World:
     def to_node(self, weaver: Weaver, name: str, order: Any) -> None:
         node = self.nodes.get(name)
         if node is not None and not node.is_apart:
-            self._carry(node.receive, weaver.epoch, node.boots, order)
+            mode = weaver.state.record.mode
+            self._carry(node.receive, weaver.epoch, node.boots, mode, order)
 
     def to_weaver(self, weaver: Weaver, event: Any) -> None:
         """Say what somebody else noticed: who watches processes, stores or storage."""
@@ -190,11 +193,12 @@ class World:
     def fails_to_fork(self) -> bool:
         return self.faults.takes("bad_fork")
 
-    def corrupts(self, plan: GenerationPlan) -> bool:
+    def corrupts(self, plan: Transfer) -> bool:
         """Tell whether what a member takes is damaged; a checkpoint that is, is set aside."""
         if not self.faults.takes("corrupt"):
             return False
-        if plan.origin is StateOrigin.CHECKPOINT and self.clock.chance(0.7):
+        is_saved = any(move.what == What.CHECKPOINT for move in plan.given)
+        if is_saved and self.clock.chance(0.7):
             self.storage.committed.pop(plan.start, None)
             self.cover("branch", "checkpoint_set_aside")
         return True
@@ -241,21 +245,21 @@ class World:
 
     # What the weaver tells.
 
-    def told(self, effect: Began | Restart | FailJob | EndGeneration | Commit) -> None:
+    def told(self, effect: GenerationChange) -> None:
         self.cover("told", type(effect).__name__)
         match effect:
-            case Began():
+            case GenerationBegan():
                 self.cover("reason", effect.reason.rstrip("0123456789_").replace("_n", ""))
-            case Commit():
+            case GenerationCommitted():
                 self.checks.commits(effect)
                 self.cover("origin", effect.plan.origin)
                 for what in {move.what for move in effect.plan.moves}:
                     self.cover("move", what)
                 self.cover("exact", str(not effect.plan.inexact))
-            case Restart():
+            case RestartBegan():
                 self.cover("restart", effect.cause)
                 self.checks.restarts(effect)
-            case FailJob():
+            case JobFailed():
                 self.cover("fail", effect.cause)
 
     def weaver_dies(self, weaver: Weaver) -> None:
@@ -281,7 +285,8 @@ class World:
         self.coverage[what, str(which)] += 1
 
     def cover_event(self, weaver: Weaver, event: Any) -> None:
-        name, at = type(event).__name__, label(weaver.state.record)
+        what = event.message if isinstance(event, MemberReport) else event
+        name, at = type(what).__name__, label(weaver.state.record)
         self.coverage[at, name] += 1
         if name not in ("Tick", "MemberNodeLost", "Registered"):
             self.last[name] = event

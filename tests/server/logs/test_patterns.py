@@ -13,7 +13,7 @@ from torchloom.server.logs import matcher
 from torchloom.server.logs.lines import Output, lines_of
 from torchloom.server.logs.patterns import LONGEST, BadPattern, Patterns, PatternTooSlow, checked
 
-from ...living import TIMEOUT, allowed, children
+from ...harness.home import TIMEOUT, allowed, children
 
 pytestmark = pytest.mark.process
 

@@ -16,12 +16,12 @@ from torchloom.checkpoint import Draft, LocalStorage, Manifest
 from torchloom.client.http import Client
 from torchloom.messages.plane import Commit, Committed, Event, Remove, Removed
 
-from ...living import until
-from ...weaver.fakes import job_event
+from ...harness.fake_agents import job_event
+from ...harness.home import until
+from ...harness.metric_senders import Teller
+from ...harness.server_plane import PATIENCE, Plane, Server
 from ..following import Page
 from ..listening import listening
-from ..plane import PATIENCE, Plane, Server
-from ..telling import Teller
 from .test_prometheus import scraped
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ..plane import Plane, Ranks, Server
+from ...harness.server_plane import Plane, Ranks, Server
 
 pytestmark = pytest.mark.process
 URL = "/api/jobs/job-1/commands"

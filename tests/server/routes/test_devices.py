@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from ..plane import Plane, Ranks
+from ...harness.server_plane import Plane, Ranks
 
 pytestmark = pytest.mark.process
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ...living import until
-from ..plane import PATIENCE, Plane, running
+from ...harness.home import until
+from ...harness.server_plane import PATIENCE, Plane, running
 
 pytestmark = pytest.mark.process
 

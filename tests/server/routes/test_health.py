@@ -6,7 +6,7 @@ import stat
 import httpx
 import pytest
 
-from ..plane import Plane, Ranks, Server
+from ...harness.server_plane import Plane, Ranks, Server
 
 pytestmark = pytest.mark.process
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ...living import until
-from ..plane import Plane, Ranks, Server
+from ...harness.home import until
+from ...harness.server_plane import Plane, Ranks, Server
 
 pytestmark = pytest.mark.process
 JOB = {

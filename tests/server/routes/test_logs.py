@@ -11,10 +11,10 @@ import pytest
 
 from torchloom.specs.api import AppState
 
-from ...living import allowed
+from ...harness.home import allowed
+from ...harness.metric_senders import Launched, Teller
+from ...harness.server_plane import Plane, Server
 from ..listening import listening
-from ..plane import Plane, Server
-from ..telling import Launched, Teller
 
 pytestmark = pytest.mark.process
 

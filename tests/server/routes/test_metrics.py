@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ...living import until
-from ..plane import PATIENCE, Plane
-from ..telling import Teller
+from ...harness.home import until
+from ...harness.metric_senders import Teller
+from ...harness.server_plane import PATIENCE, Plane
 
 pytestmark = pytest.mark.process
 

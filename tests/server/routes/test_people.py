@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ...living import allowed, until
-from ..plane import PATIENCE, Plane, Server
+from ...harness.home import allowed, until
+from ...harness.server_plane import PATIENCE, Plane, Server
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from torchloom.errors import LoomError
 from torchloom.server.impact import Scene, command_line, outlook
 from torchloom.weaver.store.rows import JobRow
 
-from ..plane import Plane, Ranks, Server
+from ...harness.server_plane import Plane, Ranks, Server
 
 URL = "/api/jobs/job-1/commands"
 

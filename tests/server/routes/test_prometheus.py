@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..plane import Plane, Ranks
+from ...harness.server_plane import Plane, Ranks
 
 pytestmark = pytest.mark.process
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ...living import processes_of, until
-from ..plane import PATIENCE, Plane, Server, running
+from ...harness.home import processes_of, until
+from ...harness.server_plane import PATIENCE, Plane, Server, running
 
 pytestmark = pytest.mark.process
 FINAL = ("COMPLETED", "FAILED", "CANCELLED")

@@ -14,8 +14,8 @@ from torchloom.weaver.store.reader import open_reading
 from torchloom.weaver.store.rows import TokenRow
 from torchloom.weaver.users import People, hash_of
 
-from ...living import TIMEOUT, allowed
-from ...weaver.fresh import fresh
+from ...harness.fresh_databases import fresh
+from ...harness.home import TIMEOUT, allowed
 
 
 @pytest.fixture

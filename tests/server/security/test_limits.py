@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ..plane import Server
+from ...harness.server_plane import Server
 
 pytestmark = pytest.mark.process
 MIB = 1 << 20

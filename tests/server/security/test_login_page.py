@@ -13,7 +13,7 @@ import pytest
 
 from torchloom.plane.certificates import certificate
 
-from ..plane import PATIENCE, Plane, Server
+from ...harness.server_plane import PATIENCE, Plane, Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -11,7 +11,7 @@ from torchloom.server.stream.hub import Hub, Listener, StreamFilter, written
 from torchloom.server.stream.payloads import Payload, ReaderPosition
 from torchloom.server.stream.sources import FoundPayloads
 
-from ...weaver.fakes import until
+from ...harness.fake_agents import until
 from .sinks import Sink
 
 

@@ -12,7 +12,7 @@ from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.stream.sources import Meters
 from torchloom.weaver.store.rows import RankProcessRow
 
-from ...living import until
+from ...harness.home import until
 
 pytestmark = pytest.mark.process
 

@@ -12,10 +12,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from torchloom.specs.api import AppState
 
-from ...living import until
+from ...harness.home import until
+from ...harness.metric_senders import Launched, Teller
+from ...harness.server_plane import PATIENCE, Plane, Server, running
 from ..listening import listening
-from ..plane import PATIENCE, Plane, Server, running
-from ..telling import Launched, Teller
 
 pytestmark = pytest.mark.process
 

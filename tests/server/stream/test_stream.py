@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from ...living import allowed, until
+from ...harness.home import allowed, until
+from ...harness.metric_senders import Launched, Teller
+from ...harness.server_plane import PATIENCE, Plane, Server
 from ..listening import listening
-from ..plane import PATIENCE, Plane, Server
-from ..telling import Launched, Teller
 
 pytestmark = pytest.mark.process
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ...living import until
-from ...weaver.postgres import new_database, running_postgres
+from ...harness.home import until
+from ...harness.metric_senders import Teller
+from ...harness.postgres_server import new_database, running_postgres
+from ...harness.server_plane import PATIENCE, Plane, running
 from ..listening import listening
-from ..plane import PATIENCE, Plane, running
-from ..telling import Teller
 
 pytestmark = pytest.mark.process
 

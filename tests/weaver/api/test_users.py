@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from torchloom.bus import subjects
-from torchloom.bus.api import NobodyAnswers
+from torchloom.bus.api import NoReply
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 
-from ..fakes import weaver_at
+from ...harness.fake_agents import weaver_at
 
 
 def asked(folder: Path, *questions: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def test_over_the_bus_nobody_is_let_in(tmp_path: Path) -> None:
             bus = MemoryBus(exchange)
             assert await bus.request(subjects.door("status"), b"{}", 5.0)
             for name in ("users", "user_put", "token_add", "link_add", "link_use"):
-                with pytest.raises(NobodyAnswers):
+                with pytest.raises(NoReply):
                     await bus.request(subjects.door(name), b'{"author": "x", "user": "x"}', 0.05)
             await bus.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, BusLost, NobodyAnswers
+from torchloom.bus.api import Bus, BusLost, NoReply
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.checkpoint import Manifest
@@ -18,7 +18,7 @@ from torchloom.messages.plane import Commit, Committed, Event, Metrics, Remove, 
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, FakeRank, job_event, register, rows, until, weaver_at
 
 ROOT = "/runs/job-1/checkpoints"
 HASH = "blake3:" + "0" * 64
@@ -42,7 +42,7 @@ class Node(FakeAgent):
     async def _live(self) -> None:
         """Beat, or a slow machine's weaver takes this agent for lost."""
         while True:
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 await self.beat()
             await asyncio.sleep(0.2)
 
@@ -130,8 +130,8 @@ def noted(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def soon(weaver: Weaver) -> None:
     """Let what was said be said again at the next look."""
-    for errand in weaver.errands._errands.values():
-        errand.due = 0.0
+    for request in weaver.checkpoint_requests._requests.values():
+        request.due = 0.0
 
 
 async def ask(weaver: Weaver, name: str, **facts: Any) -> Any:

@@ -14,8 +14,8 @@ from torchloom.weaver.commands.wire import wrapped
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace
 
-from ..fakes import FakeRank, crowd, job_event, register, rows, until, weaver_at
-from ..postgres import new_database
+from ...harness.fake_agents import FakeRank, crowd, job_event, register, rows, until, weaver_at
+from ...harness.postgres_server import new_database
 
 ROWS = "SELECT state, effective, before, after, author, outcome FROM commands ORDER BY number"
 STATES = "SELECT kind FROM events WHERE kind LIKE 'command%' ORDER BY seq"

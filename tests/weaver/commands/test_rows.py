@@ -13,8 +13,8 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import open_store
 
-from ..fakes import crowd, rows, until
-from ..fresh import fresh
+from ...harness.fake_agents import crowd, rows, until
+from ...harness.fresh_databases import fresh
 
 STATES = "SELECT kind FROM events WHERE kind LIKE 'command%' ORDER BY seq"
 COMMANDS = "SELECT id, state, effective FROM commands ORDER BY number"

@@ -19,7 +19,7 @@ from torchloom.messages.plane import (
     Welcome,
 )
 
-from ..fakes import FakeAgent, crowd, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, crowd, register, rows, until, weaver_at
 
 HEARTBEATS = "SELECT kind, rank FROM events ORDER BY seq"
 
@@ -148,7 +148,7 @@ def test_what_is_no_message_is_counted_and_nothing_dies(tmp_path: Path) -> None:
             bad = (b"", b"\xff" * 100, encode(hello), encode(rank.register)[:-3], b"\x90")
 
             for data in bad:
-                for what in (subjects.hello, subjects.beat, subjects.records, subjects.acts):
+                for what in (subjects.hello, subjects.heartbeat, subjects.records, subjects.acts):
                     await agent.bus.publish(what("node-1"), data)
             await agent.hello()
 
@@ -171,8 +171,8 @@ def test_beats_say_how_far_ranks_are_and_a_stranger_is_asked_to_say_hello(tmp_pa
             await agent.beat(Progress(rank.head, 412, 1, 0.1, 0.005))
 
             row = weaver.roster.ranks("job-1")[0]
-            await until(lambda: weaver.agents.progress(row))
-            assert weaver.agents.progress(row) == Progress(rank.head, 412, 1, 0.1, 0.005)
+            await until(lambda: weaver.heartbeats.progress(row))
+            assert weaver.heartbeats.progress(row) == Progress(rank.head, 412, 1, 0.1, 0.005)
 
     asyncio.run(scenario())
 
@@ -205,7 +205,7 @@ def test_an_agent_that_says_goodbye_is_not_missed(tmp_path: Path) -> None:
 
             await agent.bus.publish(subjects.acts("node-1"), encode(goodbye))
 
-            await until(lambda: not weaver.agents.present)
+            await until(lambda: not weaver.heartbeats.present)
 
     asyncio.run(scenario())
 

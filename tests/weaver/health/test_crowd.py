@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from torchloom.bus.api import BusLost, NobodyAnswers
+from torchloom.bus.api import BusLost, NoReply
 from torchloom.bus.nats.client import NatsBus
 from torchloom.rules.liveness import LivenessLimits
 
-from ...bus.waiting import come_true
-from ...living import TIMEOUT
-from ..fakes import FakeAgent, register, rows
+from ...harness.async_wait import come_true
+from ...harness.fake_agents import FakeAgent, register, rows
+from ...harness.home import TIMEOUT
 from ..test_main import WeaverProcess, weaver
 
 __all__ = ["weaver"]
@@ -60,7 +60,7 @@ class Beating(FakeAgent):
 
     async def _introduce(self) -> None:
         while True:
-            with contextlib.suppress(BusLost, NobodyAnswers):
+            with contextlib.suppress(BusLost, NoReply):
                 if not self.epoch:
                     await self.hello()
             await asyncio.sleep(random.random() * BEAT)

@@ -13,13 +13,31 @@ from torchloom.bus import subjects
 from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.client.calls import question
-from torchloom.messages.plane import Beat, Frame, Kill, Look, Progress, Stacks, TakeStacks, Thread
+from torchloom.messages.plane import (
+    Frame,
+    Heartbeat,
+    Kill,
+    Look,
+    Progress,
+    Stacks,
+    TakeStacks,
+    Thread,
+)
 from torchloom.rules.hang import HangLimits
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.health.hangs import limits_of
 from torchloom.weaver.service import Weaver
 
-from ..fakes import FakeAgent, FakeRank, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import (
+    FakeAgent,
+    FakeRank,
+    crowd,
+    job_event,
+    register,
+    rows,
+    until,
+    weaver_at,
+)
 
 SLEEP = Frame("train", "/job/train.py", 32, "time.sleep(1000)")
 BARRIER = Frame("barrier", "/v/site-packages/torch/distributed/distributed_c10d.py", 5356)
@@ -40,8 +58,8 @@ class Stage:
         """Let the agent beat after so many seconds without progress."""
         self.age += seconds
         progress = tuple(Progress(rank.head, 20, 1, self.age, 0.1) for rank in self.ranks)
-        said = Beat(self.agent.head, self.agent.name, time.time(), progress)
-        await self.agent.bus.publish(subjects.beat(self.agent.name), encode(said))
+        said = Heartbeat(self.agent.head, self.agent.name, time.time(), progress)
+        await self.agent.bus.publish(subjects.heartbeat(self.agent.name), encode(said))
 
     async def show(self, ways: dict[int, Frame] | None = None, cpu: float = 0.0) -> None:
         """Answer the next question for stacks; rank 1 computes so much between the looks."""
@@ -177,7 +195,7 @@ def test_a_job_that_wants_no_looks_is_not_looked_at(tmp_path: Path) -> None:
             stage = await standing(exchange, action="off")
             await stage.stand(900.0)
             await stage.agent.beat()
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) is None)
+            await until(lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) is None)
 
             assert stage.agent.of(TakeStacks) == []
 
@@ -194,7 +212,7 @@ def test_slow_steps_are_no_reason_to_look(tmp_path: Path) -> None:
             await agent.hello()
             slow = Progress(rank.head, 5, 1, 5.0, 2.0)
             await agent.beat(slow)
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) == slow)
+            await until(lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) == slow)
 
             assert weaver.hangs.suspects == {}
 
@@ -239,13 +257,13 @@ def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
         async with weaver_at(tmp_path, exchange) as weaver:
             stage = await standing(exchange)
 
-            seen = await weaver.desk.take(weaver.roster.ranks("job-1"), patience=0.05)
+            seen = await weaver.stack_requests.take(weaver.roster.ranks("job-1"), patience=0.05)
             foreign = Stacks(stage.ranks[0].head, "other", "s", ())
             await stage.agent.bus.publish(subjects.stacks("other"), encode(foreign))
             await until(lambda: weaver.dropped["foreign_agent"])
 
             assert seen == {}
-            assert await weaver.desk.take([]) == {}
+            assert await weaver.stack_requests.take([]) == {}
 
     asyncio.run(scenario())
 

@@ -14,20 +14,20 @@ from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
-    Beat,
     Device,
     DeviceEvent,
     Event,
     Head,
+    Heartbeat,
     Kill,
     Progress,
 )
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.health.devices import DeviceAlert, NoAlerts, read_alerts
-from torchloom.weaver.health.responses import policy_of
+from torchloom.weaver.jobs.registry import failure_policy
 
-from ...living import allowed
-from ..fakes import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import FakeAgent, crowd, job_event, register, rows, until, weaver_at
+from ...harness.home import allowed
 
 NOBODY = Head(VERSION, "", 0, NO_RANK, "")
 
@@ -180,12 +180,14 @@ def test_a_rank_that_stands_still_is_suspect_until_it_moves(tmp_path: Path) -> N
 
             for sent, step, moved in beats:
                 progress = (Progress(rank.head, step, 1, moved, 0.1),)
-                said = Beat(NOBODY, agent.name, sent, progress)
-                await agent.bus.publish(subjects.beat(agent.name), encode(said))
+                said = Heartbeat(NOBODY, agent.name, sent, progress)
+                await agent.bus.publish(subjects.heartbeat(agent.name), encode(said))
             waiting = Progress(rank.head, 6, 2, 900.0, 0.1)  # in a pause
             await agent.beat(waiting)
 
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) == waiting)
+            await until(
+                lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) == waiting
+            )
             assert weaver.hangs.suspects == {}
             assert killed(agent) == []
 
@@ -268,4 +270,4 @@ def test_an_agent_speaks_for_the_devices_of_its_own_node_only(tmp_path: Path) ->
 def test_a_policy_that_makes_no_sense_is_the_usual_one() -> None:
     odd: list[Any] = [None, [], {"policy": 3}, {"policy": {"recovery": "pray", "min_groups": "x"}}]
 
-    assert {policy_of(facts) for facts in odd} == {policy_of({})}
+    assert {failure_policy(facts) for facts in odd} == {failure_policy({})}

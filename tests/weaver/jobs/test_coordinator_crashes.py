@@ -11,7 +11,7 @@ import pytest
 
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from ..queued import Crash, Fate, Plane, World, given_twice, stored
+from ...harness.queue_world import Crash, Fate, Plane, World, given_twice, stored
 
 pytestmark = pytest.mark.process  # it takes a while
 SEEDS = pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torchloom.launch.supervisor.starter import _first_record
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.weaver.jobs.launch import LaunchOrder, RunnerLauncher, RunSeen, Spot, options
 
-from ...living import home, processes_of, until
+from ...harness.home import home, processes_of, until
 
 __all__ = ["home"]
 pytestmark = pytest.mark.process

@@ -8,8 +8,8 @@ from torchloom.bus.codec import encode
 from torchloom.bus.memory import Exchange
 from torchloom.messages.plane import NO_RANK, VERSION, Batch, Event, Goodbye, Head, Metrics, Stored
 
-from ...metrics import in_file
-from ..fakes import crowd, job_event, register, rows, until, weaver_at
+from ...harness.fake_agents import crowd, job_event, register, rows, until, weaver_at
+from ...harness.metric_rows import in_file
 
 EVENTS = "SELECT number, kind, step FROM events ORDER BY id"
 

@@ -20,8 +20,8 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.jobs.retention import RunRetention
 from torchloom.weaver.service import Weaver
 
-from ...launch.records.ended import ended_run
-from ..fakes import FakeAgent, crowd, job_event, rows, until, weaver_at
+from ...harness.ended_runs import ended_run
+from ...harness.fake_agents import FakeAgent, crowd, job_event, rows, until, weaver_at
 
 DAY = 86400.0
 OLD, NEW, LIVE = "old-1", "new-1", "live-1"
@@ -88,6 +88,8 @@ def retaining(weaver: Weaver, days: float, **limits: Any) -> RunRetention:
         weaver.store,
         weaver.jobs,
         weaver.journal,
+        weaver.checkpoint_rows,
+        weaver.tasks,
         lambda: RetentionLimits(**{"keep": 0, **limits}),
         lambda: time.time() + days * DAY,
     )
@@ -128,6 +130,30 @@ def test_a_run_that_is_old_goes_whole_and_one_that_lives_stays(tmp_path: Path) -
     assert acks == commands
     (metrics,) = rows(tmp_path / "db", "SELECT count(*) FROM series", "records")
     assert metrics == (1,)
+
+
+def test_a_clock_that_is_set_back_keeps_a_run_longer_and_one_set_forward_less_long(
+    tmp_path: Path,
+) -> None:
+    days = [0.0]
+
+    async def act(weaver: Weaver) -> None:
+        retention = RunRetention(
+            weaver.store,
+            weaver.jobs,
+            weaver.journal,
+            weaver.checkpoint_rows,
+            weaver.tasks,
+            lambda: RetentionLimits(runs=2 * DAY, keep=0),
+            lambda: time.time() + days[0] * DAY,
+        )
+        found = []
+        for days[0] in (0.0, -100.0, 1.0, -1.0, 3.0):
+            found.append([one.job for one, _ in await retention.carry_out()])
+
+        assert found == [[], [], [], [], [OLD]]
+
+    scene(tmp_path, act, OLD)
 
 
 def test_the_last_ones_and_the_pinned_stay(tmp_path: Path) -> None:
@@ -208,7 +234,7 @@ def test_what_is_due_can_be_asked_and_had_done_at_the_door(tmp_path: Path) -> No
 
         assert would == {"ok": [{**row, "done": False, "text": "would go"}]}
         assert done == {"ok": [{**row, "done": True, "text": "removed"}]}
-        assert "retain" not in answering.names  # nobody removes anything over the bus
+        assert "retain" not in answering.on_the_bus  # nobody removes anything over the bus
 
     scene(tmp_path, act, OLD)
 
@@ -244,7 +270,7 @@ def test_a_run_whose_end_nobody_can_read_stays_and_keeps_no_other(tmp_path: Path
         record = ended_run("odd-1") / "status.json"
         record.write_text(record.read_text().replace('"ended_at": "2', '"ended_at": "x'))
 
-        weaver.retaining.look_soon()
+        weaver.retention.look_soon()
 
         await until(lambda: weaver.jobs.get(OLD) is None)
 
@@ -259,7 +285,7 @@ def test_with_a_mistake_in_the_file_nothing_goes_and_the_weaver_lives(
     (tmp_path / ".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\nlogs = soon\n")
 
     async def act(weaver: Weaver) -> None:
-        weaver.retaining.look_soon()
+        weaver.retention.look_soon()
         await until(lambda: "nothing is removed" in caplog.text)
         refused = await Router(weaver).answer(asking("retain"))
 

@@ -17,10 +17,10 @@ from torchloom.messages.membership import (
     Finished,
     Fork,
     Go,
+    JoinGeneration,
     Life,
     Lives,
     MakeStore,
-    Regroup,
     Release,
     Restart,
     Restored,
@@ -33,8 +33,8 @@ from torchloom.messages.plane import NO_RANK, VERSION, Greeting, Head, Message, 
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from ..fakes import FakeAgent, FakeRank, job_event, register, until
-from ..fresh import fresh
+from ...harness.fake_agents import FakeAgent, FakeRank, job_event, register, until
+from ...harness.fresh_databases import fresh
 
 JOB = "job-1"
 NODE = "node1"
@@ -60,7 +60,7 @@ class Member(FakeRank):
         if type(message) in self.silent:
             return
         match message:
-            case Regroup():
+            case JoinGeneration():
                 await self.arrive(message.head.generation)
             case Transfer():
                 await self.joins(message.head.generation)
@@ -235,7 +235,7 @@ async def trained(exchange: Exchange, weaver: Weaver, count: int = 3, job: str =
     await agent.launch.says()
     for member in agent.members.values():
         await member.trains()
-    await until(lambda: job in weaver.regrouping.watched())
+    await until(lambda: job in weaver.live_recovery.watched())
     await until(lambda: agent.launch.of(Watch))
     return agent
 
@@ -247,7 +247,7 @@ async def recovered(agent: LiveAgent, weaver: Weaver, generation: int) -> None:
     await until(lambda: all(member.head.generation == generation for member in members))
     await until(lambda: all(member.of(Go) for member in members if member.register.life > 1))
     await until(lambda: weaver.jobs.get(job).state == "RUNNING")
-    await until(lambda: not weaver.regrouping.is_regrouping(job))
+    await until(lambda: not weaver.live_attempts.is_recovering(job))
 
 
 @contextlib.asynccontextmanager

@@ -16,11 +16,11 @@ from torchloom.messages.membership import (
     Fork,
     Given,
     Go,
+    JoinGeneration,
     LetStand,
     Life,
     MakeStore,
     NotRestored,
-    Regroup,
     Release,
     Restart,
     Transfer,
@@ -31,7 +31,7 @@ from torchloom.rules.devices import DeviceState
 from torchloom.weaver.store import DatabasePlace
 from torchloom.weaver.store.rows import LiveRecoveryRow
 
-from ..fakes import job_event, register, until, weaver_at
+from ...harness.fake_agents import job_event, register, until, weaver_at
 from .members import JOB, begun, events, facts, orders, recovered, timeless, trained
 
 
@@ -60,7 +60,7 @@ def test_a_killed_rank_is_replaced_and_the_others_go_on(place: DatabasePlace) ->
 
             job = weaver.jobs.get(JOB)
             assert (job.state, job.reason, job.generation) == ("RUNNING", "recovered", 1)
-            assert orders(survivor.heard) == ["Welcome", "Regroup", "Transfer", "Go"]
+            assert orders(survivor.heard) == ["Welcome", "JoinGeneration", "Transfer", "Go"]
             moves = [(2, "state", 9, 0), *((rank, "page", 8, rank) for rank in range(3))]
             given = tuple(Given(*move) for move in moves)
             sent = survivor.of(Transfer)[0]
@@ -99,11 +99,11 @@ def test_a_loss_is_answered_in_one_transaction_and_without_a_clock(
             agent = await trained(exchange, weaver)
             agent.launch.silent |= {Fork, MakeStore}
             for member in agent.members.values():
-                member.silent.add(Regroup)
+                member.silent.add(JoinGeneration)
             before = commits[0]
 
             await agent.launch.kill(2)
-            await until(lambda: agent.members[1].of(Regroup))
+            await until(lambda: agent.members[1].of(JoinGeneration))
             await until(lambda: agent.launch.of(Fork) and agent.launch.of(MakeStore))
 
             assert commits[0] == before + 1
@@ -133,7 +133,7 @@ def test_two_that_die_at_once_are_both_replaced(tmp_path: Path) -> None:
             await recovered(agent, weaver, 2)
 
             assert {(m.rank, m.life) for m in agent.launch.of(Fork)} == {(0, 2), (2, 2)}
-            assert {m.head.generation for m in agent.members[1].of(Regroup)} == {2}
+            assert {m.head.generation for m in agent.members[1].of(JoinGeneration)} == {2}
 
     asyncio.run(scenario())
 
@@ -210,7 +210,7 @@ def test_the_ranks_of_a_lost_node_come_up_where_there_is_room(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("silent", [Watch, Fork, MakeStore, Regroup, Transfer, Go])
+@pytest.mark.parametrize("silent", [Watch, Fork, MakeStore, JoinGeneration, Transfer, Go])
 def test_the_next_weaver_goes_on_where_the_last_one_was(place: DatabasePlace, silent: Any) -> None:
     async def scenario() -> None:
         exchange = Exchange()
@@ -226,7 +226,7 @@ def test_the_next_weaver_goes_on_where_the_last_one_was(place: DatabasePlace, si
             player.heard.clear()
         agent.heard.clear()
         async with weaver_at(place, exchange) as weaver:
-            assert weaver.regrouping.watched() == {JOB}
+            assert weaver.live_recovery.watched() == {JOB}
             if silent is Watch:
                 await until(lambda: agent.launch.of(Watch))
                 await agent.launch.kill(2)
@@ -250,13 +250,15 @@ def test_a_weaver_that_was_replaced_says_nothing_more(tmp_path: Path) -> None:
         async with timeless(tmp_path, exchange) as old:
             agent = await trained(exchange, old)
             async with weaver_at(tmp_path, exchange) as weaver:
-                await until(lambda: weaver.regrouping.watched())
+                await until(lambda: weaver.live_recovery.watched())
                 agent.heard.clear()
 
                 await agent.launch.kill(2)
                 await recovered(agent, weaver, 1)
 
-                said = [m for m in agent.heard if isinstance(m, Regroup | Fork | Transfer | Go)]
+                said = [
+                    m for m in agent.heard if isinstance(m, JoinGeneration | Fork | Transfer | Go)
+                ]
                 assert {message.epoch for message in said} == {2}
 
     asyncio.run(scenario())
@@ -286,7 +288,7 @@ def test_an_exception_of_the_program_is_let_stand(tmp_path: Path) -> None:
             await agent.act(Broke(agent.members[1].head, 9, False, "ValueError"))
             await until(lambda: agent.members[1].of(LetStand))
 
-            assert not weaver.regrouping.is_regrouping(JOB)
+            assert not weaver.live_attempts.is_recovering(JOB)
 
     asyncio.run(scenario())
 
@@ -334,7 +336,7 @@ def test_what_live_cannot_do_is_left_to_the_launch_process(
             assert (said.attempt, said.reason, said.cause) == (0, "exit_signal_9_rank_2", cause)
             assert facts(weaver, "live_ended")[0]["why"] == {str(2 if rank is None else rank): why}
             assert weaver.jobs.get(JOB).state == "RECOVERING"
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -374,7 +376,7 @@ def test_all_are_released_when_all_have_finished_and_may_train_again(tmp_path: P
                 await member.finishes()
             await until(lambda: all(member.of(Release) for member in agent.members.values()))
             await until(lambda: agent.launch.of(Watch)[-1].is_live is False)
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
             for member in agent.members.values():
                 await member.trains(30)
@@ -435,7 +437,7 @@ def test_a_loss_of_nan_that_restarts_is_no_loss_of_ranks(tmp_path: Path) -> None
             await until(lambda: len(agent.of(Kill)) == 3)
 
             assert agent.launch.of(Watch)[-1].is_live is False
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -450,7 +452,7 @@ def test_a_later_attempt_an_end_and_a_cancel_each_close_what_was_live(tmp_path: 
             await launch.says()
             await agents["b"].act(job_event("job_ended", "b", state="FAILED", reason="no"))
             await weaver.coordinator.cancel(weaver.jobs.get("c"), "ann", "")
-            await until(lambda: not weaver.regrouping.watched())
+            await until(lambda: not weaver.live_recovery.watched())
 
             assert weaver.store.state.find(LiveRecoveryRow) == []
             await until(lambda: agents["c"].launch.of(Watch)[-1].is_live is False)
@@ -488,7 +490,7 @@ def test_a_rank_that_cannot_says_why_once_and_nobody_is_watched(tmp_path: Path) 
             await until(lambda: events(weaver, "not_live"))
 
             assert events(weaver, "not_live") == [("not_live", 1, "no model is wrapped")]
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -506,7 +508,7 @@ def test_without_the_policy_nobody_is_watched(tmp_path: Path) -> None:
             await agent.members[0].finishes()  # heard after all of that
             await until(lambda: agent.members[0].of(Release))
 
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -522,7 +524,7 @@ def test_a_job_that_says_nothing_of_lost_ranks_is_watched_if_it_can_be(
             await agent.launch.says()
             for member in agent.members.values():
                 await member.trains()
-            await until(lambda: JOB in weaver.regrouping.watched())
+            await until(lambda: JOB in weaver.live_recovery.watched())
 
             await agent.launch.kill(1)
             await recovered(agent, weaver, 1)
@@ -542,7 +544,7 @@ def test_a_job_that_says_nothing_and_cannot_is_not_told_of(tmp_path: Path) -> No
             await until(lambda: agent.members[0].of(Release))
 
             assert events(weaver, "not_live") == []
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -555,13 +557,13 @@ def test_a_rank_that_names_another_policy_ends_the_watch(tmp_path: Path) -> None
             await agent.launch.says()
             for member in agent.members.values():
                 await member.trains()
-            await until(lambda: JOB in weaver.regrouping.watched())
+            await until(lambda: JOB in weaver.live_recovery.watched())
 
             await agent.act(job_event("job", JOB, policy={"recovery": "restart"}))
             await agent.launch.kill(1)
             await until(lambda: [told.is_live for told in agent.launch.of(Watch)][-1:] == [False])
 
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
             assert weaver.jobs.get(JOB).generation == 0
 
     asyncio.run(scenario())
@@ -577,10 +579,10 @@ def test_a_quiet_job_costs_nothing(tmp_path: Path, commits: list[int]) -> None:
             await agent.act(Broke(agent.members[0].head, 5, False))
             await until(lambda: agent.members[0].of(LetStand))  # all before it was heard
             heard, before = len(agent.heard), commits[0]
-            assert weaver.regrouping.waiting == frozenset()
+            assert weaver.live_attempts.busy == frozenset()
 
             for _ in range(100):
-                weaver.regrouping.tick()
+                weaver.live_recovery.tick()
             await asyncio.sleep(0)
 
             assert (len(agent.heard), commits[0]) == (heard, before)
@@ -603,7 +605,7 @@ def test_nobody_else_speaks_for_a_launch_process_or_a_rank(tmp_path: Path) -> No
             await agent.members[1].finishes()
             await until(lambda: weaver.dropped["foreign_agent"] == 2)
 
-            assert not weaver.regrouping.is_regrouping(JOB)
+            assert not weaver.live_attempts.is_recovering(JOB)
 
     asyncio.run(scenario())
 

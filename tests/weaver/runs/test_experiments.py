@@ -18,7 +18,7 @@ from torchloom.messages.plane import Event, Goodbye, Head, Metrics
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import Fact, RunRow
 
-from ..fakes import Exchange, crowd, job_event, rows, until, weaver_at
+from ...harness.fake_agents import Exchange, crowd, job_event, rows, until, weaver_at
 
 SUMMARY = "SELECT json_extract(facts, '$.summary') FROM jobs WHERE id = 'job-1'"
 

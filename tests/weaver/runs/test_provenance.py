@@ -11,7 +11,7 @@ from torchloom.weaver.runs.provenance import ProvenanceRequest, brief, completed
 from torchloom.weaver.store.rows import DeviceRow, RankProcessRow
 from torchloom.workspace import sources
 
-from ...repositories import committed, git
+from ...harness.repositories import committed, git
 
 RECORD = {"hardware": {"host": "a", "nodes": ["a", "b"]}, "world_size": 2, "cwd": "/x"}
 

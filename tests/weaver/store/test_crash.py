@@ -13,8 +13,8 @@ import pytest
 
 from torchloom.weaver.store import DatabasePlace, open_store
 
-from ...living import TIMEOUT
-from ...metrics import shown
+from ...harness.home import TIMEOUT
+from ...harness.metric_rows import shown
 
 WRITER = """
 import sys, pathlib
@@ -98,7 +98,7 @@ def test_what_a_killed_writer_acknowledged_is_in_the_files_exactly_once(tmp_path
 def test_the_same_on_postgres(postgres: str) -> None:
     import psycopg
 
-    from ..postgres import new_database
+    from ...harness.postgres_server import new_database
 
     url = new_database(postgres, "crashes")
     place, said, draw = DatabasePlace(None, url), Counter[str](), random.Random(8)

@@ -19,7 +19,7 @@ from torchloom.weaver.api.router import Router
 from torchloom.weaver.store import DatabasePlace, open_store
 from torchloom.weaver.store.schema import HEADS, SchemaNewer
 
-from ..fakes import rows, weaver_at
+from ...harness.fake_agents import rows, weaver_at
 
 FOLDER = Path(__file__).parent / "revisions"
 RECORDS_OF = {1: 1, 2: 2, 3: 2}  # the schema of records beside a schema of state; later ones: 3

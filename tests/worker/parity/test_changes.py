@@ -11,9 +11,9 @@ import pytest
 
 from torchloom.launch.keeper import zygote_client
 from torchloom.launch.keeper.python_command import PythonCommand
-from torchloom.unix import say
+from torchloom.unix import send_message
 
-from ...living import until
+from ...harness.home import until
 from .ranks import PATIENCE, SCRIPTS, Outcome, Process, Ranks, base
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -169,7 +169,9 @@ def _have_it_look(zygote: zygote_client.ZygoteClient, word: str | None) -> None:
     channel = zygote.connect()
     assert channel is not None
     with channel:
-        say(channel, {})  # nothing it knows: it hangs up when it is through with those before
+        send_message(
+            channel, {}
+        )  # nothing it knows: it hangs up when it is through with those before
         assert channel.recv(1) == b""
 
 

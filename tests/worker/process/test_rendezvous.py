@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ...living import python
-from .. import ranks
-from ..ranks import Zygote, free_port, seats, taken_port
+from ...harness import forked_ranks as ranks
+from ...harness.forked_ranks import Zygote, free_port, seats, taken_port
+from ...harness.home import python
 
 KILLING = Path(__file__).with_name("killing.py")
 SUM = """

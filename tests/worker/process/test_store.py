@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ...living import TIMEOUT, until
-from .. import ranks
-from ..ranks import Zygote, seats
+from ...harness import forked_ranks as ranks
+from ...harness.forked_ranks import Zygote, seats
+from ...harness.home import TIMEOUT, until
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..ranks import Zygote, warm_zygote
+from ...harness.forked_ranks import Zygote, warm_zygote
 
 # Every script of a rank begins with this; `tell` writes down what the test is to know.
 BEGIN = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.worker import ranks
+from tests.harness import forked_ranks as ranks
 
 MODULES = ("torch.distributed", "torch._dynamo", "torch.nn.parallel", "torch.utils.data", "numpy")
 OURS = ("threadlet.attach", "run.run", "run.resumable", "recovery.recovery", "saving")

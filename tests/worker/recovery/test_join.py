@@ -2,7 +2,7 @@
 
 import pytest
 
-from ...living import allowed
+from ...harness.home import allowed
 from .conftest import Ranks
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.process]

@@ -6,7 +6,7 @@ import torch.distributed
 
 from torchloom.worker.recovery.leave import NotMet, is_collective_error
 
-from ...living import allowed
+from ...harness.home import allowed
 from .conftest import Ranks
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.process]

@@ -9,9 +9,9 @@ from torchloom.messages.membership import (
     Broke,
     Finished,
     Go,
+    JoinGeneration,
     LetStand,
     NotRestored,
-    Regroup,
     Release,
     Restored,
     Training,
@@ -73,7 +73,7 @@ def test_a_rank_that_trains_says_so_on_and_on() -> None:
 
 
 def test_an_exception_is_a_peers_as_soon_as_the_generation_is_over() -> None:
-    line = Script((0.03, Regroup(head(4), 1)))
+    line = Script((0.03, JoinGeneration(head(4), 1)))
 
     assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
 
@@ -99,7 +99,7 @@ def test_a_collective_error_waits_for_the_weaver_however_long() -> None:
 
 
 def test_an_exception_that_is_let_stand_is_still_a_peers_if_a_death_is_heard_of() -> None:
-    line = Script((0.1, LetStand(head(3), 2)), (1.2, Regroup(head(4), 2)))
+    line = Script((0.1, LetStand(head(3), 2)), (1.2, JoinGeneration(head(4), 2)))
 
     assert member(line).whose(7, True, "gloo") is FaultOwner.PEER
 
@@ -119,7 +119,7 @@ def test_a_rank_says_where_it_stands_until_it_is_told_how_to_go_on() -> None:
 
 def test_a_loss_while_they_gather_has_all_say_it_for_the_newer_generation() -> None:
     transfer = Transfer(head(6), 1, "file:///store", 7)
-    heard = (0.1, Regroup(head(5), 1)), (0.2, Regroup(head(6), 1)), (0.3, transfer)
+    heard = (0.1, JoinGeneration(head(5), 1)), (0.2, JoinGeneration(head(6), 1)), (0.3, transfer)
     line = Script(*heard, newest=4)
 
     assert member(line).meet(lambda: RankStanding(None, (), "why")) == transfer
@@ -148,13 +148,13 @@ def test_a_rank_that_has_what_it_needs_waits_for_the_word_to_train() -> None:
 
 
 def test_a_loss_before_the_word_to_train_has_the_rank_leave_again() -> None:
-    line = Script((0.1, Regroup(head(4), 1)))
+    line = Script((0.1, JoinGeneration(head(4), 1)))
 
     assert not member(line).is_restored(0.25, 4096)
 
 
 def test_what_could_not_be_taken_is_said_until_the_next_generation() -> None:
-    line = Script((0.7, Regroup(head(4), 1)))
+    line = Script((0.7, JoinGeneration(head(4), 1)))
 
     member(line).refuse("damaged")
 
@@ -166,7 +166,7 @@ def test_what_could_not_be_taken_is_said_until_the_next_generation() -> None:
     ("heard", "is_done", "seconds"),
     [
         (Release(head(3), 1), True, 0.1),
-        (Regroup(head(4), 1), False, 0.1),
+        (JoinGeneration(head(4), 1), False, 0.1),
         (None, True, 60.0),
     ],
 )

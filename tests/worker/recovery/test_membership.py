@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
-from torchloom.messages.membership import Go, LetStand, Regroup, Release, Restored, Talk, Training
+from torchloom.messages.membership import (
+    Go,
+    JoinGeneration,
+    LetStand,
+    MembershipReport,
+    Release,
+    Restored,
+    Training,
+)
 from torchloom.messages.plane import VERSION, FromRank, Goodbye, Head, Kept, Message, Register
 from torchloom.worker.recovery.membership import MembershipLine, MembershipOutbox
 from torchloom.worker.threadlet.link import AgentLink
@@ -23,7 +31,7 @@ def head(generation: int) -> Head:
 def drained(words: MembershipOutbox) -> list[Message]:
     found: list[Message] = []
     while (data := words.take()) is not None:
-        found += [decode(whole, Talk) for whole in Frames().feed(data)]
+        found += [decode(whole, MembershipReport) for whole in Frames().feed(data)]
     return found
 
 
@@ -55,13 +63,13 @@ def test_a_newer_generation_is_told_in_the_hearing_thread_and_ends_what_was_hear
     line = MembershipLine(MembershipOutbox(lambda: None), 3, called.append)
 
     line.hear(LetStand(head(3), 1))
-    line.hear(Regroup(head(5), 1))
-    line.hear(Regroup(head(4), 1))
-    line.hear(Regroup(head(5), 1))
+    line.hear(JoinGeneration(head(5), 1))
+    line.hear(JoinGeneration(head(4), 1))
+    line.hear(JoinGeneration(head(5), 1))
 
     assert called == [5]
     assert line.newest == 5
-    assert [line.next(0), line.next(0), line.next(0)] == [Regroup(head(5), 1)] * 2 + [None]
+    assert [line.next(0), line.next(0), line.next(0)] == [JoinGeneration(head(5), 1)] * 2 + [None]
 
 
 def test_a_rank_that_trains_already_answers_the_word_to_train_by_itself() -> None:
@@ -102,7 +110,7 @@ class Agent:
     def next(self) -> Message:
         while not self._waiting:
             for whole in self._frames.feed(self._line.recv(1 << 16)):
-                self._waiting.append(decode(whole, FromRank | Talk))
+                self._waiting.append(decode(whole, FromRank | MembershipReport))
         return self._waiting.pop(0)
 
     def say(self, message: Message) -> None:
@@ -129,8 +137,8 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     one, agent = link
     agent.accept()
     assert isinstance(agent.next(), Register)
-    one.say(Goodbye(HEAD, 5))
-    one.words.say(Training(HEAD, 3))
+    one.send(Goodbye(HEAD, 5))
+    one.membership.say(Training(HEAD, 3))
 
     assert agent.next() == Training(HEAD, 3)  # a record waits until the agent says what it has
     agent.say(Kept(HEAD, 0))
@@ -139,7 +147,7 @@ def test_words_go_before_the_agent_counts_and_are_not_counted(
     agent.accept()
     assert isinstance(agent.next(), Register)
     agent.say(Kept(HEAD, 1))
-    one.words.say(Training(HEAD, 4))
+    one.membership.say(Training(HEAD, 4))
     assert agent.next() == Training(HEAD, 4)  # the record was kept: words did not shift the count
 
 
@@ -147,7 +155,7 @@ def test_what_holds_is_said_again_on_a_new_connection(link: tuple[AgentLink, Age
     one, agent = link
     agent.accept()
     agent.next()
-    one.words.hold(Training(HEAD, 3))
+    one.membership.hold(Training(HEAD, 3))
     assert agent.next() == Training(HEAD, 3)
 
     agent.hang_up()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ...cluster import Cluster
-from ...living import TIMEOUT
+from ...harness.cluster import Cluster
+from ...harness.home import TIMEOUT
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.process]
 PORT = 29871

@@ -13,7 +13,7 @@ import pytest
 from torchloom.messages.membership import Arrived, Broke, Finished, Training
 from torchloom.messages.plane import Event
 
-from ...living import until
+from ...harness.home import until
 from .weaver import Forker, Weaver
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]

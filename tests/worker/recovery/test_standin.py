@@ -7,7 +7,7 @@ import pytest
 
 from torchloom.worker.recovery.standin import is_wanted
 
-from ...living import TIMEOUT
+from ...harness.home import TIMEOUT
 from .conftest import Ranks
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.process]

@@ -26,12 +26,12 @@ from torchloom.messages.membership import (
     Finished,
     Given,
     Go,
+    JoinGeneration,
     LetStand,
+    MembershipReport,
     NotRestored,
-    Regroup,
     Release,
     Restored,
-    Talk,
     Training,
     Transfer,
 )
@@ -44,8 +44,8 @@ from torchloom.messages.plane import (
     Message,
     Outcome,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Welcome,
     Write,
@@ -59,7 +59,7 @@ from torchloom.rules.membership.election import (
     roll_forward,
 )
 
-from ..ranks import free_port, seats
+from ...harness.forked_ranks import free_port, seats
 
 LIMIT = 60.0
 FORKING = Path(__file__).with_name("forking.py")
@@ -176,7 +176,7 @@ class Weaver:
     def report(self) -> str:
         """Return what there is to know when it did not go well."""
         texts = [path.read_text() for path in sorted(self.folder.glob("out-*"))]
-        talk = [m for m in self.said if isinstance(m, Talk)]
+        talk = [m for m in self.said if isinstance(m, MembershipReport)]
         return f"{self._phase} {self.codes} {talk[-12:]}\n" + "\n".join(texts)
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class Weaver:
         self._phase, self._arrived, self._done = "gathering", {}, set()
         for rank in range(self.world):
             if rank in self.pids and rank not in self._given_up:
-                self._say(rank, Regroup, 1)
+                self._say(rank, JoinGeneration, 1)
         for rank in gone:
             self._start(rank)
 
@@ -254,7 +254,7 @@ class Weaver:
                 self._tell(Outcome, message.command, message.effective, "", 1)
                 if message.command == f"c{len(self.changes) - 1}":
                     (self.folder / "go").touch()
-            case Refused():
+            case RankRefusal():
                 raise AssertionError(message.why)
             case Training() if self._phase == "starting" and not message.why:
                 self._done.add(rank)
@@ -263,7 +263,7 @@ class Weaver:
             case Broke() if generation == self.generation and self._phase == "training":
                 pass  # a death explains it, or the test says what to do
             case Broke():
-                self._say(rank, Regroup, 1)
+                self._say(rank, JoinGeneration, 1)
             case Arrived() if generation == self.generation and self._phase == "gathering":
                 assert not message.why, self.report()
                 self._arrived[rank] = message
@@ -272,7 +272,7 @@ class Weaver:
                         os.kill(self.pids[one], signal.SIGKILL)
                 self._move()
             case Arrived() if generation < self.generation:
-                self._say(rank, Regroup, 1)
+                self._say(rank, JoinGeneration, 1)
             case Restored() if generation == self.generation and self._phase == "moving":
                 self._done.add(rank)
                 if len(self._done) == self.world:
@@ -287,7 +287,7 @@ class Weaver:
                     self._phase = "released"
                     self._tell(Release, 1)
             case Finished() if generation < self.generation:
-                self._say(rank, Regroup, 1)
+                self._say(rank, JoinGeneration, 1)
             case Finished() if self._phase == "released":
                 self._say(rank, Release, 1)
 
@@ -350,7 +350,7 @@ class Weaver:
         with contextlib.suppress(OSError):
             while data := line.recv(1 << 16):
                 for whole in frames.feed(data):
-                    self._receive(line, decode(whole, FromRank | Talk))
+                    self._receive(line, decode(whole, FromRank | MembershipReport))
 
     def _receive(self, line: socket.socket, message: Message) -> None:
         rank, life = message.head.rank, message.head.incarnation
@@ -361,7 +361,7 @@ class Weaver:
                 line.sendall(frame(Welcome(message.head, 1)))
             line.sendall(frame(Kept(message.head, self._kept[life])))
             self._events.put(("said", rank, message))
-        elif isinstance(message, Talk):
+        elif isinstance(message, MembershipReport):
             self._events.put(("said", rank, message))
         else:
             self._kept[life] += 1

@@ -14,7 +14,7 @@ import pytest
 from torchloom.checkpoint import AlreadyCommitted, Draft, Manifest, Shard, Storage, open_storage
 from torchloom.messages.plane import Event, Goodbye
 
-from ..ranks import Zygote, free_port, seats, warm_zygote
+from ...harness.forked_ranks import Zygote, free_port, seats, warm_zygote
 from ..threadlet.fake_agent import FakeAgent, listening
 
 SCRIPTS = Path(__file__).parent / "scripts"

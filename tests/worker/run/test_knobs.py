@@ -4,7 +4,7 @@ import pytest
 
 from torchloom.messages.plane import Applied, Goodbye, Planned
 
-from ...living import until
+from ...harness.home import until
 from .conftest import Lives
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]

@@ -44,7 +44,7 @@ def run() -> Iterator[Run]:
     threadlet = MagicMock()
     threadlet.acts.stopping = threadlet.boundary.reach.return_value = False
     found = Run(threadlet, "")
-    found._course = Peers()
+    found._resumable = Peers()
     before = signal.getsignal(SIGNAL)
     yield found
     signal.signal(SIGNAL, before)
@@ -66,4 +66,4 @@ def test_a_provoked_step_that_a_lost_peer_breaks_is_provoked_again(run: Run) -> 
         train()
 
     assert seen == [0, 1, 2, 2]
-    assert run._course.recovered == ["rank 3 is gone"]
+    assert run._resumable.recovered == ["rank 3 is gone"]

@@ -12,4 +12,4 @@ if __name__ == "__main__":
         importlib.import_module(name)
     for name in OURS:
         importlib.import_module(f"torchloom.worker.{name}")
-    runpy.run_path(str(Path(__file__).parent.with_name("ranks.py")), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[2] / "harness/forked_ranks.py"), run_name="__main__")

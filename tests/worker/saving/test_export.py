@@ -1,8 +1,9 @@
-"""The model of a checkpoint as a file that torch, or whoever reads safetensors, opens alone."""
+"""The model of a checkpoint as a file that torch, or any reader of safetensors, opens alone."""
 
 import json
 import resource
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +159,22 @@ def test_a_disk_that_takes_no_more_leaves_nothing(
 def test_numbers_that_safetensors_does_not_know_are_refused_before_anything_is_written(
     tmp_path: Path,
 ) -> None:
-    odd = {"x": torch.zeros(2, dtype=torch.complex64)}
+    odd = {"x": torch.zeros(2, dtype=torch.complex128)}
     commit(tmp_path / "store", 3, {"models": {"model": odd}, "tracked": {}}, [{"buffers": {}}])
 
-    with pytest.raises(UserError, match="complex64, which safetensors cannot hold"):
+    with pytest.raises(UserError, match="complex128, which safetensors cannot hold"):
         exported(tmp_path / "store", tmp_path / "model.safetensors")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_without_the_package_the_extra_is_named_and_nothing_is_written(
+    trained: tuple[Path, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+
+    with pytest.raises(UserError, match=r"pip install torchloom\[safetensors\]"):
+        exported(trained[0], tmp_path / "model.safetensors")
 
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

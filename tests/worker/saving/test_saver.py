@@ -15,8 +15,8 @@ from torchloom.checkpoint import Draft, LocalStorage, open_storage
 from torchloom.checkpoint.stream import Disk
 from torchloom.worker.saving import Saver, Unsaveable, load
 
-from ...checkpoint.s3 import running_s3
-from ...living import allowed, until
+from ...harness.home import allowed, until
+from ...harness.s3_server import running_s3
 from .alike import alike
 from .world import commit, local, manifest_of, saver_of, shards_of
 

@@ -11,7 +11,7 @@ from torchloom.checkpoint.layout import Draft
 from torchloom.checkpoint.storage import Written
 from torchloom.worker.saving.saver import REST, Work, Writer
 
-from ...living import until
+from ...harness.home import until
 
 pytestmark = pytest.mark.needs("torch")
 

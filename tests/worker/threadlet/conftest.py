@@ -12,7 +12,7 @@ import pytest
 
 from torchloom.messages.plane import Register
 
-from ..ranks import Zygote, seats, warm_zygote
+from ...harness.forked_ranks import Zygote, seats, warm_zygote
 from .fake_agent import FakeAgent, listening
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -22,14 +22,14 @@ from torchloom.messages.plane import (
     Outcome,
     Planned,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
     Welcome,
     Write,
 )
 
-from ...living import until
+from ...harness.home import until
 
 M = TypeVar("M", bound=Message)
 
@@ -149,19 +149,19 @@ class FakeAgent:
 
     def refusal(self, kind: Kind, payload: dict[str, Any]) -> str:
         """Return why rank 0 does not do it; a promise that it gives before it knows is let go."""
-        found: list[Refused] = []
+        found: list[RankRefusal] = []
 
         def is_refused() -> bool:
             command = self.prepare(range(1), kind, payload)
             self._answered(command)
-            found[:] = self.of(Refused, command=command)
+            found[:] = self.of(RankRefusal, command=command)
             return bool(found)
 
         until(is_refused)
         return found[0].why
 
     def _answered(self, command: str) -> None:
-        until(lambda: self.of(Refused, command=command) or self.of(Ready, command=command))
+        until(lambda: self.of(RankRefusal, command=command) or self.of(Ready, command=command))
 
     # How it lives.
 

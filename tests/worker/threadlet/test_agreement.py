@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from torchloom.bus.progress_page import PageView
-from torchloom.messages.plane import Applied, Decided, Ready, Refused, Register, Write
+from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready, Register, Write
 
-from ...living import until
+from ...harness.home import until
 from .conftest import Ranks
 from .fake_agent import FakeAgent
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_done_is_refused_in_words(ranks: Ranks) -> None:
         " its state carried by run.wrap and run.track",
     ]
     assert len(agent.of(Applied)) == 1  # the stop
-    assert len(agent.of(Refused)) == len(whys)
+    assert len(agent.of(RankRefusal)) == len(whys)
 
 
 def test_a_pause_holds_all_ranks_at_one_step_until_they_are_resumed(ranks: Ranks) -> None:

@@ -27,7 +27,7 @@ from torchloom.messages.plane import (
 )
 from torchloom.worker.threadlet import attach
 
-from ...living import TIMEOUT, until
+from ...harness.home import TIMEOUT, until
 from .conftest import SCRIPTS, Ranks
 from .fake_agent import listening
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from torchloom.messages.plane import Applied, Event, Refused, Register
+from torchloom.messages.plane import Applied, Event, RankRefusal, Register
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-from ...living import until
+from ...harness.home import until
 from .conftest import Ranks
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
@@ -114,7 +114,7 @@ def test_a_change_that_is_set_again_before_a_read_has_come_to_nothing(ranks: Ran
 
     command, _ = agent.insist(1, "knob", {"name": "clip", "value": 2.0})
     later, _ = agent.insist(1, "knob", {"name": "clip", "value": 3.0})
-    (refused,) = agent.wait(Refused, command=command)
+    (refused,) = agent.wait(RankRefusal, command=command)
     (ranks.folder / "rank-0.read").touch()
     agent.wait(Applied, command=later)
     noted = lasting(ranks, running)

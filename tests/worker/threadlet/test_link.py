@@ -10,7 +10,7 @@ import pytest
 from torchloom.messages.plane import VERSION, Goodbye, Head, Message, Register
 from torchloom.worker.threadlet.link import TICK, AgentLink, FrameQueue
 
-from ...living import until
+from ...harness.home import until
 
 HEAD = Head(VERSION, "job-1", 0, 0, "life")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from torchloom.messages.plane import Applied, Event, Goodbye, Metrics, Refused, Register
+from torchloom.messages.plane import Applied, Event, Goodbye, Metrics, RankRefusal, Register
 
 from .conftest import Ranks
 
@@ -141,7 +141,7 @@ def test_a_handler_that_fails_is_told_and_training_goes_on(ranks: Ranks) -> None
     agent.wait_for_boundaries(1, "lr")
 
     command, at = agent.insist(1, "knob", {"name": "broken", "value": 1.0})
-    (refused,) = agent.wait(Refused, command=command)
+    (refused,) = agent.wait(RankRefusal, command=command)
     _, last = agent.insist(1, "stop")
     printed = ranks.printed(running)[0]
 

@@ -9,10 +9,10 @@ import pytest
 
 from torchloom.bus.codec import Frames, decode, frame
 from torchloom.messages.plane import Event, FromRank, Kept, Message, OwnStacks, ShowStacks
-from torchloom.worker.threadlet.environment import hang_wishes
 from torchloom.worker.threadlet.link import AgentLink, own_stacks
+from torchloom.worker.threadlet.rank_identity import hang_settings
 
-from ...bus.samples import HEAD, REGISTER
+from ...harness.message_samples import HEAD, REGISTER
 
 
 class Call:
@@ -53,18 +53,18 @@ def test_stacks_are_told_at_once_and_are_no_record(tmp_path: Path) -> None:
     assert call.hear() == REGISTER
     call.say(Kept(HEAD, 0))
 
-    link.say(event(1))
+    link.send(event(1))
     first = call.hear()
     call.say(ShowStacks(HEAD, "s1"))
     stacks = call.hear()
-    link.say(event(2))
+    link.send(event(2))
     second = call.hear()
     call.say(Kept(HEAD, 2))  # of three that came two are records
     call.end()
     call = Call(listener.accept()[0])
     call.hear()
     call.say(Kept(HEAD, 2))
-    link.say(event(3))
+    link.send(event(3))
     third = call.hear()
     link.close(event(4))
     call.end()
@@ -107,5 +107,5 @@ def test_the_main_thread_comes_first_with_the_innermost_call() -> None:
 def test_what_a_job_wants_is_read_with_care(
     env: dict[str, str], wishes: object, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert hang_wishes(env) == wishes
+    assert hang_settings(env) == wishes
     assert complaint in capsys.readouterr().err

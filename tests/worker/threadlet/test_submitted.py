@@ -5,7 +5,7 @@ import json
 import pytest
 
 from torchloom.messages.plane import Goodbye, Register
-from torchloom.worker.threadlet.environment import SubmittedJob, submitted
+from torchloom.worker.threadlet.rank_identity import SubmittedJob, submitted
 
 from .conftest import Ranks
 

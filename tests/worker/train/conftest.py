@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ...control.conftest import database, place, plane  # noqa: F401
-from ..ranks import Zygote, free_port, seats, warm_zygote
+from ...harness.forked_ranks import Zygote, free_port, seats, warm_zygote
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ENTRY = f"""

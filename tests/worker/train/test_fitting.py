@@ -6,7 +6,7 @@ from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.worker.train.hyperparameters import Hyper, check_job
 
-from ...living import python
+from ...harness.home import python
 from .jobs import job
 
 

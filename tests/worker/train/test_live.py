@@ -13,9 +13,9 @@ import pytest
 from torchloom.client import plane as door
 from torchloom.errors import LoomError
 
-from ...control.steering import PATIENCE, Plane, loom
-from ...living import processes_of, until
-from ..ranks import Zygote
+from ...harness.forked_ranks import Zygote
+from ...harness.home import processes_of, until
+from ...harness.plane_jobs import PATIENCE, Plane, loom
 from .conftest import SCRIPTS, rows, steps
 from .jobs import words
 from .test_train import by_hand

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ..ranks import Zygote, free_port, seats
+from ...harness.forked_ranks import Zygote, free_port, seats
 
 pytestmark = [pytest.mark.process, pytest.mark.needs("torch")]
 SHARED = """

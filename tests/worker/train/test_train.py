@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..ranks import Zygote, free_port, seats
+from ...harness.forked_ranks import Zygote, free_port, seats
 from .conftest import SCRIPTS, Train, rows
 from .jobs import words
 

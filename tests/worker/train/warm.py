@@ -21,4 +21,4 @@ def import_all() -> None:
 
 if __name__ == "__main__":
     import_all()
-    runpy.run_path(str(Path(__file__).parents[1] / "ranks.py"), run_name="__main__")
+    runpy.run_path(str(Path(__file__).parents[2] / "harness/forked_ranks.py"), run_name="__main__")

@@ -1,7 +1,6 @@
-"""The bus over a NATS server, core NATS: a line to it, made anew for as long as it takes.
+"""The bus over a NATS server (core NATS), with a connection that is made again when it is lost.
 
-Nothing that is said while it is cut off is kept, and handlers that are at work when a line is lost
-go on.
+Nothing is buffered while it is disconnected. Handlers that run when a connection is lost continue.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 
 import nkeys
 
-from torchloom.bus.api import BusLost, Said, TooLong
+from torchloom.bus.api import BusLost, RawMessage, TooLong
 from torchloom.bus.delivery import BaseBus, Mailbox
 from torchloom.bus.nats.connection import NatsConnection
 from torchloom.bus.nats.credentials import DEFAULT_PORT
@@ -28,62 +27,64 @@ from torchloom.errors import Failure
 
 _SHORTEST, _LONGEST = 0.05, 2.0  # seconds between two tries to connect
 _CONNECT = 10.0  # seconds a server has to let us in: thousands may come at once
-_CLOSE = 1.0  # seconds it has to take our last words
+_CLOSE = 1.0  # seconds it has to take what was sent last
 _MOST_UNSENT = 8 << 20  # bytes the server may leave untaken before we call it lost
-_MANY_UNSENT = 1 << 20  # bytes at which whoever speaks lets others have a turn
+_MANY_UNSENT = 1 << 20  # bytes at which a publisher yields to other tasks
 _SUBJECT = re.compile(r"[^\s\x00-\x20\x7f]+")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Where a line leads, and what is shown there: a JWT, and that we have the seed it is for."""
+    """How to connect to a server, and with which credentials: a JWT and the seed it is for."""
 
     url: str
     name: str
     credentials: tuple[str, str] | None = None
     tls: ssl.SSLContext | None = None
-    channel: socket.socket | None = None  # a connection that somebody has made
+    channel: socket.socket | None = None  # a connected socket
 
-    async def call(self) -> "NatsConnection":
-        """Return a line on which the server has let us in; raises OSError or ValueError."""
+    async def call(
+        self, on_complaint: Callable[[str], None], on_unanswerable: Callable[[str], None]
+    ) -> "NatsConnection":
+        """Return a connection that the server has admitted; raises OSError or ValueError."""
         place = urlsplit(self.url if "://" in self.url else f"nats://{self.url}")
         if place.scheme not in ("nats", "tls") or not place.hostname:
             raise ValueError(f"{self.url!r} is no address of a NATS server")
-        line = NatsConnection()
+        link = NatsConnection(on_complaint, on_unanswerable)
         try:
             loop = asyncio.get_running_loop()
             if self.channel is not None:
-                await loop.create_connection(lambda: line, sock=self.channel)
+                await loop.create_connection(lambda: link, sock=self.channel)
             else:
                 port = place.port or DEFAULT_PORT
-                await loop.create_connection(lambda: line, place.hostname, port)
-            said = await line.greeting()
-            if self.tls is not None or place.scheme == "tls" or said.get("tls_required"):
-                if not said.get("tls_required") and not said.get("tls_available"):
+                await loop.create_connection(lambda: link, place.hostname, port)
+            info = await link.greeting()
+            if self.tls is not None or place.scheme == "tls" or info.get("tls_required"):
+                if not info.get("tls_required") and not info.get("tls_available"):
                     raise ConnectionError("the server offers no TLS")
-                await line.secure(self.tls or ssl.create_default_context(), place.hostname)
-            line.say(b"CONNECT %b\r\n" % json.dumps(self._introduction(said)).encode())
-            if not await line.is_answered():
-                raise ConnectionError(line.complaint or "the server hung up")
+                await link.secure(self.tls or ssl.create_default_context(), place.hostname)
+            link.send(b"CONNECT %b\r\n" % json.dumps(self._introduction(info)).encode())
+            if not await link.is_answered():
+                raise ConnectionError(link.complaint or "the server hung up")
         except BaseException:
-            line.abort()
+            link.abort()
             raise
-        return line
+        return link
 
     def _introduction(self, server: dict[str, Any]) -> dict[str, Any]:
-        words: dict[str, Any] = {"name": self.name, "lang": "torchloom", "version": "1"}
-        words |= {"verbose": False, "pedantic": False, "protocol": 1}
-        words |= {"echo": True, "headers": True, "no_responders": True}
+        options: dict[str, Any] = {"name": self.name, "lang": "torchloom", "version": "1"}
+        options |= {"verbose": False, "pedantic": False, "protocol": 1}
+        options |= {"echo": True, "headers": True, "no_responders": True}
         place = urlsplit(self.url)
         if self.credentials is not None:
             jwt, seed = self.credentials
-            words |= {"jwt": jwt, "sig": _signed(seed, str(server.get("nonce", "")))}
+            options |= {"jwt": jwt, "sig": _signed(seed, str(server.get("nonce", "")))}
         elif place.password is not None:
-            words |= {"user": place.username, "pass": place.password}
+            options |= {"user": place.username, "pass": place.password}
         elif place.username:
-            words["auth_token"] = place.username
-        return words
+            options["auth_token"] = place.username
+        return options
 
 
 def _signed(seed: str, nonce: str) -> str:
@@ -94,9 +95,9 @@ def _signed(seed: str, nonce: str) -> str:
 
 
 class NatsBus(BaseBus):
-    """One connection to a NATS server, made again for as long as it takes.
+    """A bus over one connection to a NATS server, which is made again when it is lost.
 
-    `start` comes back at once: subscriptions may be made before the server is there.
+    `start` returns at once: subscriptions may be made before the server is reachable.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class NatsBus(BaseBus):
         self.last_error = ""
         self._url = url
         self._caller = Caller(url, name, credentials, tls)
-        self._line: NatsConnection | None = None
+        self._link: NatsConnection | None = None
         self._subscriptions: dict[Mailbox, bytes] = {}
         self._task: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -128,7 +129,7 @@ class NatsBus(BaseBus):
         tls: ssl.SSLContext | None = None,
         patience: float = 5.0,
     ) -> "NatsBus":
-        """Return a bus that is connected; raises BusLost when no server lets us in in time."""
+        """Return a connected bus; raises BusLost when no server admits us in time."""
         bus = cls(url, credentials=credentials, inbox=inbox, name=name, tls=tls)
         arrived = asyncio.Event()
         bus.on_back(arrived.set)
@@ -143,126 +144,127 @@ class NatsBus(BaseBus):
         return bus
 
     def start(self) -> None:
-        """Begin to connect, and go on for ever."""
+        """Begin to connect, and to reconnect until the bus is closed."""
         self._task = self._task or asyncio.create_task(self._stay_connected(), name="nats")
 
     @property
     def connected(self) -> bool:
-        return self._line is not None and self._line.is_open and not self._closed
+        return self._link is not None and self._link.is_open and not self._closed
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         for each in (subject, reply or subject):
             if not _SUBJECT.fullmatch(each):
-                raise ValueError(f"{each!r} is no subject to speak on")
-        line = self._live()
-        if len(data) > line.longest:
+                raise ValueError(f"{each!r} is not a subject to publish on")
+        link = self._live()
+        if len(data) > link.longest:
             raise TooLong(f"the server takes no message of this length on {subject}")
-        if line.unsent > _MANY_UNSENT:
+        if link.unsent > _MANY_UNSENT:
             await asyncio.sleep(0)
-        if line.unsent > _MOST_UNSENT:
-            raise BusLost(f"cannot say anything on {subject}: the server takes nothing")
-        line.publish(subject, data, reply)
+        if link.unsent > _MOST_UNSENT:
+            raise BusLost(f"cannot publish on {subject}: the server takes nothing")
+        link.publish(subject, data, reply)
 
     async def flush(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        line = self._live()
+        link = self._live()
         try:
             async with asyncio.timeout(timeout):
-                is_answered = await line.is_answered()
+                is_answered = await link.is_answered()
         except TimeoutError:
             raise BusLost("the server does not answer") from None
         if not is_answered:
-            raise BusLost(f"the server is lost: {line.complaint}")
+            raise BusLost(f"the server is lost: {link.complaint}")
 
     async def _stay_connected(self) -> None:
         wait = _SHORTEST
         while True:
-            line = await self._connect()
-            if line is not None:
+            link = await self._connect()
+            if link is not None:
                 wait = _SHORTEST
-                await self._serve(line)
+                await self._serve(link)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(_LONGEST, wait * 2)
 
     async def _connect(self) -> NatsConnection | None:
         try:
             async with asyncio.timeout(_CONNECT):
-                return await self._caller.call()
+                return await self._caller.call(self._complained, self._unanswerable)
         except (OSError, ValueError, nkeys.NkeysError) as error:
             self._complained(str(error) or type(error).__name__)
             return None
 
-    async def _serve(self, line: NatsConnection) -> None:
+    async def _serve(self, link: NatsConnection) -> None:
         """Carry messages until the connection is lost."""
-        line.on_complaint = self._complained
-        line.on_unheard = lambda reply: self._answered(reply, None)
         try:
-            line.listen(f"{self._inbox}.*", self._take_answers)
-            self._line = line
+            link.subscribe(f"{self._inbox}.*", self._handle_replies)
+            self._link = link
             for mailbox in list(self._mailboxes):
-                await self._listen(mailbox)
-            self._tell_back()
-            await line.lost
-            self._complained(line.complaint)
+                await self._subscribed(mailbox)
+            self._notify_back()
+            await link.lost
+            self._complained(link.complaint)
         finally:
-            self._line = None
+            self._link = None
             self._subscriptions.clear()
-            self._hang_up(line)
+            self._close_soon(link)
         if not self._closed:
             _log.warning("lost the NATS server at %s: %s", self._url, self.last_error)
-            self._tell_lost()
+            self._notify_lost()
 
-    async def _listen(self, mailbox: Mailbox) -> None:
-        if self._line is not None and mailbox not in self._subscriptions:
-            sid = self._line.listen(mailbox.subject, mailbox.put, is_bulk=mailbox.is_bulk)
+    async def _subscribed(self, mailbox: Mailbox) -> None:
+        if self._link is not None and mailbox not in self._subscriptions:
+            sid = self._link.subscribe(mailbox.subject, mailbox.put, is_bulk=mailbox.is_bulk)
             self._subscriptions[mailbox] = sid
 
-    def _unlisten(self, mailbox: Mailbox) -> None:
+    def _unsubscribed(self, mailbox: Mailbox) -> None:
         sid = self._subscriptions.pop(mailbox, None)
-        if sid is not None and self._line is not None:
-            self._line.unlisten(sid)
+        if sid is not None and self._link is not None:
+            self._link.unsubscribe(sid)
 
     async def _leave(self) -> None:
-        line, self._line = self._line, None
+        link, self._link = self._link, None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if line is not None:
-            self._hang_up(line)
+        if link is not None:
+            self._close_soon(link)
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
     def _live(self) -> NatsConnection:
-        if self._line is None or not self._line.is_open or self._closed:
+        if self._link is None or not self._link.is_open or self._closed:
             raise BusLost(f"no connection to the NATS server at {self._url}: {self.last_error}")
-        return self._line
+        return self._link
 
-    def _hang_up(self, line: NatsConnection) -> None:
-        self._in_background(line.close(_CLOSE))
+    def _close_soon(self, link: NatsConnection) -> None:
+        self._in_background(link.close(_CLOSE))
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def _take_answers(self, said: list[Said]) -> None:
-        for subject, data, _ in said:
-            self._answered(subject, data)
+    def _handle_replies(self, messages: list[RawMessage]) -> None:
+        for subject, data, _ in messages:
+            self._replied(subject, data)
 
-    def _complained(self, words: str) -> None:
-        self.last_error = words
-        _log.debug("nats: %s", words)
+    def _unanswerable(self, reply: str) -> None:
+        self._replied(reply, None)
+
+    def _complained(self, error: str) -> None:
+        self.last_error = error
+        _log.debug("nats: %s", error)
 
 
 Find = Callable[[], Awaitable[Caller]]
 
 
 class NoWay(Failure):
-    """Whoever knows where the server is does not say so."""
+    """The way to the server could not be found out."""
 
     code = "no_way"
 
 
 class FoundBus(NatsBus):
-    """A bus that asks before each connection how to make it; whoever is asked may raise NoWay."""
+    """A bus that finds out before each connection how to make it; `find` may raise NoWay."""
 
     def __init__(self, find: Find, inbox: str) -> None:
         super().__init__("nats://not-found-yet", inbox=inbox)

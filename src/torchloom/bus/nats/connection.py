@@ -1,7 +1,7 @@
-"""One connection to a NATS server: being let in, saying, hearing, until it is lost.
+"""One connection to a NATS server: its protocol, from the greeting until it is lost.
 
-All that one read brings is handed over at once. While much is said on subjects that are collected,
-it reads only every few milliseconds: ten thousand agents then wake us a hundred times a second.
+All messages of one read are handed over at once. While many messages arrive on collected subjects,
+it reads only every few milliseconds: ten thousand agents then cause a hundred wake-ups a second.
 """
 
 import asyncio
@@ -12,62 +12,62 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchloom.bus.api import Said
+from torchloom.bus.api import RawMessage
 
-_MOST_WORDS = 1 << 20  # bytes of a line; what a server says of itself can be long
+_MOST_WORDS = 1 << 20  # bytes of a protocol line; a server's INFO can be long
 _MOST_DATA = 64 << 20  # bytes of a message: no server takes more
-_NOBODY = b"NATS/1.0 503"
-_PING = 10.0  # seconds between two looks whether the server still answers
-_MISSED = 2  # looks in a row without a word from it that mean it does not
+_NO_RESPONDERS = b"NATS/1.0 503"
+_PING = 10.0  # seconds between two pings
+_MISSED = 2  # pings in a row without any data from the server, after which it is lost
 _TOGETHER = 1 << 16  # bytes that are written without waiting for more
-_PACE = 0.1  # seconds over which it is counted how much is said
-_CROWD = 500.0  # collected messages a second from which on they are waited for
+_PACE = 0.1  # seconds over which collected messages are counted
+_CROWD = 500.0  # collected messages a second from which on reading pauses
 _MUCH = 1 << 15  # bytes of a read, after which there may be more to be read
-_GATHER = 0.01  # seconds to wait for them
+_GATHER = 0.01  # seconds that reading pauses
 
 
 class NoProtocol(Exception):
-    """What came is not what a NATS server says."""
+    """The data is not of the NATS protocol."""
 
 
 @dataclass(slots=True)
 class ParsedInput:
-    """What was whole: messages by subscription, requests without a hearer, and the server's words.
+    """What was complete: messages by subscription, requests without a subscriber, protocol lines.
 
-    The order is that of the server within a subscription, and within its words.
+    The order is that of the server within a subscription, and within the protocol lines.
     """
 
-    messages: dict[bytes, list[Said]] = field(default_factory=dict)
-    unheard: list[str] = field(default_factory=list)
-    words: list[bytes] = field(default_factory=list)
+    messages: dict[bytes, list[RawMessage]] = field(default_factory=dict)
+    unanswerable: list[str] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
 
 
 class Parser:
-    """Takes bytes as they come and returns what is whole by now; the rest waits for more."""
+    """Takes bytes as they arrive and returns what is complete; the rest waits for more."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._wanted = 0  # bytes without which what waits cannot be whole
+        self._wanted = 0  # bytes without which the rest cannot be complete
 
     def feed(self, data: bytes) -> ParsedInput:
         """Return what these bytes complete; raises NoProtocol."""
-        heard = ParsedInput()
+        parsed = ParsedInput()
         data = self._rest + data if self._rest else data
         start = 0
         if len(data) >= self._wanted:
             try:
-                start = self._cut(data, heard)
+                start = self._cut(data, parsed)
             except (ValueError, IndexError) as error:
                 raise NoProtocol(str(error)) from error
         self._rest = data[start:]
-        return heard
+        return parsed
 
-    def _cut(self, data: bytes, heard: ParsedInput) -> int:
-        """Take in all that is whole and return where the rest begins.
+    def _cut(self, data: bytes, parsed: ParsedInput) -> int:
+        """Parse all that is complete and return where the rest begins.
 
-        Messages without headers, which is nearly all there is, take the shortest way.
+        Messages without headers, which are nearly all, take the shortest path.
         """
-        start, have, messages = 0, len(data), heard.messages
+        start, have, messages = 0, len(data), parsed.messages
         self._wanted = 0
         while (end := data.find(b"\r\n", start)) >= 0:
             if data.startswith(b"MSG ", start):
@@ -75,15 +75,15 @@ class Parser:
                 after = _after(end, int(words[-1]))
                 if after <= have:
                     reply = words[3].decode() if len(words) == 5 else ""
-                    said = (words[1].decode(), data[end + 2 : after - 2], reply)
+                    message = (words[1].decode(), data[end + 2 : after - 2], reply)
                     if words[2] in messages:
-                        messages[words[2]].append(said)
+                        messages[words[2]].append(message)
                     else:
-                        messages[words[2]] = [said]
+                        messages[words[2]] = [message]
             elif data.startswith(b"HMSG ", start):
-                after = _with_headers(data, start, end, heard)
+                after = _with_headers(data, start, end, parsed)
             else:
-                heard.words.append(data[start:end])
+                parsed.lines.append(data[start:end])
                 after = end + 2
             if after > have:
                 self._wanted = after - start
@@ -95,14 +95,14 @@ class Parser:
 
 
 def _after(end: int, length: int) -> int:
-    """Return where the next thing begins after a message of a length, whose line ends here."""
+    """Return where a message of this length ends, whose protocol line ends at `end`."""
     if not 0 <= length <= _MOST_DATA:
         raise NoProtocol(f"a message of {length} bytes")
     return end + length + 4
 
 
-def _with_headers(data: bytes, start: int, end: int, heard: ParsedInput) -> int:
-    """Take in a message with headers, if it is whole; of those only one says something to us."""
+def _with_headers(data: bytes, start: int, end: int, parsed: ParsedInput) -> int:
+    """Parse a message with headers, if it is complete; only the status "no responders" counts."""
     words = data[start:end].split(b" ")
     body, after = _after(end, int(words[-2])) - 2, _after(end, int(words[-1]))
     if body > after - 2:
@@ -110,36 +110,44 @@ def _with_headers(data: bytes, start: int, end: int, heard: ParsedInput) -> int:
     if after > len(data):
         return after
     subject = words[1].decode()
-    if body == after - 2 and data.startswith(_NOBODY, end + 2):
-        heard.unheard.append(subject)
+    if body == after - 2 and data.startswith(_NO_RESPONDERS, end + 2):
+        parsed.unanswerable.append(subject)
     else:
         reply = words[3].decode() if len(words) == 6 else ""
-        heard.messages.setdefault(words[2], []).append((subject, data[body : after - 2], reply))
+        parsed.messages.setdefault(words[2], []).append((subject, data[body : after - 2], reply))
     return after
 
 
-Put = Callable[[list[Said]], None]
+Put = Callable[[list[RawMessage]], None]
 
 
 class NatsConnection(asyncio.Protocol):
-    """A connection. What it says leaves in order, soon; what it hears goes to whoever listens."""
+    """A connection. It sends in order, soon, and hands what arrives to its subscriptions.
 
-    def __init__(self) -> None:
-        self.complaint = ""  # what the server disliked last
+    `on_complaint` is called with each error of the server; `on_unanswerable` with the reply subject
+    of a request that has no subscriber.
+    """
+
+    def __init__(
+        self,
+        on_complaint: Callable[[str], None] = lambda error: None,
+        on_unanswerable: Callable[[str], None] = lambda reply: None,
+    ) -> None:
+        self.complaint = ""  # the server's last error
         self.longest = 1 << 20  # bytes of a message that the server takes
-        self.on_complaint: Callable[[str], None] = lambda words: None
-        self.on_unheard: Callable[[str], None] = lambda reply: None
+        self._on_complaint = on_complaint
+        self._on_unanswerable = on_unanswerable
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._greeted: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._pings: deque[asyncio.Future[bool]] = deque()
         self._transport: asyncio.Transport | None = None
         self._parser = Parser()
-        self._listening: dict[bytes, tuple[Put, bool]] = {}
+        self._subscriptions: dict[bytes, tuple[Put, bool]] = {}
         self._last = 0  # subscription
-        self._unsaid: list[bytes] = []
-        self._unsaid_bytes = 0
-        self._silent = 0  # looks without a word
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
+        self._silent = 0  # pings without any data since
         self._collected, self._counting_since, self._is_crowded = 0, 0.0, False
 
     @property
@@ -150,14 +158,14 @@ class NatsConnection(asyncio.Protocol):
     def unsent(self) -> int:
         """Return how many bytes the server has not taken yet."""
         written = self._transport.get_write_buffer_size() if self._transport else 0
-        return self._unsaid_bytes + written
+        return self._unwritten_bytes + written
 
     async def greeting(self) -> dict[str, Any]:
-        """Return what the server says of itself."""
+        """Return the server's INFO."""
         return await self._greeted
 
     async def secure(self, context: ssl.SSLContext, host: str) -> None:
-        """Go on encrypted."""
+        """Switch to TLS."""
         assert self._transport is not None
         better = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if better is None:
@@ -165,38 +173,38 @@ class NatsConnection(asyncio.Protocol):
         self._transport = better
 
     async def is_answered(self) -> bool:
-        """Come back when the server has heard all that was said, or with False when it is lost."""
+        """Return True when the server has received all that was sent, False when it is lost."""
         return await self._ping()
 
-    def listen(self, subject: str, put: Put, *, is_bulk: bool = False) -> bytes:
-        """Have what is said on a subject put somewhere; return the name of this subscription."""
+    def subscribe(self, subject: str, put: Put, *, is_bulk: bool = False) -> bytes:
+        """Hand messages of a subject to `put`; return the id of this subscription."""
         self._last += 1
         sid = b"%d" % self._last
-        self._listening[sid] = put, is_bulk
-        self.say(b"SUB %b %b\r\n" % (subject.encode(), sid))
+        self._subscriptions[sid] = put, is_bulk
+        self.send(b"SUB %b %b\r\n" % (subject.encode(), sid))
         return sid
 
-    def unlisten(self, sid: bytes) -> None:
+    def unsubscribe(self, sid: bytes) -> None:
         """End a subscription."""
-        if self._listening.pop(sid, None) is not None:
-            self.say(b"UNSUB %b\r\n" % sid)
+        if self._subscriptions.pop(sid, None) is not None:
+            self.send(b"UNSUB %b\r\n" % sid)
 
     def publish(self, subject: str, data: bytes, reply: str) -> None:
-        """Say something to whoever listens."""
+        """Send a message to the subscribers of a subject."""
         to = f"{subject} {reply}" if reply else subject
-        self.say(b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(data), data))
+        self.send(b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(data), data))
 
-    def say(self, words: bytes) -> None:
-        """Have this written with whatever else is said in this moment."""
-        if not self._unsaid:
+    def send(self, data: bytes) -> None:
+        """Write data together with all else that is sent in this iteration of the loop."""
+        if not self._unwritten:
             self._loop.call_soon(self._write)
-        self._unsaid.append(words)
-        self._unsaid_bytes += len(words)
-        if self._unsaid_bytes > _TOGETHER:
+        self._unwritten.append(data)
+        self._unwritten_bytes += len(data)
+        if self._unwritten_bytes > _TOGETHER:
             self._write()
 
     async def close(self, patience: float) -> None:
-        """Hang up when all that was said has left, or when that takes too long."""
+        """Close when all that was sent has left, or when that takes too long."""
         if self._transport is None:
             return
         self._write()
@@ -205,19 +213,19 @@ class NatsConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Hang up now."""
+        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._looking = self._loop.call_later(_PING, self._look)
+        self._next_check = self._loop.call_later(_PING, self._check)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._looking.cancel()
+        self._next_check.cancel()
         why = self.complaint or str(error or "the server hung up")
         if not self._greeted.done():
             self._greeted.set_exception(ConnectionError(why))
@@ -230,28 +238,28 @@ class NatsConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._silent = 0
         try:
-            heard = self._parser.feed(data)
-            for words in heard.words:
-                self._obey(words)
+            parsed = self._parser.feed(data)
+            for line in parsed.lines:
+                self._obey(line)
         except (NoProtocol, ValueError) as error:
             self._complain(f"this is no NATS server: {error}")
             self.abort()
             return
-        for sid, said in heard.messages.items():
-            put, is_bulk = self._listening.get(sid, (_nowhere, False))
-            put(said)
+        for sid, messages in parsed.messages.items():
+            put, is_bulk = self._subscriptions.get(sid, (_nowhere, False))
+            put(messages)
             if is_bulk:
-                self._collected += len(said)
-        for reply in heard.unheard:
-            self.on_unheard(reply)
+                self._collected += len(messages)
+        for reply in parsed.unanswerable:
+            self._on_unanswerable(reply)
         if (self._collected or self._is_crowded) and len(data) < _MUCH:
             self._pace()
 
-    def _obey(self, words: bytes) -> None:
-        verb, _, rest = words.partition(b" ")
+    def _obey(self, line: bytes) -> None:
+        verb, _, rest = line.partition(b" ")
         match verb.upper():
             case b"PING":
-                self.say(b"PONG\r\n")
+                self.send(b"PONG\r\n")
             case b"PONG":
                 if self._pings:
                     _settle(self._pings.popleft(), True)
@@ -262,21 +270,21 @@ class NatsConnection(asyncio.Protocol):
             case b"+OK" | b"":
                 pass
             case _:
-                raise NoProtocol(repr(words[:80]))
+                raise NoProtocol(repr(line[:80]))
 
-    def _learn(self, said: Any) -> None:
-        if not isinstance(said, dict):
-            raise NoProtocol("it says nothing of itself")
-        self.longest = int(said.get("max_payload", self.longest))
+    def _learn(self, info: Any) -> None:
+        if not isinstance(info, dict):
+            raise NoProtocol("its INFO is not an object")
+        self.longest = int(info.get("max_payload", self.longest))
         if not self._greeted.done():
-            self._greeted.set_result(said)
+            self._greeted.set_result(info)
 
-    def _complain(self, words: str) -> None:
-        self.complaint = words
-        self.on_complaint(words)
+    def _complain(self, error: str) -> None:
+        self.complaint = error
+        self._on_complaint(error)
 
     def _pace(self) -> None:
-        """Read again at once, or in a moment when much is being said."""
+        """Read again at once, or after a pause while many messages arrive."""
         now = self._loop.time()
         lasted = now - self._counting_since
         if lasted > _PACE:
@@ -290,26 +298,26 @@ class NatsConnection(asyncio.Protocol):
         answered: asyncio.Future[bool] = self._loop.create_future()
         if self.is_open:
             self._pings.append(answered)
-            self.say(b"PING\r\n")
+            self.send(b"PING\r\n")
         else:
             answered.set_result(False)
         return answered
 
-    def _look(self) -> None:
-        """Give a server up that has not said anything for long."""
+    def _check(self) -> None:
+        """Close the connection to a server that has been silent for too long."""
         if self._silent >= _MISSED:
             self._complain("the server does not answer")
             self.abort()
             return
         self._silent += 1
         self._ping()
-        self._looking = self._loop.call_later(_PING, self._look)
+        self._next_check = self._loop.call_later(_PING, self._check)
 
     def _write(self) -> None:
-        words, self._unsaid, self._unsaid_bytes = self._unsaid, [], 0
-        if words and self.is_open:
+        data, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
+        if data and self.is_open:
             assert self._transport is not None
-            self._transport.write(b"".join(words))
+            self._transport.write(b"".join(data))
 
 
 def _settle(waiting: "asyncio.Future[bool]", value: bool) -> None:
@@ -317,5 +325,5 @@ def _settle(waiting: "asyncio.Future[bool]", value: bool) -> None:
         waiting.set_result(value)
 
 
-def _nowhere(said: list[Said]) -> None:
-    """Let go what came for a subscription that has ended."""
+def _nowhere(messages: list[RawMessage]) -> None:
+    """Drop messages for a subscription that has ended."""

@@ -1,4 +1,4 @@
-"""Read the file by which somebody comes into a NATS server: a user's JWT and its key's seed."""
+"""Read a credentials file of a NATS server: a user's JWT and the seed of its key."""
 
 import os
 import stat
@@ -11,13 +11,13 @@ ADDRESS_VARIABLES = ("LOOM_NATS", "torchLoom_ADDR")  # the first that is set hol
 ADDRESS_VARIABLE = ADDRESS_VARIABLES[0]
 CREDENTIALS_VARIABLE = "LOOM_NATS_CREDS"  # a file: who we are there
 AUTHORITY_VARIABLE = "LOOM_NATS_CA"  # a file: by which certificate the server is known
-AGENT_ID_VARIABLE = "LOOM_AGENT_ID"  # the name under which a node's agent speaks
+AGENT_ID_VARIABLE = "LOOM_AGENT_ID"  # the name that a node's agent has on the bus
 DEFAULT_PORT = 4222
 DEFAULT = f"nats://localhost:{DEFAULT_PORT}"
 
 
 def chosen(env: Mapping[str, str]) -> str:
-    """Return the address that the environment names; nothing when it names none."""
+    """Return the address that the environment names; empty when it names none."""
     return next((env[name] for name in ADDRESS_VARIABLES if env.get(name)), "")
 
 
@@ -31,7 +31,7 @@ class CredentialsUnusable(UserError):
 
 
 def read(path: Path) -> tuple[str, str]:
-    """Return the JWT and the seed that a file holds, if it is this user's and nobody else's."""
+    """Return the JWT and the seed that a file holds, if it is readable by this user alone."""
     try:
         with open(path, encoding="ascii") as file:
             found = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""What a spool holds of one life of one rank: a folder of segments, and how far it was sent."""
+"""The spool of one incarnation of a rank: segments in a folder, and how far they were sent."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ class EntryKind(IntEnum):
     """What an entry holds."""
 
     RECORD = 0
-    METRIC = 1  # a record that may be let go when there is no room
+    METRIC = 1  # a record that may be dropped when there is no room
     GAP = 2  # records were here, up to this number; so many points were in them
 
 
@@ -50,19 +50,19 @@ class SpoolSegment:
         self.first = first
         self.last = first - 1
         self.size = 0
-        self.metrics = 0  # entries that may be let go
+        self.metrics = 0  # entries that may be dropped
         self._fd = -1
 
     @classmethod
     def create(cls, folder: Path, first: int) -> "SpoolSegment":
-        """Make an empty one; its name alone says how far the numbers went before it."""
+        """Make an empty one, named for the number of its first record."""
         path = folder / f"{first:0{_NAME_DIGITS}}{SUFFIX}"
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return cls(path, first)
 
     @classmethod
     def load(cls, path: Path) -> "SpoolSegment":
-        """Take up one that an earlier life left; what was torn off at its end is cut."""
+        """Load one that an earlier process left; an incomplete entry at its end is cut."""
         segment = cls(path, int(path.name.removesuffix(SUFFIX)))
         for end, entry in scan(path.read_bytes()):
             segment._note(entry, end)
@@ -70,7 +70,7 @@ class SpoolSegment:
         return segment
 
     def append(self, entry: SpoolEntry) -> int:
-        """Write an entry at the end, whole or not at all, and return its length."""
+        """Append an entry, completely or not at all, and return its length."""
         data = pack(entry)
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -95,7 +95,7 @@ class SpoolSegment:
             yield offset + end, entry
 
     def thin(self, stored: int) -> None:
-        """Let go of what may be let go, and of what is stored, replacing the file in one step."""
+        """Drop metrics, and what is stored, replacing the file in one step."""
         partial = self.path.with_suffix(".partial")
         kept, first, last = _thinned(self, stored), self.first, self.last
         data = b"".join(pack(entry) for entry in kept)
@@ -106,12 +106,12 @@ class SpoolSegment:
         self.first, self.last, self.size, self.metrics = first, last, len(data), 0
 
     def remove(self) -> None:
-        """Forget the file and what is in it."""
+        """Delete the file."""
         self.close()
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file; it may be read and written again."""
+        """Close the file; it may be read and written again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -123,14 +123,14 @@ class SpoolSegment:
 
 
 def pack(entry: SpoolEntry) -> bytes:
-    """Return an entry as it lies in a file."""
+    """Return an entry as it is in a file."""
     facts = _FACTS.pack(entry.kind, entry.number, entry.generation, entry.points)
     body = facts + entry.record
     return _HEADER.pack(len(body), zlib.crc32(body)) + body
 
 
 def scan(data: bytes) -> Iterator[tuple[int, SpoolEntry]]:
-    """Yield each whole entry and where it ends; the first that is not whole ends it all."""
+    """Yield each complete entry and where it ends, up to the first that is not complete."""
     place = 0
     while place + _HEADER.size + _FACTS.size <= len(data):
         length, checksum = _HEADER.unpack_from(data, place)
@@ -162,7 +162,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class RecordOwner(msgspec.Struct, frozen=True, array_like=True):
-    """Whose records these are; the process tells whether there can be more of them."""
+    """Which incarnation the records are of; while its process runs there can be more."""
 
     job: str
     rank: int
@@ -172,13 +172,13 @@ class RecordOwner(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """Return a file name that no other life has, whatever its job is called."""
+        """Return a file name that no other incarnation has, whatever its job is called."""
         text = f"{self.job}\0{self.rank}\0{self.incarnation}"
         return blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
 
 
 class IncarnationRecords:
-    """The records of one life, numbered from 1, oldest first."""
+    """The records of one incarnation, numbered from 1, oldest first."""
 
     def __init__(
         self, folder: Path, who: RecordOwner, segments: list[SpoolSegment], full: int
@@ -189,11 +189,11 @@ class IncarnationRecords:
         self._segments = segments
         self._full = full  # bytes of a segment that takes no more
         self._sent = self.stored
-        self._place = (segments[0].first, 0)  # where reading goes on: a segment, an offset
+        self._place = (segments[0].first, 0)  # where reading continues: a segment, an offset
 
     @classmethod
     def create(cls, root: Path, who: RecordOwner, full: int) -> "IncarnationRecords":
-        """Begin a life; its folder appears whole."""
+        """Create an incarnation's folder, complete in one step."""
         partial, folder = root / f".new-{who.name}", root / who.name
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
@@ -204,14 +204,14 @@ class IncarnationRecords:
 
     @classmethod
     def load(cls, folder: Path, full: int) -> "IncarnationRecords":
-        """Take up a life that an earlier spool left; raises ValueError for what is none."""
+        """Load a folder that an earlier spool left; raises ValueError for any other folder."""
         try:
             who = msgspec.msgpack.decode((folder / "who").read_bytes(), type=RecordOwner)
         except (OSError, msgspec.MsgspecError) as error:
-            raise ValueError(f"{folder} is no life of a rank: {error}") from error
+            raise ValueError(f"{folder} is no folder of an incarnation: {error}") from error
         segments = [SpoolSegment.load(path) for path in _files(folder)]
         if not segments or who.name != folder.name:
-            raise ValueError(f"{folder} is no life of a rank")
+            raise ValueError(f"{folder} is no folder of an incarnation")
         return cls(folder, who, segments, full)
 
     @property
@@ -225,7 +225,7 @@ class IncarnationRecords:
 
     @property
     def droppable(self) -> int:
-        """Return how many bytes lie in segments that can be thinned."""
+        """Return how many bytes are in segments from which metrics can be dropped."""
         return sum(segment.size for segment in self._segments if segment.metrics)
 
     @property
@@ -233,7 +233,7 @@ class IncarnationRecords:
         return self.last > self._sent
 
     def append(self, generation: int, points: int | None, record: bytes) -> int:
-        """Keep a record, and return what it takes; without points it is never let go."""
+        """Keep a record, and return its size on disk; without points it is never dropped."""
         if self._segments[-1].size >= self._full:
             self._roll()
         kind = EntryKind.RECORD if points is None else EntryKind.METRIC
@@ -241,7 +241,7 @@ class IncarnationRecords:
         return self._segments[-1].append(entry)
 
     def next_batch(self, agent: str) -> Batch | None:
-        """Return the next records that were not sent, as many as go together."""
+        """Return the next records that were not sent, as many as fit into a batch."""
         parcel = _Parcel(self._sent + 1, self._place)
         for after, entry in self._entries():
             if not parcel.take(after, entry):
@@ -255,7 +255,7 @@ class IncarnationRecords:
         return Batch(head, agent, first, tuple(parcel.records), parcel.dropped, follows)
 
     def forget(self, upto: int) -> None:
-        """Let go of what is stored elsewhere; the number of the last record is never lost."""
+        """Drop what is in the database; the number of the last record is never lost."""
         self.stored = max(self.stored, min(upto, self.last))
         self._sent = max(self._sent, self.stored)
         if self.stored == self.last and self._segments[-1].size >= min(_WORN, self._full):
@@ -276,12 +276,12 @@ class IncarnationRecords:
         self._place = (self._segments[0].first, 0)
 
     def remove(self) -> None:
-        """Forget this life altogether."""
+        """Delete all records of this incarnation."""
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for segment in self._segments:
             segment.close()
 
@@ -290,7 +290,7 @@ class IncarnationRecords:
         self._segments.append(SpoolSegment.create(self._folder, self.last + 1))
 
     def _entries(self) -> Iterator[tuple[tuple[int, int], SpoolEntry]]:
-        """Yield each entry from where reading goes on, with the place after it."""
+        """Yield each entry from where reading continues, with the place after it."""
         first, offset = self._place
         for segment in self._segments:
             if segment.first >= first:

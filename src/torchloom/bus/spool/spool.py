@@ -1,8 +1,8 @@
-"""Where an agent keeps records until they are in the database: on its disk, numbered, bounded.
+"""An agent's records on disk until they are in the database: numbered, and limited in size.
 
-A record that was taken survives the agent (not a power cut: its ranks do not either). Numbers are
-given per life of a rank, grow by one, and go on after a restart. When there is no more room the
-oldest metrics go, never anything else, and the next batch says how many points it were.
+A record that was taken survives the agent (not a power cut, which its ranks do not survive either).
+Numbers are given per incarnation of a rank, grow by one, and continue after a restart. When the
+room is used up the oldest metrics are dropped, never other records; the next batch counts them.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from torchloom.bus.spool.incarnation import IncarnationRecords, RecordOwner
 from torchloom.errors import Failure
 from torchloom.messages.plane import Batch, Head
 
-LIMIT = 256 << 20  # bytes on the disk; what is never let go may take twice as much
+LIMIT = 256 << 20  # bytes on the disk; what is never dropped may take twice as much
 _SEGMENT = 1 << 20
 _FEWEST_SEGMENTS = 8  # that a full spool has, so that room is made in small pieces
 
@@ -23,7 +23,7 @@ Key = tuple[str, int, str]
 
 
 class SpoolFull(Failure):
-    """There is no room for what must not be lost: whoever has it must keep it."""
+    """There is no room for a record that must not be lost: its sender must keep it."""
 
     code = "spool_full"
 
@@ -35,10 +35,10 @@ class SpoolTaken(Failure):
 
 
 class Spool:
-    """The records of all lives of a node. One process may have it, one thread may use it."""
+    """The records of all incarnations of a node, for one thread of one process."""
 
     def __init__(self, folder: Path, agent: str, limit: int = LIMIT) -> None:
-        self.damaged = 0  # folders of which nothing can be said
+        self.damaged = 0  # folders that cannot be read
         self._folder = folder
         self._agent = agent
         self._limit = limit
@@ -51,7 +51,7 @@ class Spool:
 
     @property
     def size(self) -> int:
-        """Return how many bytes lie on the disk."""
+        """Return how many bytes are on the disk."""
         return self._size
 
     @property
@@ -65,7 +65,7 @@ class Spool:
         return sum(life.last - life.stored for life in self._lives.values())
 
     def open(self, head: Head, pid: int, started: int) -> int:
-        """Make ready for a life's records, and return the number of the last one there is."""
+        """Prepare for an incarnation's records; return the number of the last one there is."""
         if _key(head) not in self._lives:
             who = RecordOwner(head.job, head.rank, head.incarnation, pid, started)
             try:
@@ -77,7 +77,7 @@ class Spool:
         return self._lives[_key(head)].last
 
     def last(self, head: Head) -> int:
-        """Return the number of a life's newest record; 0 for a life without any."""
+        """Return the number of an incarnation's newest record; 0 without any."""
         life = self._lives.get(_key(head))
         return 0 if life is None else life.last
 
@@ -95,7 +95,7 @@ class Spool:
         return life.last
 
     def batches(self, window: int) -> Iterator[Batch]:
-        """Yield what is to be sent now, until so many batches are under way; each life in turn."""
+        """Yield what is to be sent now, up to `window` unanswered batches, in turns."""
         waiting = deque(key for key, life in self._lives.items() if life.unsent)
         while waiting and self.under_way < window:
             key = waiting.popleft()
@@ -107,7 +107,7 @@ class Spool:
                 yield batch
 
     def stored(self, head: Head, upto: int) -> None:
-        """Forget a life's records up to this number: they are in the database."""
+        """Drop an incarnation's records up to this number: they are in the database."""
         life = self._lives.get(_key(head))
         if life is None:
             return
@@ -119,17 +119,17 @@ class Spool:
         self._size += life.size - before
 
     def again(self) -> None:
-        """Send all that is not known to be stored once more: what was under way may be lost."""
+        """Send all that is not known to be stored again: what was under way may be lost."""
         self._under_way.clear()
         for life in self._lives.values():
             life.again()
 
-    def lives(self) -> list[RecordOwner]:
-        """Return whose records there are, or could still come."""
+    def incarnations(self) -> list[RecordOwner]:
+        """Return the incarnations that have records, or could still send some."""
         return [life.who for life in self._lives.values()]
 
-    def bury(self, who: RecordOwner) -> bool:
-        """Forget a life that will not go on, if all of it is stored; tell whether it is gone."""
+    def remove(self, who: RecordOwner) -> bool:
+        """Remove an incarnation that has ended, if all of it is stored; return whether it is."""
         key = (who.job, who.rank, who.incarnation)
         life = self._lives.get(key)
         if life is None or life.stored < life.last:
@@ -140,7 +140,7 @@ class Spool:
         return True
 
     def close(self) -> None:
-        """Let go of the files; all that was taken stays."""
+        """Close the files; all that was taken stays."""
         for life in self._lives.values():
             life.close()
         os.close(self._lock)

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ from torchloom.cli.output import age, echo, echo_json, table
 from torchloom.errors import Failure, LoomError, NotFound, UserError, shorten
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torchloom.accounts import Account
     from torchloom.checkpoint import Storage
     from torchloom.launch.records.record import RunRecord
 
@@ -35,6 +38,13 @@ class StoredCheckpoints:
 
     record: "RunRecord"
     storage: "Storage"
+    account: "Account | None" = None  # whose rights its store is used with, if not this user's
+
+    def rights(self) -> "AbstractContextManager[None]":
+        """Return what the store is used within."""
+        from torchloom import accounts
+
+        return accounts.rights(self.account)
 
     @property
     def job(self) -> str:
@@ -61,11 +71,17 @@ def kept(job: str, verb: str) -> StoredCheckpoints:
 
     if chosen.is_elsewhere():
         raise chosen.NotElsewhere(f"`checkpoint {verb}`, which reads the store directly,")
-    from torchloom.cli.account_runs import find_job_with_rights
-    from torchloom.runner.job_lookup import find_job
+    from torchloom.cli.account_runs import find_job_and_account, find_job_with_rights
 
-    find = find_job if verb == "rm" else find_job_with_rights  # rm asks the plane
-    return of_record(find(job or None))
+    if verb != "rm":
+        return of_record(find_job_with_rights(job or None))
+    record, account = find_job_and_account(job or None)  # the plane is asked as this user
+    if account is not None and "://" in record.checkpoints:
+        raise UserError(
+            f"the checkpoints of {record.id} are in {shorten(record.checkpoints)}, which only"
+            f" {account.name} has keys for; remove them as that account"
+        )
+    return replace(of_record(record), account=account)
 
 
 def of_record(record: "RunRecord") -> StoredCheckpoints:
@@ -123,7 +139,8 @@ def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: boo
     steps = list(dict.fromkeys(steps))
     found = None if chosen.is_elsewhere() else kept(job, "rm")
     if found is not None:
-        _check(found, steps, force)
+        with found.rights():
+            _check(found, steps, force)
     _agree(steps, force, yes)
     done: list[dict[str, Any]] = []
     for step in steps:
@@ -180,7 +197,8 @@ def _remove(found: StoredCheckpoints | None, job: str, step: int, force: bool, r
     except LoomError as error:
         if not isinstance(error, NoPlane) and error.code not in _UNKNOWN:
             raise
-        found.storage.remove(step)
+        with found.rights():
+            found.storage.remove(step)
         return "removed"
 
 

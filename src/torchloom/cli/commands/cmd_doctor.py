@@ -97,7 +97,7 @@ def _databases_of(home: Path) -> "list[CheckFinding]":
 
 def _checks(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
     """Run the checks; a terminal shows which one is running."""
-    from torchloom.doctor.checks import CHECKS, SLOW, look
+    from torchloom.doctor.checks import CHECKS, SLOW, run_checks
 
     live = show and sys.stderr.isatty()
 
@@ -105,7 +105,7 @@ def _checks(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]"
         if live:
             rewrite_line(f"checking {name} ...")
 
-    found = look(place, CHECKS if quick else CHECKS + SLOW, show_name)
+    found = run_checks(place, CHECKS if quick else CHECKS + SLOW, show_name)
     if live:
         rewrite_line("")
     return found

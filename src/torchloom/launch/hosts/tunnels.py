@@ -18,7 +18,7 @@ from torchloom.launch import wire
 from torchloom.launch.host import sockets
 from torchloom.launch.host.identity import boot_id, host_name
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.unix import same_user, say
+from torchloom.unix import same_user, send_message
 
 if TYPE_CHECKING:
     pass
@@ -252,7 +252,7 @@ class Call:
 
     def _admit(self, message: WireMessage, nats: socket.socket | None) -> None:
         try:
-            say(self.channel, message)
+            send_message(self.channel, message)
         except OSError:
             if nats is not None:
                 nats.close()
@@ -264,7 +264,7 @@ class Call:
 
     def _refuse(self, why: str) -> None:
         with contextlib.suppress(OSError):  # it is gone
-            say(self.channel, {"do": "refuse", "proof": self._proof, "why": why})
+            send_message(self.channel, {"do": "refuse", "proof": self._proof, "why": why})
         self.close()
         self._tunnels.refused(self, why)
 

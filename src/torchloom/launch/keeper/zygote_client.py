@@ -19,7 +19,7 @@ from torchloom.launch.keeper.fingerprint import InterpreterProbe, basics, locate
 from torchloom.launch.keeper.python_command import COLD_VARIABLES, PythonCommand, cold_variable
 from torchloom.launch.variables import AGENT_VARIABLE
 from torchloom.specs.dataclass import dataclass
-from torchloom.unix import hear, peer_pid, same_user, say
+from torchloom.unix import peer_pid, receive_message, same_user, send_message
 
 WARM_VARIABLE = "LOOM_WARM"  # 0 turns it off
 IDLE_VARIABLE = "LOOM_WARM_IDLE"  # seconds without use after which a zygote leaves
@@ -137,8 +137,10 @@ class ZygoteClient:
             return Cold(self.excuse() or "the first run with this interpreter and environment")
         channel.settimeout(_ANSWER_LIMIT)
         try:
-            say(channel, {"do": "keep", **request, "alert": _alert.pop() if _alert else None})
-            answer = hear(channel)
+            send_message(
+                channel, {"do": "keep", **request, "alert": _alert.pop() if _alert else None}
+            )
+            answer = receive_message(channel)
         except OSError as error:
             channel.close()
             return Cold(f"the zygote did not answer: {error}")
@@ -155,13 +157,13 @@ class ZygoteClient:
         """Have it look at its files now, for the request that will bring this word."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                say(channel, {"do": "look", "alert": word})
+                send_message(channel, {"do": "look", "alert": word})
 
     def leave(self) -> None:
         """Ask it to go; what it forked stays."""
         if (channel := self.connect()) is not None:
             with channel, contextlib.suppress(OSError):
-                say(channel, {"do": "leave"})
+                send_message(channel, {"do": "leave"})
 
     def leave_if_idle(self) -> "InUse | bool":
         """Have it go unless a job has ranks of it; tell whether its process has ended."""
@@ -171,8 +173,8 @@ class ZygoteClient:
         with channel, contextlib.suppress(OSError):
             channel.settimeout(_ANSWER_LIMIT)
             process = ProcessIdentity.of(peer_pid(channel))
-            say(channel, {"do": "leave", "if_idle": True})
-            answer = hear(channel)
+            send_message(channel, {"do": "leave", "if_idle": True})
+            answer = receive_message(channel)
             if process is not None and answer is not None:
                 return InUse(process.pid, tuple(answer["jobs"]))
             return process is None or process.wait_exit(_ANSWER_LIMIT)

@@ -13,7 +13,7 @@ from torchloom.bus.spool.spool import Spool, SpoolFull
 from torchloom.launch.node_agent import server
 from torchloom.launch.node_agent.ranks import KnownRanks
 from torchloom.launch.node_agent.server import RankConnection
-from torchloom.messages.membership import Lives, Talk
+from torchloom.messages.membership import Lives, MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
     Applied,
@@ -25,12 +25,12 @@ from torchloom.messages.plane import (
     Message,
     Metrics,
     OwnStacks,
+    RankRefusal,
     Ready,
-    Refused,
     Register,
 )
 
-ACTS = (Register, Ready, Refused, Decided, Applied, Goodbye)  # passed on at once
+ACTS = (Register, Ready, RankRefusal, Decided, Applied, Goodbye)  # passed on at once
 _KEPT_AFTER = 1.0  # seconds until a rank is told that its records are on the disk: it costs it time
 
 
@@ -62,7 +62,7 @@ class Intake:
         self._dropped = dropped
         self._may_speak_for = may_speak_for
         self._on_stacks = on_stacks
-        self._reader = MessageReader[Message](FromRank | OwnStacks | Talk, dropped)
+        self._reader = MessageReader[Message](FromRank | OwnStacks | MembershipReport, dropped)
         self._owed: dict[RankConnection, asyncio.TimerHandle] = {}
 
     def take(self, line: RankConnection, data: bytes) -> None:
@@ -77,7 +77,7 @@ class Intake:
                 return
             elif isinstance(message, OwnStacks):
                 self._on_stacks(message)
-            elif isinstance(message, Talk):
+            elif isinstance(message, MembershipReport):
                 self._talk(message, data)
             else:
                 self._record(line, message, data)

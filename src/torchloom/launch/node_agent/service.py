@@ -97,9 +97,9 @@ class NodeAgent:
     def turn(self) -> None:
         """Forget who is gone, and leave word of how things are."""
         self._ranks.bury(_is_alive)
-        for who in self._spool.lives():
+        for who in self._spool.incarnations():
             if not _is_alive(who.pid, who.started):
-                self._spool.bury(who)
+                self._spool.remove(who)
         self._tell()
 
     def _pass_down(self, message: Message) -> None:

@@ -18,23 +18,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchloom.bus import subjects
-from torchloom.bus.api import Bus, BusLost, NobodyAnswers, TooLong
+from torchloom.bus.api import Bus, BusLost, NoReply, TooLong
 from torchloom.bus.codec import Garbled, MessageReader, decode, encode
 from torchloom.bus.nats.client import Caller, NoWay, new_key
 from torchloom.bus.spool.spool import Spool
 from torchloom.launch import wire
 from torchloom.launch.node_agent.ranks import KnownRanks
-from torchloom.messages.membership import Regrouping, ToLaunch
+from torchloom.messages.membership import ToLaunch, ToMember
 from torchloom.messages.plane import (
     NO_RANK,
     VERSION,
     Batch,
-    Beat,
     Commit,
     Device,
     Goodbye,
     Greeting,
     Head,
+    Heartbeat,
     Hello,
     Kill,
     Message,
@@ -54,7 +54,7 @@ _LATEST = 8.0  # seconds between two tries, at most
 UNANSWERED = 5.0  # seconds without word of a batch before it counts as lost
 _GATHER = 0.2  # seconds that records wait for others to go along
 _GOODBYE = 1.0  # seconds for a last word to leave
-_OF_AN_EPOCH = Kill | Stored | Commit | Remove | Regrouping | ToLaunch  # all say their own
+_OF_AN_EPOCH = Kill | Stored | Commit | Remove | ToMember | ToLaunch  # all say their own
 _MOST_ACTS = 10_000  # that wait for the bus; all are in the spool as well
 _log = logging.getLogger(__name__)
 
@@ -296,7 +296,7 @@ class WeaverUplink:
         try:
             answer = await self._bus.request(subjects.hello(me.agent), encode(hello), _HELLO)
             greeting = decode(answer, Greeting)
-        except (BusLost, NobodyAnswers):
+        except (BusLost, NoReply):
             return False
         except (Garbled, TooLong) as error:
             _log.error("no greeting: %s", error)
@@ -337,9 +337,9 @@ class WeaverUplink:
         self._acting.set()
         if not self._bus.connected or self._is_leaving:
             return
-        beat = Beat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
+        beat = Heartbeat(self._me.head(), self._me.agent, time.time(), self._ranks.progress())
         try:
-            await self._bus.publish(subjects.beat(self._me.agent), encode(beat))
+            await self._bus.publish(subjects.heartbeat(self._me.agent), encode(beat))
         except (BusLost, TooLong) as error:
             _log.debug("no beat: %s", error)
 

@@ -8,50 +8,50 @@ generation's store says: its first writer wins, be it the proposal or a rank tha
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
 from torchloom.rules.control.command import (
     Abort,
     Ack,
     Command,
     CommandEntry,
     CommandKind,
-    Commit,
+    CommitAt,
     Outcome,
     Status,
+    offer_of,
 )
 from torchloom.rules.control.events import (
-    Applied,
     Asked,
     AskWrite,
     BoundaryReached,
     CommandDone,
     CommandTick,
-    Decided,
     Effect,
     Event,
     Generation,
     JobEnded,
     RankGone,
-    Ready,
-    Refused,
+    RankReport,
+    SendOutcome,
     SendPrepare,
     StoreCommand,
-    Tell,
     Withdrawn,
 )
 
-RESEND = 1.0  # what has no answer is said again; a longer gap between two ticks counts as none
-REMIND = 5.0  # ranks that have not applied what was committed are told again
+RESEND = 1.0  # what has no answer is sent again; a longer gap between two ticks counts as none
+REMIND = 5.0  # ranks that have not applied what was committed are sent it again
+NOT_IN_TIME = "no outcome in time"
 PATIENCE = 10.0  # for answers to a command that no rank waits for
 DELAYS = (0.05, 0.25, 1.0, 2.0, 4.0, 8.0)  # before an offer that came to nothing is made again
 
 
 @dataclass(frozen=True, slots=True)
 class RankAnswers:
-    """What was said about the command that is being decided; a restart forgets it."""
+    """What ranks answered to the offer that is being decided; a restart forgets it."""
 
-    answers: Mapping[int, Ready] = field(default_factory=dict)
-    proposal: Commit | None = None
-    said_at: float | None = None
+    ready: Mapping[int, Ready] = field(default_factory=dict)
+    proposal: CommitAt | None = None
+    sent_at: float | None = None
     since: float = 0.0
     failures: int = 0
     not_before: float = 0.0
@@ -67,8 +67,8 @@ class State:
     queue: tuple[CommandEntry, ...] = ()  # not decided yet; the first one is at it
     standing: tuple[CommandEntry, ...] = ()  # committed and not yet done by all
     closed: Mapping[str, CommandEntry] = field(default_factory=dict)
-    talk: RankAnswers = field(default_factory=RankAnswers)
-    told_at: float = 0.0
+    answers: RankAnswers = field(default_factory=RankAnswers)
+    reminded_at: float = 0.0
     now: float = 0.0
     count: int = 0
 
@@ -103,24 +103,33 @@ def step(state: State, event: Event) -> Next:
         case BoundaryReached() if event.rank in state.ranks:
             seen = {**state.boundaries, event.rank: event.is_api}
             return _offer(replace(state, boundaries=seen))
-        case Ready():
-            return _ready(state, event)
-        case Refused() if _is_open(state, event.id, event.offer) and not state.talk.proposal:
-            return _give_up(state, Status.REFUSED, f"rank {event.rank}: {event.why}")
-        case Refused() if event.is_late:
-            return _failed(state, event)
-        case Decided() if _is_open(state, event.id, event.offer):
-            return _decided(state, event.outcome)
-        case Applied():
-            return _applied(state, event)
+        case RankReport():
+            return _reported(state, event.rank, event.message)
         case RankGone() if event.rank in state.ranks:
-            return replace(state, ranks=frozenset(), boundaries={}, talk=RankAnswers()), ()
+            return replace(state, ranks=frozenset(), boundaries={}, answers=RankAnswers()), ()
         case Generation() if event.number > state.generation:
             return _begin(state, event)
         case JobEnded():
             return _end(state, event.why)
         case CommandTick():
             return _tick(state, event.now)
+    return state, ()
+
+
+def _reported(state: State, rank: int, message: Ready | RankRefusal | Decided | Applied) -> Next:
+    """Handle what a rank of the present generation reports of a command."""
+    is_open = _is_open(state, message.command)
+    match message:
+        case Ready() if is_open:
+            return _ready(state, rank, message)
+        case RankRefusal() if is_open and not state.answers.proposal:
+            return _give_up(state, Status.REFUSED, f"rank {rank}: {message.why}")
+        case RankRefusal() if message.is_late:
+            return _failed(state, rank, message)
+        case Decided() if is_open:
+            return _decided(state, message.effective)
+        case Applied():
+            return _applied(state, rank, message)
     return state, ()
 
 
@@ -146,83 +155,84 @@ def _withdrawn(state: State, event: Withdrawn) -> Next:
 def _offer(state: State, *before: Effect) -> Next:
     """Ask for promises to the first command, once all ranks have boundaries and it is time."""
     is_whole = bool(state.ranks) and state.boundaries.keys() == state.ranks
-    is_due = state.talk.said_at is None and state.now >= state.talk.not_before
+    is_due = state.answers.sent_at is None and state.now >= state.answers.not_before
     if not (state.queue and is_whole and is_due):
         return state, before
     entry = state.queue[0]
     if entry.status != Status.PREPARING:  # else it was, before a restart
         entry = replace(entry, status=Status.PREPARING, generation=state.generation, why="")
         before = (*before, StoreCommand(entry))
-    talk = replace(state.talk, said_at=state.now, since=state.now)
-    state = replace(state, queue=(entry, *state.queue[1:]), talk=talk)
+    answers = replace(state.answers, sent_at=state.now, since=state.now)
+    state = replace(state, queue=(entry, *state.queue[1:]), answers=answers)
     return state, (*before, SendPrepare(entry, state.ranks))
 
 
-def _ready(state: State, event: Ready) -> Next:
-    talk = state.talk
-    is_new = event.rank in state.ranks and event.rank not in talk.answers and not talk.proposal
-    if not (is_new and _is_open(state, event.id, event.offer)):
+def _ready(state: State, rank: int, message: Ready) -> Next:
+    answers = state.answers
+    if rank not in state.ranks or rank in answers.ready or answers.proposal:
         return state, ()
-    answers = {**talk.answers, event.rank: event}
-    state = replace(state, talk=replace(talk, answers=answers))
-    return _propose(state) if answers.keys() == state.ranks else (state, ())
+    ready = {**answers.ready, rank: message}
+    state = replace(state, answers=replace(answers, ready=ready))
+    return _propose(state) if ready.keys() == state.ranks else (state, ())
 
 
 def _propose(state: State) -> Next:
     """With all promises given: refuse, or have the step written that no rank will have started."""
-    entry, answers = state.queue[0], tuple(state.talk.answers.values())
+    entry, ready = state.queue[0], state.answers.ready
     if not entry.command.kind.is_aligned:
         return _commit(state, None)
-    why = _is_past(entry.command, answers) or _is_apart(state.boundaries, answers)
+    why = _is_past(entry.command, ready) or _is_apart(state.boundaries, ready)
     if why:
         return _give_up(state, Status.REFUSED, why)
-    proposal = Commit(max(*(a.limit for a in answers), entry.command.at_step or 0))
-    talk = replace(state.talk, proposal=proposal, said_at=state.now)
-    return replace(state, talk=talk), (AskWrite(entry, min(state.ranks), proposal),)
+    limits = (answer.step + 1 + answer.ahead for answer in ready.values())
+    proposal = CommitAt(max(*limits, entry.command.at_step or 0))
+    answers = replace(state.answers, proposal=proposal, sent_at=state.now)
+    return replace(state, answers=answers), (AskWrite(entry, min(state.ranks), proposal),)
 
 
-def _is_past(command: Command, answers: Iterable[Ready]) -> str:
-    """Say which rank is in the wished step or beyond, if one is."""
-    wished = command.at_step
-    for answer in answers:
-        if wished is not None and answer.step >= wished:
-            return f"step {wished} is past: rank {answer.rank} is in step {answer.step}"
+def _is_past(command: Command, ready: Mapping[int, Ready]) -> str:
+    """Return which rank is in the requested step or beyond; empty if none is."""
+    at = command.at_step
+    for rank, answer in ready.items():
+        if at is not None and answer.step >= at:
+            return f"step {at} is past: rank {rank} is in step {answer.step}"
     return ""
 
 
-def _is_apart(is_api: Mapping[int, bool], answers: Iterable[Ready]) -> str:
-    """Say which ranks count steps that cannot be the same ones, if some do."""
-    attached = [answer for answer in answers if not is_api[answer.rank]]
-    if not attached:
+def _is_apart(is_api: Mapping[int, bool], ready: Mapping[int, Ready]) -> str:
+    """Return which ranks count steps that cannot be the same ones; empty if none do."""
+    steps = {rank: answer.step for rank, answer in ready.items() if not is_api[rank]}
+    if not steps:
         return ""
-    low, high = min(attached, key=lambda a: a.step), max(attached, key=lambda a: a.step)
-    allowed = max(a.k for a in attached) + 1
-    if high.step - low.step <= allowed:
+    low, high = min(steps, key=lambda r: steps[r]), max(steps, key=lambda r: steps[r])
+    allowed = max(ready[rank].ahead for rank in steps) + 1
+    if steps[high] - steps[low] <= allowed:
         return ""
     return (
-        f"not aligned: rank {low.rank} is in step {low.step}, rank {high.rank} in step "
-        f"{high.step}, more than {allowed} apart; steps of run.steps() need not be close"
+        f"not aligned: rank {low} is in step {steps[low]}, rank {high} in step "
+        f"{steps[high]}, more than {allowed} apart; steps of run.steps() need not be close"
     )
 
 
-def _decided(state: State, outcome: Outcome) -> Next:
-    """Obey the store. Where time ran out, offer again, later each time, and at last give up."""
-    if isinstance(outcome, Commit):
-        return _commit(state, outcome.step)
-    entry, failures = state.queue[0], state.talk.failures
+def _decided(state: State, effective: int | None) -> Next:
+    """Follow the store. Where time ran out, offer again, later each time, and at last give up."""
+    entry, failures = state.queue[0], state.answers.failures
+    if effective is not None:
+        return _commit(state, effective if entry.command.kind.is_aligned else None)
+    outcome = Abort(NOT_IN_TIME)
     if failures >= len(DELAYS):
         return _give_up(state, Status.ABORTED, _who_was_late(state))
     again = replace(entry, status=Status.OFFERED_AGAIN, offer=entry.offer + 1, why=outcome.why)
-    talk = RankAnswers(failures=failures + 1, not_before=state.now + DELAYS[failures])
+    answers = RankAnswers(failures=failures + 1, not_before=state.now + DELAYS[failures])
     if not state.ranks:  # the next generation begins anew
-        talk = RankAnswers()
+        answers = RankAnswers()
     told = _tell(entry, state.ranks, outcome)
-    state = replace(state, queue=(again, *state.queue[1:]), talk=talk)
+    state = replace(state, queue=(again, *state.queue[1:]), answers=answers)
     return state, (StoreCommand(again), *told)
 
 
 def _who_was_late(state: State) -> str:
-    late = sorted(state.ranks - state.talk.answers.keys())
+    late = sorted(state.ranks - state.answers.ready.keys())
     if not late:
         return "the outcome was not written in time"
     return f"rank {', '.join(map(str, late))} did not answer in time"
@@ -232,39 +242,39 @@ def _commit(state: State, at: int | None) -> Next:
     entry = replace(state.queue[0], status=Status.COMMITTED, step=at)
     lifted = [e for e in state.standing if e.command.kind is CommandKind.PAUSE]
     state = replace(
-        state, queue=state.queue[1:], standing=(*state.standing, entry), talk=RankAnswers()
+        state, queue=state.queue[1:], standing=(*state.standing, entry), answers=RankAnswers()
     )
-    effects = (StoreCommand(entry), *_tell(entry, state.ranks, Commit(at)))
+    effects = (StoreCommand(entry), *_tell(entry, state.ranks, CommitAt(at)))
     for pause in lifted if entry.command.kind is CommandKind.RESUME else ():
         state, closing = _close(state, pause, Status.APPLIED, f"lifted by {entry.id}")
         effects += closing
     return _offer(state, *effects)
 
 
-def _applied(state: State, event: Applied) -> Next:
-    """Note a rank's word; it may be the first that is heard of an outcome."""
+def _applied(state: State, rank: int, message: Applied) -> Next:
+    """Note what a rank did; its report may be the first news of an outcome."""
     before: tuple[Effect, ...] = ()
-    if _is_open(state, event.id, event.offer):
-        is_aligned = state.queue[0].command.kind.is_aligned
-        state, before = _commit(state, event.step if is_aligned else None)
-    entry = next((e for e in state.standing if e.id == event.id), None)
-    if entry is None or event.rank in entry.acks:
+    if _is_open(state, message.command):
+        state, before = _decided(state, message.step)
+    command, _ = offer_of(message.command) or ("", 0)
+    entry = next((e for e in state.standing if e.id == command), None)
+    if entry is None or rank in entry.acks:
         return state, before
     why = entry.why
-    if entry.step not in (None, event.step):
-        why = f"rank {event.rank} did it before step {event.step} instead of {entry.step}"
-    acks = {**entry.acks, event.rank: Ack(event.step, event.before, event.after)}
+    if entry.step not in (None, message.step):
+        why = f"rank {rank} did it before step {message.step} instead of {entry.step}"
+    acks = {**entry.acks, rank: Ack(message.step, message.before, message.after)}
     entry = replace(entry, acks=acks, why=why)
     state, after = _settle(state, entry)
     return state, (*before, *after)
 
 
-def _failed(state: State, event: Refused) -> Next:
-    """Close a committed command of which a rank says that it came to nothing there."""
-    entry = next((e for e in state.standing if e.id == event.id and e.offer == event.offer), None)
-    if entry is None or event.rank in entry.acks:
+def _failed(state: State, rank: int, message: RankRefusal) -> Next:
+    """Close a committed command that failed on a rank."""
+    entry = next((e for e in state.standing if e.offer_id == message.command), None)
+    if entry is None or rank in entry.acks:
         return state, ()
-    return _close(state, entry, Status.ABORTED, f"rank {event.rank}: {event.why}")
+    return _close(state, entry, Status.ABORTED, f"rank {rank}: {message.why}")
 
 
 def _settle(state: State, entry: CommandEntry) -> Next:
@@ -278,7 +288,7 @@ def _settle(state: State, entry: CommandEntry) -> Next:
 def _begin(state: State, event: Generation) -> Next:
     """Offer again what the last generation left open; what it had committed stands."""
     state = replace(
-        state, generation=event.number, ranks=event.ranks, boundaries={}, talk=RankAnswers()
+        state, generation=event.number, ranks=event.ranks, boundaries={}, answers=RankAnswers()
     )
     effects: tuple[Effect, ...] = ()
     head = state.queue[0] if state.queue else None
@@ -302,14 +312,14 @@ def _carry_over(state: State, entry: CommandEntry, event: Generation) -> Next:
             why = f"in force when generation {event.number} began with step {event.start}"
             return _close(state, entry, Status.APPLIED, why)
         entry = replace(entry, generation=event.number, acks={})
-    told = _tell(entry, event.ranks - entry.acks.keys(), Commit(entry.step))
+    told = _tell(entry, event.ranks - entry.acks.keys(), CommitAt(entry.step))
     state, effects = _settle(state, entry)
     return state, (*effects, *told)
 
 
 def _end(state: State, why: str) -> Next:
     effects: tuple[Effect, ...] = ()
-    state = replace(state, ranks=frozenset(), boundaries={}, talk=RankAnswers())
+    state = replace(state, ranks=frozenset(), boundaries={}, answers=RankAnswers())
     for entry in (*state.standing, *state.queue):
         status = Status.APPLIED if entry.acks else Status.ABORTED
         state, closing = _close(state, entry, status, why)
@@ -318,32 +328,32 @@ def _end(state: State, why: str) -> Next:
 
 
 def _tick(state: State, now: float) -> Next:
-    """Say again what had no answer; time in which nobody listened does not count."""
+    """Send again what had no answer; time in which no tick came does not count."""
     was_away = now - state.now > RESEND
     state = replace(state, now=now)
-    if was_away and state.talk.said_at is not None:
-        state = replace(state, talk=replace(state.talk, said_at=now, since=now))
+    if was_away and state.answers.sent_at is not None:
+        state = replace(state, answers=replace(state.answers, sent_at=now, since=now))
     state, effects = _offer(state)
-    state, again = _say_again(state)
-    if now - state.told_at < REMIND:
+    state, again = _send_again(state)
+    if now - state.reminded_at < REMIND:
         return state, (*effects, *again)
-    state = replace(state, told_at=now)
+    state = replace(state, reminded_at=now)
     for entry in state.standing:
-        again += _tell(entry, state.ranks - entry.acks.keys(), Commit(entry.step))
+        again += _tell(entry, state.ranks - entry.acks.keys(), CommitAt(entry.step))
     return state, (*effects, *again)
 
 
-def _say_again(state: State) -> Next:
-    talk, now = state.talk, state.now
-    if not state.queue or talk.said_at is None or now - talk.said_at < RESEND:
+def _send_again(state: State) -> Next:
+    answers, now = state.answers, state.now
+    if not state.queue or answers.sent_at is None or now - answers.sent_at < RESEND:
         return state, ()
     entry = state.queue[0]
-    if not entry.command.kind.is_aligned and now - talk.since >= PATIENCE:
+    if not entry.command.kind.is_aligned and now - answers.since >= PATIENCE:
         return _give_up(state, Status.ABORTED, _who_was_late(state))
-    state = replace(state, talk=replace(talk, said_at=now))
-    if talk.proposal:
-        return state, (AskWrite(entry, min(state.ranks), talk.proposal),)
-    return state, (SendPrepare(entry, state.ranks - talk.answers.keys()),)
+    state = replace(state, answers=replace(answers, sent_at=now))
+    if answers.proposal:
+        return state, (AskWrite(entry, min(state.ranks), answers.proposal),)
+    return state, (SendPrepare(entry, state.ranks - answers.ready.keys()),)
 
 
 def _give_up(state: State, status: Status, why: str) -> Next:
@@ -362,20 +372,16 @@ def _close(state: State, entry: CommandEntry, status: Status, why: str) -> Next:
         queue=tuple(e for e in state.queue if e.id != entry.id),
         standing=tuple(e for e in state.standing if e.id != entry.id),
         closed={**state.closed, entry.id: entry},
-        talk=RankAnswers() if is_first else state.talk,
+        answers=RankAnswers() if is_first else state.answers,
     )
     return state, (StoreCommand(entry), CommandDone(entry))
 
 
 def _tell(entry: CommandEntry, ranks: frozenset[int], outcome: Outcome) -> tuple[Effect, ...]:
-    return (Tell(entry, ranks, outcome),) if ranks else ()
+    return (SendOutcome(entry, ranks, outcome),) if ranks else ()
 
 
-def _is_open(state: State, command: str, offer: int) -> bool:
-    """Tell whether this offer of this command is being decided."""
+def _is_open(state: State, offer_id: str) -> bool:
+    """Return whether this offer is being decided."""
     head = state.queue[0] if state.queue else None
-    return (
-        head is not None
-        and (head.id, head.offer) == (command, offer)
-        and head.status == Status.PREPARING
-    )
+    return head is not None and head.offer_id == offer_id and head.status == Status.PREPARING

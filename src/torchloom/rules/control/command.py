@@ -8,6 +8,12 @@ from typing import Any
 from torchloom.errors import UserError
 
 
+class BadKnobValue(UserError):
+    """A knob does not accept this value."""
+
+    code = "bad_value"
+
+
 class NotAKnob(UserError):
     """A value of the program's config that no step has read: to change it would do nothing."""
 
@@ -61,20 +67,20 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """It happens, before this step; without a step, at once."""
+class CommitAt:
+    """The command takes effect before this step; without a step, at once."""
 
     step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """It does not happen."""
+    """The command does not take effect."""
 
     why: str = ""
 
 
-Outcome = Commit | Abort
+Outcome = CommitAt | Abort
 
 
 class Status(StrEnum):
@@ -125,8 +131,21 @@ class CommandEntry:
 
     @property
     def key(self) -> str:
-        """Return under which name the store of a generation has this offer's outcome."""
-        return f"command/{self.id}/{self.offer}"
+        """Return the key of this offer's outcome in the store of a generation."""
+        return f"command/{self.offer_id}"
+
+    @property
+    def offer_id(self) -> str:
+        """Return the id by which messages to and from ranks name this offer."""
+        return f"{self.id}/{self.offer}"
+
+
+def offer_of(offer_id: str) -> tuple[str, int] | None:
+    """Return the command and the offer that a rank names; None for an id that is not ours."""
+    command, slash, offer = offer_id.rpartition("/")
+    if not slash or not offer.isdecimal() or len(offer) > 9:
+        return None
+    return command, int(offer)
 
 
 def entry_to_dict(entry: CommandEntry) -> dict[str, Any]:

@@ -1,23 +1,27 @@
-"""Name what is said about a command: by those who want it, by ranks, and by the one who decides."""
+"""What the rules of live control decide on, and what they order.
+
+Ranks report with the messages of `messages.plane`, as they travel; `RankReport` adds which rank
+sent one.
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
-from torchloom.rules.control.command import Command, CommandEntry, Commit, Outcome
+from torchloom.messages.plane import Applied, Decided, RankRefusal, Ready
+from torchloom.rules.control.command import Command, CommandEntry, CommitAt, Outcome
 
-# What happened. Whatever belongs to another generation is dropped before it comes here.
+# What happened. Reports of another generation are dropped before they come here.
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants a command; the same id twice is one command."""
+    """A command is requested; the same id twice is one command."""
 
     command: Command
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Somebody no longer wants a command."""
+    """A request for a command is withdrawn."""
 
     id: str
     why: str
@@ -32,62 +36,23 @@ class BoundaryReached:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A rank is in this step and will not start `step + 1 + k` without an outcome."""
+class RankReport:
+    """A rank has sent a message about a command."""
 
-    id: str
     rank: int
-    step: int
-    k: int = 0
-    offer: int = 1
-
-    @property
-    def limit(self) -> int:
-        return self.step + 1 + self.k
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A rank cannot do it, or could not when it had been decided."""
-
-    id: str
-    rank: int
-    why: str
-    offer: int = 1
-    is_late: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The store's entry as somebody read it: the first that was written, whoever asked."""
-
-    id: str
-    outcome: Outcome
-    offer: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A rank did it, before this step."""
-
-    id: str
-    rank: int
-    step: int
-    before: Any = None
-    after: Any = None
-    offer: int = 1
+    message: Ready | RankRefusal | Decided | Applied
 
 
 @dataclass(frozen=True, slots=True)
 class RankGone:
-    """A rank is no more, and with it the generation."""
+    """A rank has ended, and with it the generation."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """These ranks train from step `start` on; what survivors knew of outcomes was told before."""
+    """These ranks train from step `start` on; survivors have reported all outcomes they know."""
 
     number: int
     ranks: frozenset[int]
@@ -96,7 +61,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """No rank will do anything any more."""
+    """The job has ended: no rank runs any more."""
 
     why: str
 
@@ -112,10 +77,7 @@ Event = (
     Asked
     | Withdrawn
     | BoundaryReached
-    | Ready
-    | Refused
-    | Decided
-    | Applied
+    | RankReport
     | RankGone
     | Generation
     | JobEnded
@@ -123,7 +85,7 @@ Event = (
 )
 
 
-# What to do about it, in this order.
+# What to do, in this order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +105,16 @@ class SendPrepare:
 
 @dataclass(frozen=True, slots=True)
 class AskWrite:
-    """Have a rank write the outcome under `entry.key` if nothing is there, and report what is."""
+    """Have a rank write the outcome under `entry.key` unless one is there, and report which won."""
 
     entry: CommandEntry
     rank: int
-    outcome: Commit
+    outcome: CommitAt
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Say the outcome of the entry's offer to these ranks."""
+class SendOutcome:
+    """Send the outcome of the entry's offer to these ranks."""
 
     entry: CommandEntry
     ranks: frozenset[int]
@@ -161,9 +123,9 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    """Answer whoever waits for this command: its row says how it ended, rank by rank."""
+    """Answer the requests for this command: its row says how it ended, rank by rank."""
 
     entry: CommandEntry
 
 
-Effect = StoreCommand | SendPrepare | AskWrite | Tell | CommandDone
+Effect = StoreCommand | SendPrepare | AskWrite | SendOutcome | CommandDone

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from torchloom.messages.membership import Given
+
 SLOTS = 3
 
 
@@ -127,22 +129,12 @@ class MemberPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class StateTransfer:
-    """A member gets something: of a step, from a rank or that rank's keeper, or from storage."""
-
-    target: int
-    what: What
-    step: int
-    source: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationPlan:
     """The step that is done next, and what everybody needs for it."""
 
     start: int
     origin: StateOrigin
-    moves: tuple[StateTransfer, ...] = ()
+    moves: tuple[Given, ...] = ()
     inexact: tuple[int, ...] = ()  # ranks that go on with what is not their own
 
 
@@ -170,7 +162,7 @@ def elect(standings: Mapping[int, MemberPosition], facts: Facts) -> GenerationPl
     if copy is not None and copy >= saved:
         return roll_back(standings, facts.nodes, copy)
     if facts.checkpoint is not None:
-        moves = tuple(StateTransfer(rank, What.CHECKPOINT, saved) for rank in sorted(standings))
+        moves = tuple(Given(rank, What.CHECKPOINT, saved) for rank in sorted(standings))
         return GenerationPlan(saved, StateOrigin.CHECKPOINT, moves)
     return GenerationPlan(0, StateOrigin.SCRATCH)
 
@@ -189,16 +181,12 @@ def roll_forward(standings: Mapping[int, MemberPosition], facts: Facts) -> Gener
     if start is None:
         return Cause.NO_STATE
     behind = [rank for rank in sorted(standings) if rank not in top]
-    moves = [
-        StateTransfer(rank, What.STATE, start, _nearest(top, rank, facts.nodes)) for rank in behind
-    ]
+    moves = [Given(rank, What.STATE, start, _nearest(top, rank, facts.nodes)) for rank in behind]
     page, inexact = page_for(start), []
     for rank in sorted(standings) if page is not None else []:
         is_there = page in standings[rank].pages
         source = rank if is_there else _nearest(top, rank, facts.nodes)
-        moves.append(
-            StateTransfer(rank, What.PAGE if is_there else What.PRIVATE, start - 1, source)
-        )
+        moves.append(Given(rank, What.PAGE if is_there else What.PRIVATE, start - 1, source))
         inexact += [] if is_there else [rank]
     if inexact and facts.is_exact:
         return Cause.PAGES
@@ -213,7 +201,7 @@ def roll_back(
     for rank in sorted(standings):
         holders = [r for r in sorted(standings) if (rank, copy) in standings[r].copies]
         source = rank if rank in holders else _nearest(holders, rank, nodes)
-        moves.append(StateTransfer(rank, What.COPY, copy, source))
+        moves.append(Given(rank, What.COPY, copy, source))
     return GenerationPlan(copy, StateOrigin.MEMORY, tuple(moves))
 
 

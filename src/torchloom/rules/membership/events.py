@@ -1,20 +1,36 @@
-"""Name what is said when the members of a job change: by nodes, by ranks, by the one who decides.
+"""What the rules of a job's membership decide on, and what they order.
 
-Every word of a process says which one it is (`Who`) and of which generation it speaks; every order
-is to one process and may be given twice.
+Members report with the messages of `messages.membership`, as they travel; `MemberReport` adds which
+process sent one. `Send` names the process that an order is about. The rules fill in what they
+decide; the weaver adds what it alone knows: the job, the incarnation, its epoch, and where a store
+is. Every order may be given twice.
 """
 
 from dataclasses import dataclass
 
-from torchloom.rules.membership.election import Cause, GenerationPlan, MemberPosition, RecoveryMode
+from torchloom.messages.membership import EndLife, Fork, FromMember, MakeStore, ToMember
+from torchloom.rules.membership.election import Cause, Copies, GenerationPlan, RecoveryMode
 from torchloom.rules.membership.seats import MemberProcess
 
 # What happened.
 
 
 @dataclass(frozen=True, slots=True)
+class MemberReport:
+    """A member has sent a message; `copies` are the shards that its node's keeper has for it."""
+
+    who: MemberProcess
+    message: FromMember
+    copies: Copies = frozenset()
+
+    @property
+    def generation(self) -> int:
+        return self.message.head.generation
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
-    """The keeper says that a process ended, and in which step; below zero the code is a signal."""
+    """A process ended, in a step; a code below zero is a signal."""
 
     who: MemberProcess
     code: int
@@ -31,16 +47,16 @@ class ForkFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemberNodeLost:
-    """A node is gone with all that ran there, its pages included."""
+    """A node is lost with all that ran there, its pages included."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A node's agent has come (back), with the processes of the job that run there.
+    """A node's agent has registered, again or anew, with the processes that run there.
 
-    With another keeper than before there is nothing left of what the node had.
+    `is_fresh` says that its keeper is another one than before: what the node had is lost.
     """
 
     node: str
@@ -50,61 +66,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A process that lives is held to be beyond help: it hangs, or its device failed."""
+    """A process still runs but cannot be helped: it hangs, or its device failed."""
 
     who: MemberProcess
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Broke:
-    """A rank has an exception in a step and asks whose it is."""
-
-    who: MemberProcess
-    generation: int
-    is_collective: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A member has left all older groups, or come to its steps for the first time."""
-
-    who: MemberProcess
-    generation: int
-    standing: MemberPosition
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A member has all that the plan gives it, checked by hash, and its page is written."""
-
-    who: MemberProcess
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A member could not take what the plan gives it."""
-
-    who: MemberProcess
-    generation: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A member trains in this generation."""
-
-    who: MemberProcess
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A member has no step left and waits for the others."""
-
-    who: MemberProcess
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +81,7 @@ class StoreMade:
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """The store of a generation is gone, without a member."""
+    """The store of a generation is lost, without a member."""
 
     generation: int
 
@@ -144,17 +109,12 @@ class Tick:
 
 
 Event = (
-    Exited
+    MemberReport
+    | Exited
     | ForkFailed
     | MemberNodeLost
     | Registered
     | GivenUp
-    | Broke
-    | Arrived
-    | Restored
-    | Refused
-    | Started
-    | Finished
     | StoreMade
     | StoreLost
     | Sealed
@@ -163,88 +123,29 @@ Event = (
 )
 
 
-# What to do about it, in this order.
+# What to do, in this order.
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyMembers:
-    """Tell a member: older generations are over; leave, and say where you stand for this one."""
+class Send:
+    """Send a message to a process, or to the launch process about it."""
 
     who: MemberProcess
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class MakeStore:
-    """Have a node make the store of a generation, unless it has."""
-
-    node: str
-    generation: int
+    message: ToMember | Fork | MakeStore | EndLife
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Have storage refuse what older generations commit, and tell its newest checkpoint."""
+    """Have storage refuse what older generations commit, and return its newest checkpoint."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Have a node start a process, unless it has; live ones begin on a stand-in group."""
-
-    who: MemberProcess
-    generation: int
-    mode: RecoveryMode
+# What the record makes true; the job's state and its events follow from it.
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """Have a member join the generation's group and take what the plan gives it."""
-
-    who: MemberProcess
-    generation: int
-    plan: GenerationPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Go:
-    """Have a member train from this step on."""
-
-    who: MemberProcess
-    generation: int
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class LetStand:
-    """Tell a rank that its generation stands in spite of its exception."""
-
-    who: MemberProcess
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """All have finished: have a member end its program."""
-
-    who: MemberProcess
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Have a node end a process at once; no other life of its rank is meant."""
-
-    who: MemberProcess
-    reason: str
-
-
-# What is told with the record that makes it so; the job's own life and its events follow from it.
-
-
-@dataclass(frozen=True, slots=True)
-class Began:
+class GenerationBegan:
     """A generation is over; another is being formed."""
 
     generation: int
@@ -253,8 +154,8 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """The generation acts from now on; ranks in `inexact` go on with bits that are not theirs."""
+class GenerationCommitted:
+    """The generation trains from now on; ranks in `inexact` continue with bits of other ranks."""
 
     generation: int
     plan: GenerationPlan
@@ -262,8 +163,8 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
-    """All processes start again, from the newest of their keepers' memory and this checkpoint."""
+class RestartBegan:
+    """All processes restart, from the newest of their keepers' memory and this checkpoint."""
 
     generation: int
     attempt: int
@@ -272,17 +173,17 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class FailJob:
-    """The job has failed: first because of `reason`, in the end of `cause`."""
+class JobFailed:
+    """The job has failed: first because of `reason`, in the end because of `cause`."""
 
     reason: str
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
-class EndGeneration:
-    """The job is complete."""
+class JobCompleted:
+    """All members have finished."""
 
 
-Order = NotifyMembers | MakeStore | Seal | Fork | Transfer | Go | LetStand | Release | Kill
-Told = Began | Commit | Restart | FailJob | EndGeneration
+Order = Send | Seal
+GenerationChange = GenerationBegan | GenerationCommitted | RestartBegan | JobFailed | JobCompleted

@@ -9,6 +9,14 @@ one more generation.
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
+from torchloom.messages.membership import (
+    Arrived,
+    Broke,
+    Finished,
+    NotRestored,
+    Restored,
+    Training,
+)
 from torchloom.rules.lifecycle import collective_reason
 from torchloom.rules.membership import election
 from torchloom.rules.membership.election import (
@@ -16,29 +24,24 @@ from torchloom.rules.membership.election import (
     Facts,
     GenerationPlan,
     Holding,
+    MemberPosition,
     RecoveryLimits,
     RecoveryMode,
     StateOrigin,
     elect,
 )
 from torchloom.rules.membership.events import (
-    Arrived,
-    Broke,
     CheckpointSaved,
-    Commit,
     Event,
     Exited,
-    Finished,
     ForkFailed,
+    GenerationCommitted,
     GivenUp,
-    Kill,
     MemberNodeLost,
+    MemberReport,
     Order,
-    Refused,
     Registered,
-    Restored,
     Sealed,
-    Started,
     StoreLost,
     StoreMade,
     Tick,
@@ -52,9 +55,10 @@ from torchloom.rules.membership.generation import (
     StoreGeneration,
     complete_if_all,
     due,
+    end_process,
     noted,
-    tell_again,
-    tell_the_end,
+    order_again,
+    order_end,
 )
 from torchloom.rules.membership.losses import (
     broke,
@@ -70,15 +74,18 @@ from torchloom.rules.membership.losses import (
 from torchloom.rules.membership.seats import MemberProcess, MemberSeat, Seats, put, seat_of, settled
 
 
-def arrived(state: State, event: Arrived) -> Next:
+def _arrived(state: State, event: MemberReport, message: Arrived) -> Next:
     record = state.record
     seat = seat_of(record.seats, event.who)
     if seat is None or event.generation != record.generation:
-        return state, tell_again(state, event.who)
+        return state, (order_again(state, event.who),)
     if record.phase is not GenerationPhase.GATHERING or not seat.is_up:
         return state, ()
-    standings = {**state.talk.standings, seat.rank: event.standing}
-    state = replace(state, talk=replace(state.talk, standings=standings))
+    position = MemberPosition(
+        message.applied, frozenset(message.pages), event.copies, bool(message.why)
+    )
+    standings = {**state.answers.standings, seat.rank: position}
+    state = replace(state, answers=replace(state.answers, standings=standings))
     return _plan_if_all(state)
 
 
@@ -86,7 +93,7 @@ def store_made(state: State, event: StoreMade) -> Next:
     is_ours = event.generation == state.record.generation
     if not is_ours or state.record.phase is not GenerationPhase.GATHERING:
         return state, ()
-    return _plan_if_all(replace(state, talk=replace(state.talk, has_store=True)))
+    return _plan_if_all(replace(state, answers=replace(state.answers, has_store=True)))
 
 
 def sealed(state: State, event: Sealed) -> Next:
@@ -96,7 +103,7 @@ def sealed(state: State, event: Sealed) -> Next:
         return (state, ()) if event.newest is None else saved(state, event.newest)
     is_news = event.newest != state.record.checkpoint
     state = noted(state, checkpoint=event.newest)
-    state, after = _plan_if_all(replace(state, talk=replace(state.talk, is_sealed=True)))
+    state, after = _plan_if_all(replace(state, answers=replace(state.answers, is_sealed=True)))
     stored = (StoreGeneration(state.record),) if is_news and not after else ()
     return state, (*stored, *after)
 
@@ -111,24 +118,24 @@ def saved(state: State, step: int) -> Next:
 
 def _plan_if_all(state: State) -> Next:
     """Decide how the generation goes on, once all its members are here."""
-    record, talk = state.record, state.talk
+    record, answers = state.record, state.answers
     is_peers = record.mode is RecoveryMode.LIVE and state.holding is Holding.REPLICATED
-    if not talk.has_store or not (talk.is_sealed or is_peers):
+    if not answers.has_store or not (answers.is_sealed or is_peers):
         return state, ()
-    if absent(record.seats, talk.standings):
+    if absent(record.seats, answers.standings):
         return state, ()
     nodes = {seat.rank: seat.node for seat in record.seats}
     facts = Facts(state.holding, record.mode, nodes, record.checkpoint, state.limits.is_exact)
-    plan = elect(talk.standings, facts)
+    plan = elect(answers.standings, facts)
     if isinstance(plan, GenerationPlan) and _is_repeated(state, plan.start):
         plan = Cause.REPEATS
     if isinstance(plan, Cause):
         return restart(state, plan)
-    applied = [one.applied or 0 for one in talk.standings.values()]
+    applied = [one.applied or 0 for one in answers.standings.values()]
     furthest = max(record.furthest, plan.start, *applied)
     state = noted(_doubted(state, plan), phase=GenerationPhase.MOVING, plan=plan, furthest=furthest)
     state = replace(
-        state, talk=MemberAnswers(has_store=True, said_at=state.now, waited=talk.waited)
+        state, answers=MemberAnswers(has_store=True, sent_at=state.now, waited=answers.waited)
     )
     return state, (StoreGeneration(state.record), *due(state))
 
@@ -159,18 +166,18 @@ def _is_repeated(state: State, start: int) -> bool:
     return any(r in new and s == start and n >= limit for r, s, n in state.record.strikes)
 
 
-def took(state: State, event: Restored | Refused) -> Next:
-    """Take in that a member has what it needs, or cannot have it; commit when all have."""
+def _restored(state: State, event: MemberReport) -> Next:
+    """Note that a member has what it needs, or cannot have it; commit when all have."""
     record = state.record
     seat = seat_of(record.seats, event.who)
     if seat is None or event.generation != record.generation:
-        return state, tell_again(state, event.who)
+        return state, (order_again(state, event.who),)
     if record.phase is not GenerationPhase.MOVING:
         return state, ()
-    if isinstance(event, Refused):
+    if isinstance(event.message, NotRestored):
         return lose(state, f"refused_rank_{seat.rank}", is_try=True, is_death=False)
-    state = replace(state, talk=replace(state.talk, done=state.talk.done | {seat.rank}))
-    return (state, ()) if absent(record.seats, state.talk.done) else _commit(state)
+    state = replace(state, answers=replace(state.answers, done=state.answers.done | {seat.rank}))
+    return (state, ()) if absent(record.seats, state.answers.done) else _commit(state)
 
 
 def _commit(state: State) -> Next:
@@ -183,9 +190,9 @@ def _commit(state: State) -> Next:
     )
     state = noted(state, phase=GenerationPhase.TRAINING, seats=seats, strikes=strikes)
     state = noted(state, tries=0, rejoins=0)
-    state = replace(state, talk=MemberAnswers(has_store=True, said_at=state.now))
-    told = Commit(record.generation, plan, record.inexact)
-    return state, (StoreGeneration(state.record, (told,)), *due(state))
+    state = replace(state, answers=MemberAnswers(has_store=True, sent_at=state.now))
+    change = GenerationCommitted(record.generation, plan, record.inexact)
+    return state, (StoreGeneration(state.record, (change,)), *due(state))
 
 
 def _strikes(record: GenerationRecord, start: int) -> tuple[tuple[int, int, int], ...]:
@@ -220,14 +227,14 @@ def trains(
     record = GenerationRecord(
         seats, generation, attempt, GenerationPhase.TRAINING, plan=plan, furthest=start
     )
-    talk = MemberAnswers(done=frozenset(seat.rank for seat in seats), has_store=True)
-    return State(holding, dict(room), record, limits, talk)
+    answers = MemberAnswers(done=frozenset(seat.rank for seat in seats), has_store=True)
+    return State(holding, dict(room), record, limits, answers)
 
 
 def is_quiet(state: State) -> bool:
     """Tell whether nothing has to be said, and nothing happens by time alone."""
-    record, talk = state.record, state.talk
-    if record.phase is not GenerationPhase.TRAINING or talk.broken:
+    record, answers = state.record, state.answers
+    if record.phase is not GenerationPhase.TRAINING or answers.broken:
         return record.phase in (GenerationPhase.COMPLETE, GenerationPhase.FAILED)
     return not due(state)
 
@@ -242,6 +249,8 @@ def step(state: State, event: Event) -> Next:
     if state.record.phase in (GenerationPhase.COMPLETE, GenerationPhase.FAILED):
         return _after_the_end(state, event)
     match event:
+        case MemberReport():
+            return _reported(state, event)
         case Exited() | ForkFailed():
             return exited(state, event)
         case MemberNodeLost():
@@ -250,16 +259,6 @@ def step(state: State, event: Event) -> Next:
             return registered(state, event)
         case GivenUp():
             return given_up(state, event)
-        case Broke():
-            return broke(state, event)
-        case Arrived():
-            return arrived(state, event)
-        case Restored() | Refused():
-            return took(state, event)
-        case Started():
-            return _started(state, event), ()
-        case Finished():
-            return _finished(state, event)
         case StoreMade():
             return store_made(state, event)
         case StoreLost():
@@ -272,20 +271,37 @@ def step(state: State, event: Event) -> Next:
             return _tick(state, event.now)
 
 
-def _started(state: State, event: Started) -> State:
+def _reported(state: State, event: MemberReport) -> Next:
+    """Handle a message of a member."""
+    match event.message:
+        case Broke() as message:
+            return broke(state, event, message)
+        case Arrived() as message:
+            return _arrived(state, event, message)
+        case Restored() | NotRestored():
+            return _restored(state, event)
+        case Training():
+            return _trains(state, event), ()
+        case Finished():
+            return _finished(state, event)
+
+
+def _trains(state: State, event: MemberReport) -> State:
     seat = seat_of(state.record.seats, event.who)
     if seat is None or not _is_trained_in(state, event.generation):
         return state
-    return replace(state, talk=replace(state.talk, done=state.talk.done | {seat.rank}))
+    return replace(state, answers=replace(state.answers, done=state.answers.done | {seat.rank}))
 
 
-def _finished(state: State, event: Finished) -> Next:
+def _finished(state: State, event: MemberReport) -> Next:
     seat = seat_of(state.record.seats, event.who)
     if seat is None or not _is_trained_in(state, event.generation):
-        return state, tell_again(state, event.who)
-    finished = state.talk.finished | {seat.rank}
-    done = state.talk.done | {seat.rank}
-    return complete_if_all(replace(state, talk=replace(state.talk, finished=finished, done=done)))
+        return state, (order_again(state, event.who),)
+    finished = state.answers.finished | {seat.rank}
+    done = state.answers.done | {seat.rank}
+    return complete_if_all(
+        replace(state, answers=replace(state.answers, finished=finished, done=done))
+    )
 
 
 def _is_trained_in(state: State, generation: int) -> bool:
@@ -295,7 +311,7 @@ def _is_trained_in(state: State, generation: int) -> bool:
 
 def _store_lost(state: State, event: StoreLost) -> Next:
     """Form a generation with another store, if this one's was there."""
-    was_there = state.talk.has_store or state.record.phase is not GenerationPhase.GATHERING
+    was_there = state.answers.has_store or state.record.phase is not GenerationPhase.GATHERING
     is_ours = event.generation == state.record.generation
     return reform(state, "store_lost") if is_ours and was_there else (state, ())
 
@@ -303,27 +319,27 @@ def _store_lost(state: State, event: StoreLost) -> Next:
 def _tick(state: State, now: float) -> Next:
     """Say again what had no answer; move on when a limit has passed."""
     looked = min(max(0.0, now - state.now), state.limits.longest_look)
-    talk = state.talk
-    if talk.broken and now - talk.broken_at >= patience(state):
-        return reform(replace(state, now=now), collective_reason(min(talk.broken)))
+    answers = state.answers
+    if answers.broken and now - answers.broken_at >= patience(state):
+        return reform(replace(state, now=now), collective_reason(min(answers.broken)))
     if state.record.phase is not GenerationPhase.TRAINING:
-        talk = replace(talk, waited=talk.waited + looked)
-        if cause := election.overdue(state.record.mode, talk.waited, state.limits):
-            return restart(replace(state, now=now, talk=talk), cause)
-    if now - talk.said_at < state.limits.resend:
-        return replace(state, now=now, talk=talk), ()
-    state = replace(state, now=now, talk=replace(talk, said_at=now))
+        answers = replace(answers, waited=answers.waited + looked)
+        if cause := election.overdue(state.record.mode, answers.waited, state.limits):
+            return restart(replace(state, now=now, answers=answers), cause)
+    if now - answers.sent_at < state.limits.resend:
+        return replace(state, now=now, answers=answers), ()
+    state = replace(state, now=now, answers=replace(answers, sent_at=now))
     return state, due(state)
 
 
 def _after_the_end(state: State, event: Event) -> Next:
-    """Answer whoever has not heard of the end, and end whoever cannot."""
+    """Answer a process that does not know of the end, and end one that cannot finish."""
     record = state.record
     match event:
-        case Finished() | Broke() | Arrived() | Restored() | Started():
-            return state, tell_again(state, event.who)
+        case MemberReport() if not isinstance(event.message, NotRestored):
+            return state, (order_again(state, event.who),)
         case Registered():
-            orders = tuple(tell_the_end(state, who) for who in event.lives)
+            orders = tuple(order_end(record, who) for who in event.lives)
             return _note_end(state, lost=record.lost - {event.node}, orders=orders)
         case MemberNodeLost():
             return _note_end(state, lost=record.lost | {event.node})
@@ -331,9 +347,11 @@ def _after_the_end(state: State, event: Event) -> Next:
             return _note_end(state, seats=put(record.seats, replace(seat, is_gone=True)))
         case GivenUp() if seat := seat_of(record.seats, event.who):
             seats = put(record.seats, replace(seat, is_ending=True))
-            return _note_end(state, seats=seats, orders=(Kill(event.who, event.reason),))
-        case Tick() if event.now - state.talk.said_at >= state.limits.resend:
-            state = replace(state, now=event.now, talk=replace(state.talk, said_at=event.now))
+            return _note_end(
+                state, seats=seats, orders=(end_process(record, event.who, event.reason),)
+            )
+        case Tick() if event.now - state.answers.sent_at >= state.limits.resend:
+            state = replace(state, now=event.now, answers=replace(state.answers, sent_at=event.now))
             return state, due(state)
         case _:
             return state, ()

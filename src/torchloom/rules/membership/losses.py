@@ -6,22 +6,22 @@ again; where that gets nowhere, the job has failed.
 
 from dataclasses import replace
 
+from torchloom.messages.membership import Broke, LetStand
 from torchloom.rules.lifecycle import exit_reason, node_reason
 from torchloom.rules.membership import election
 from torchloom.rules.membership.election import Cause, RecoveryLimits, RecoveryMode
 from torchloom.rules.membership.events import (
-    Began,
-    Broke,
     Exited,
-    FailJob,
     ForkFailed,
+    GenerationBegan,
     GivenUp,
-    Kill,
-    LetStand,
+    JobFailed,
+    MemberReport,
     Registered,
-    Restart,
+    RestartBegan,
 )
 from torchloom.rules.membership.generation import (
+    OLDER,
     Effect,
     GenerationPhase,
     GenerationRecord,
@@ -31,8 +31,10 @@ from torchloom.rules.membership.generation import (
     StoreGeneration,
     complete_if_all,
     due,
+    end_process,
     noted,
-    tell_again,
+    order_again,
+    to_member,
 )
 from torchloom.rules.membership.seats import (
     MemberSeat,
@@ -97,7 +99,7 @@ def registered(state: State, event: Registered) -> Next:
         if state.record.phase is GenerationPhase.FAILED:
             return state, effects
     strays = [who for who in event.lives if seat_of(state.record.seats, who) is None]
-    kills = tuple(Kill(who, "of an older generation") for who in strays)
+    kills = tuple(end_process(state.record, who, OLDER) for who in strays)
     if node in state.record.lost:
         state, after = _replace_gone(noted(state, lost=state.record.lost - {node}))
         effects = (*effects, *after)
@@ -114,23 +116,23 @@ def given_up(state: State, event: GivenUp) -> Next:
     return lose(state, event.reason, is_try=seat.is_new)
 
 
-def broke(state: State, event: Broke) -> Next:
+def broke(state: State, event: MemberReport, message: Broke) -> Next:
     """Note that a collective broke: a death explains it soon, or the generation ends without one.
 
-    If the same step broke before with nobody gone, it is the program's own exception.
+    If the same step broke before without a death, it is the program's own exception.
     """
     record = state.record
     seat = seat_of(record.seats, event.who)
     if seat is None or event.generation != record.generation:
-        return state, tell_again(state, event.who)
+        return state, (order_again(state, event.who),)
     if record.phase is GenerationPhase.GATHERING:
         return state, ()
-    if not event.is_collective or _is_programs_own(record, state.limits):
-        return state, (LetStand(event.who, record.generation),)
-    talk = state.talk
-    since = talk.broken_at if talk.broken else state.now
-    broken = talk.broken | {seat.rank}
-    return replace(state, talk=replace(talk, broken=broken, broken_at=since)), ()
+    if not message.is_collective or _is_programs_own(record, state.limits):
+        return state, (to_member(record, event.who, LetStand),)
+    answers = state.answers
+    since = answers.broken_at if answers.broken else state.now
+    broken = answers.broken | {seat.rank}
+    return replace(state, answers=replace(answers, broken=broken, broken_at=since)), ()
 
 
 def _is_programs_own(record: GenerationRecord, limits: RecoveryLimits) -> bool:
@@ -167,8 +169,8 @@ def lose(state: State, reason: str, is_try: bool = False, is_death: bool = True)
     mode = RecoveryMode.LIVE if is_first else record.mode
     state = noted(state, mode=mode, tries=0 if is_first else record.tries + is_try)
     before_the_first_look = -state.limits.longest_look
-    waited = before_the_first_look if is_first else state.talk.waited
-    state = replace(state, talk=MemberAnswers(waited=waited))
+    waited = before_the_first_look if is_first else state.answers.waited
+    state = replace(state, answers=MemberAnswers(waited=waited))
     if is_first or (is_death and not record.is_explained):
         state = noted(state, reason=reason, is_explained=is_death)
     if mode is RecoveryMode.RESTART and is_death:
@@ -177,7 +179,7 @@ def lose(state: State, reason: str, is_try: bool = False, is_death: bool = True)
     if cause := cause or election.worn(state.record.tries, state.limits):
         return restart(state, cause)
     state = _next_generation(state)
-    began = Began(state.record.generation, mode, reason)
+    began = GenerationBegan(state.record.generation, mode, reason)
     return state, (StoreGeneration(state.record, (began,)), *due(state))
 
 
@@ -199,25 +201,25 @@ def restart(state: State, cause: Cause) -> Next:
     state = noted(
         state, seats=seats, mode=RecoveryMode.RESTART, attempt=record.attempt + 1, tries=0
     )
-    state = _next_generation(replace(state, talk=MemberAnswers()))
+    state = _next_generation(replace(state, answers=MemberAnswers()))
     generation, attempt = state.record.generation, state.record.attempt
-    told = Restart(generation, attempt, cause, record.checkpoint)
-    return state, (StoreGeneration(state.record, (told,)), *due(state))
+    change = RestartBegan(generation, attempt, cause, record.checkpoint)
+    return state, (StoreGeneration(state.record, (change,)), *due(state))
 
 
 def _fail(state: State, cause: Cause) -> Next:
     state = noted(state, phase=GenerationPhase.FAILED)
-    told = FailJob(state.record.reason, cause)
-    return state, (StoreGeneration(state.record, (told,)), *due(state))
+    change = JobFailed(state.record.reason, cause)
+    return state, (StoreGeneration(state.record, (change,)), *due(state))
 
 
 def _next_generation(state: State) -> State:
     """Return the state in which the members of one more generation gather."""
     record = state.record
-    talk = MemberAnswers(said_at=state.now, waited=state.talk.waited)
+    answers = MemberAnswers(sent_at=state.now, waited=state.answers.waited)
     seats = seat_newcomers(record.seats, state.room, record.lost)
     state = noted(state, generation=record.generation + 1, seats=seats, plan=None)
-    return replace(noted(state, phase=GenerationPhase.GATHERING), talk=talk)
+    return replace(noted(state, phase=GenerationPhase.GATHERING), answers=answers)
 
 
 def _replace_gone(state: State) -> Next:
@@ -225,5 +227,5 @@ def _replace_gone(state: State) -> Next:
     if state.record.phase is GenerationPhase.TRAINING:
         return state, (StoreGeneration(state.record),)
     seats = seat_newcomers(state.record.seats, state.room, state.record.lost)
-    state = replace(noted(state, seats=seats), talk=replace(state.talk, said_at=state.now))
+    state = replace(noted(state, seats=seats), answers=replace(state.answers, sent_at=state.now))
     return state, (StoreGeneration(state.record), *due(state))

@@ -1,4 +1,4 @@
-"""Run an engine's own commands, patiently, and repeat in errors what they said."""
+"""Run an engine's own commands with retries; errors contain what they printed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from torchloom.errors import Failure, shorten
 
 PATIENCE = 60.0  # seconds for one command
-_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds between tries of a question nobody answered
-_LAST = 500  # letters of what a command said
+_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds between tries of a query without an answer
+_LAST = 500  # letters of what a command printed
 
 Sleep = Callable[[float], None]
 
@@ -25,14 +25,14 @@ class EngineMissing(Failure):
 
 
 class EngineRefused(Failure):
-    """The engine did not do it, and said why."""
+    """The engine refused, with a reason."""
 
     code = "engine_refused"
 
-    def __init__(self, program: str, code: int, said: str, printed: str = "") -> None:
-        self.said = said
-        self.printed = printed  # what it answered all the same
-        super().__init__(f"{program}: {shorten(said, _LAST) or f'exit code {code}'}")
+    def __init__(self, program: str, code: int, reason: str, printed: str = "") -> None:
+        self.reason = reason
+        self.printed = printed  # what it printed nevertheless
+        super().__init__(f"{program}: {shorten(reason, _LAST) or f'exit code {code}'}")
 
 
 class EngineCommands:
@@ -62,26 +62,26 @@ class EngineCommands:
         except subprocess.TimeoutExpired as error:
             raise EngineRefused(argv[0], 1, f"no answer in {PATIENCE:.0f} s") from error
         if done.returncode:
-            said = _in_short(done.stderr or done.stdout)
-            raise EngineRefused(argv[0], done.returncode, said, done.stdout)
+            reason = _in_short(done.stderr or done.stdout)
+            raise EngineRefused(argv[0], done.returncode, reason, done.stdout)
         return done.stdout
 
     def ask(self, argv: Sequence[str], is_silence: Callable[[str], bool]) -> str:
         """Ask again, with growing pauses, while the engine cannot be reached.
 
-        `is_silence` tells of what an error says whether nobody was there to answer.
+        `is_silence` decides by the text of an error whether the engine did not answer.
         """
         for pause in _PAUSES:
             try:
                 return self.run(argv)
             except EngineRefused as error:
-                if not is_silence(error.said):
+                if not is_silence(error.reason):
                     raise
             self._sleep(pause)
         return self.run(argv)
 
 
 def _in_short(text: str) -> str:
-    """Return what a command said in one line, each thing once."""
+    """Return what a command printed in one line, each sentence once."""
     lines = (line.strip() for line in text.splitlines())
     return "; ".join(dict.fromkeys(line for line in lines if line))

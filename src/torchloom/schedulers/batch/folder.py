@@ -1,4 +1,4 @@
-"""The folder of a job: made before it is submitted, read when anybody asks what became of it."""
+"""The folder of a job: made before it is submitted, read to find out what became of it."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ def noted_now() -> dict[str, Any]:
 
 
 def end_of(entry: IndexEntry | None) -> dict[str, str]:
-    """Return how the job says it ended; nothing while it has not."""
+    """Return how the job ended by its own record; nothing while it has not."""
     with contextlib.suppress(OSError, ValueError):
         if entry is not None:
             found: dict[str, str] = json.loads((Path(entry.folder) / END).read_bytes())

@@ -32,7 +32,7 @@ class IndexEntry:
 
 
 class Index:
-    """The jobs of one engine; a file is written whole, so nobody reads half of one."""
+    """The jobs of one engine; a file is replaced as a whole, so no reader sees half of one."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine

@@ -15,8 +15,8 @@ from torchloom.launch.records.record import RunRecord
 from torchloom.schedulers.batch.index import IndexEntry
 from torchloom.schedulers.batch.script import OUTPUT
 
-_LOOK = 0.25  # seconds between looks for a run that has not begun
-_TASKS = 1.0  # seconds between looks for tasks of an array that have begun meanwhile
+_POLL = 0.25  # seconds between checks for a run that has not begun
+_TASKS = 1.0  # seconds between checks for tasks of an array that have begun meanwhile
 
 IsOver = Callable[[], bool]
 
@@ -121,7 +121,7 @@ def begun(run_id: str, is_over: IsOver) -> dict[str, RunRecord]:
         over = is_over()
         if (found := records(run_id)) or over:
             return found
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def waiting(is_over: IsOver) -> Wait:

@@ -1,4 +1,4 @@
-"""From an app to what a script needs of it. Pure, but for a look at this host's mounts."""
+"""From an app to what a script needs of it. Pure, except that it reads this host's mounts."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,12 @@ _COMMON: tuple[tuple[str, Any, CfgVal, str], ...] = (
         "where they go: a folder, s3://bucket/path; default: with the run",
     ),
     ("grace", int, int(DEFAULT_GRACE), "seconds between SIGTERM and SIGKILL for its ranks"),
-    ("orphan_limit", int, int(ORPHAN_LIMIT), "seconds that ranks live on when nobody watches"),
+    (
+        "orphan_limit",
+        int,
+        int(ORPHAN_LIMIT),
+        "seconds that ranks keep running without a supervisor",
+    ),
     ("idle_timeout", int, 0, "seconds without output after which it has failed; 0: never"),
 )
 _ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -44,7 +49,7 @@ _WORKSPACES = "workspace"
 
 
 def add_common(opts: runopts) -> None:
-    """Declare them."""
+    """Declare the options that all batch engines have."""
     for name, kind, default, words in _COMMON:
         opts.add(name, type_=kind, default=default, help=words)
 
@@ -84,7 +89,7 @@ def native(cfg: Mapping[str, CfgVal], family: str, ours: Mapping[str, str]) -> d
 
 
 def survives(cfg: Mapping[str, CfgVal]) -> bool:
-    """Tell whether the job is to go on when one of its hosts is lost."""
+    """Tell whether the job keeps running when one of its hosts is lost."""
     return wishes(text(cfg, "policy")).get("recovery") in ("live", "shrink")
 
 
@@ -96,7 +101,7 @@ class Block:
     least: int
     most: int
     roles: tuple[str, ...]
-    ranks: int = 1  # of a host, where a number was said
+    ranks: int = 1  # of a host, where a number was given
 
 
 def blocks(app: AppDef, cfg: Mapping[str, CfgVal]) -> list[Block]:

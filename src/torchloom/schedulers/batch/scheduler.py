@@ -1,4 +1,4 @@
-"""An engine that takes a script: submit, watch, read, end; in whose words, a subclass knows."""
+"""An engine that takes a script: submit, watch, read, end; a subclass has its commands."""
 
 import contextlib
 import json
@@ -45,12 +45,12 @@ from torchloom.specs.api import (
 )
 
 _JOBS = "jobs"  # in LOOM_HOME
-_LOOK = 0.25  # seconds between looks at a file that tells of the end
+_POLL = 0.25  # seconds between checks for the file that is written at the end
 _PATIENCE = 30.0  # seconds beyond the ranks' grace for a launch to clear up on all hosts
 
 
 class BatchEngine(Scheduler[BatchRequest]):
-    """The words of one engine."""
+    """The commands of one engine."""
 
     reads_script = False  # the submitting command has the script on stdin, not among its words
 
@@ -119,7 +119,7 @@ class BatchEngine(Scheduler[BatchRequest]):
         return text(cfg, "python") or sys.executable
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal]) -> None:
-        """A role need not say what it needs: the engine has defaults. What is copied must exist."""
+        """Require that what is copied exists; resources have the engine's defaults."""
         from torchloom.workspace import dir_workspace
 
         for workspace in filter(None, (role.workspace for role in app.roles)):
@@ -151,10 +151,10 @@ class BatchScheduler(BatchEngine):
         return self._noted(entry_of(request.parcel, request.folder, job), job)
 
     def resubmit(self, app_id: str, asked: Continuation = AS_IT_WAS) -> str:
-        """Submit a job that is over again: its run goes on from its newest checkpoint."""
+        """Submit a job that is over again: its run resumes from its newest checkpoint."""
         entry = self._index.get(app_id)
         if entry is None:
-            raise NotFound("job", app_id, remedy="only one submitted from here can go on")
+            raise NotFound("job", app_id, remedy="only one submitted from here can be resumed")
         if not self.is_over(app_id):
             raise UserError(f"{app_id} is not over: nothing to resume; `loom show` shows it")
         _check_resume(entry, asked)
@@ -175,7 +175,7 @@ class BatchScheduler(BatchEngine):
         return job
 
     def _ready(self) -> None:
-        """Say where it must be run when the engine is not here, before anything is written."""
+        """Refuse to submit where the engine is not installed, before anything is written."""
         program = self._submit_words(Path())[0]
         if not shutil.which(program):
             raise EngineMissing(self.backend, program)
@@ -211,7 +211,7 @@ class BatchScheduler(BatchEngine):
         return sorted(listed, key=lambda line: _number(line.app_id), reverse=True)
 
     def _state(self, entry: IndexEntry, jobs: Answer) -> AppState:
-        """Return a job's state as `describe` has it; its record is read where it may say more."""
+        """Return a job's state as `describe` has it; its record is read where it may have more."""
         state, _ = status.state_of(jobs.get(entry.job), None, end_of(entry))
         if state is AppState.FAILED:
             record = catalog.record(entry.run_id)
@@ -235,9 +235,9 @@ class BatchScheduler(BatchEngine):
         return is_terminal(job.state) if job else bool(end_of(entry)) or entry is not None
 
     def wait(self, app_id: str, timeout: float) -> bool:
-        """Sleep until the job is over, at most so long; it leaves word of its end in its folder.
+        """Sleep until the job is over, at most so long; it writes its end into its folder.
 
-        One that was queued again has left word too: the engine is asked, seldom.
+        One that was queued again has written one too: the engine is asked, seldom.
         """
         entry, deadline = self._index.get(app_id), time.monotonic() + timeout
         has_ended = False
@@ -248,7 +248,7 @@ class BatchScheduler(BatchEngine):
                 has_ended = True
                 if self.is_over(app_id):
                     return True
-            time.sleep(min(_LOOK, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(_POLL, max(0.0, deadline - time.monotonic())))
         return False
 
     def log_iter(
@@ -321,7 +321,7 @@ class BatchScheduler(BatchEngine):
         self._query.forget()
 
     def _ask_to_end(self, entry: IndexEntry, words: Sequence[str]) -> None:
-        """Ask the launch in a job to end it, by a signal and by word in its folder: either will do.
+        """Ask the launch in a job to end it, by a signal and by a file in its folder.
 
         What ends a job for its engine would end other hosts' agents while their ranks save.
         """

@@ -74,7 +74,7 @@ class BadDirective(UserError):
 
 
 def checked(name: str, value: str) -> str:
-    """Return a value that fits into one line of a script, or say why it does not."""
+    """Return a value that fits into one line of a script; raise BadDirective otherwise."""
     if _CONTROL.search(value):
         raise BadDirective(name, value, "has control characters, which a directive cannot carry")
     if len(value.encode(errors="surrogateescape")) > LONGEST:

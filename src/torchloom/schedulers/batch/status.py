@@ -1,4 +1,4 @@
-"""One job in TorchX's words: what its engine says, and what its run has written down. Pure."""
+"""One job in TorchX's terms: the state of its engine, and the record of its run. Pure."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ from torchloom.specs.api import NONE, AppState, ReplicaStatus, RoleStatus, is_te
 from torchloom.specs.dataclass import dataclass
 
 SOON, LATE = 1.0, 15.0  # seconds that an answer counts: while things happen, and when nothing does
-# Of the states of several parts, the first that any is in is that of all.
+# A job of several parts has the first of these states that any part is in.
 _PART_ORDER = (
     *(AppState.RUNNING, AppState.PENDING, AppState.UNKNOWN),
     *(AppState.FAILED, AppState.CANCELLED),
@@ -29,7 +29,7 @@ class EngineJob:
 
     id: str
     state: AppState
-    native: str = ""  # the engine's own word
+    native: str = ""  # the engine's own name of the state
     why: str = ""  # ours: preempted, time_limit, requeued, completing, node_failure, ...
     hosts: tuple[str, ...] = ()
     restarts: int = 0
@@ -42,9 +42,9 @@ Answer = Mapping[str, EngineJob]
 
 
 class Query:
-    """The engine's last word on all jobs of this user; any number of askers cost one question.
+    """The engine's last answer about all jobs of this user; any number of callers cost one query.
 
-    An answer counts for a second. Each time it says the same as the one before it counts for
+    An answer is valid for a second. Each time it is the same as the one before it is valid for
     longer, up to a quarter of a minute.
     """
 
@@ -72,7 +72,7 @@ class Query:
         return self.jobs(fresh).get(job)
 
     def forget(self) -> None:
-        """Something was done that changes the answer."""
+        """Drop the answer: something was done that changes it."""
         with self._lock:
             self._answer, self._counts = None, SOON
 
@@ -106,7 +106,7 @@ def _leading(parts: Iterable[EngineJob]) -> tuple[AppState, EngineJob]:
 def state_of(
     job: EngineJob | None, record: RunRecord | None, end: Mapping[str, str]
 ) -> tuple[AppState, str]:
-    """Return a job's state and why: the engine's word, and the run's where that says more."""
+    """Return a job's state and why: the engine's, and the run's where that has more."""
     if job is None:
         if end:
             return AppState[end["state"]], end["reason"]

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from torchloom.server.models.common import LONGEST, Answer, Page, Request, Text
 from torchloom.server.problems import Problem
+from torchloom.server.schema import Schema
 from torchloom.specs.states import JobState
 
 MOST_ITEMS = 256  # jobs of a batch; the weaver stores them in one transaction
@@ -71,6 +72,8 @@ KeyText = Annotated[
 ]
 PathText = Annotated[str | None, Field(max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
 
+Level = Literal["debug", "info", "warning", "error", "critical"]
+Number = float | None
 ActiveState = Literal["QUEUED", "RUNNING", "RECOVERING", "PAUSED"]
 
 
@@ -233,3 +236,43 @@ class Stacks(Answer, schema="Stacks"):
     taken: str
     time: str | None
     roles: list[dict[str, Any]]
+
+
+class CurveColumns(Schema, schema="CurveColumns"):
+    """One series as columns, an entry a bucket; NaN and infinity are null."""
+
+    name: str
+    rank: int
+    role: str
+    steps: list[int] = Field(description="the last step of each bucket")
+    first_steps: list[int] = Field(description="the first step of each bucket")
+    times: list[float] = Field(description="unix seconds, of the last step")
+    min: list[Number]
+    max: list[Number]
+    last: list[Number]
+    counts: list[int] = Field(description="points in each bucket")
+    nans: list[int] = Field(description="how many of them are no numbers")
+
+
+class PointColumns(Schema, schema="PointColumns"):
+    """One series as columns, an entry a point."""
+
+    name: str
+    rank: int
+    role: str
+    steps: list[int]
+    times: list[float]
+    values: list[Number]
+
+
+class LogLine(Schema, schema="LogLine"):
+    """A line that a rank printed."""
+
+    time: str | None = Field(description="when it was written, right to a tenth of a second")
+    rank: int
+    role: str
+    stream: Literal["stdout", "stderr"]
+    level: Level = Field(
+        description="the line's own word for it; without one `info` on stdout, `error` on stderr"
+    )
+    message: str

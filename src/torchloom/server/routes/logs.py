@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -13,26 +13,12 @@ from torchloom.server.logs import patterns
 from torchloom.server.logs.lines import Output, OutputLine, outputs_of, record_of
 from torchloom.server.logs.search import MOST_SCANNED, LogQuery, LogSearch, PatternSearch, size_of
 from torchloom.server.models.common import seconds_of
+from torchloom.server.models.jobs import Level, LogLine
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
 from torchloom.server.stream.cursors import Position, parse
 
 router = APIRouter(tags=["logs"])
-
-Level = Literal["debug", "info", "warning", "error", "critical"]
-
-
-class LogLine(Schema, schema="LogLine"):
-    """A line that a rank printed."""
-
-    time: str | None = Field(description="when it was written, right to a tenth of a second")
-    rank: int
-    role: str
-    stream: Literal["stdout", "stderr"]
-    level: Level = Field(
-        description="the line's own word for it; without one `info` on stdout, `error` on stderr"
-    )
-    message: str
 
 
 class LogPage(Schema, schema="LogPage"):

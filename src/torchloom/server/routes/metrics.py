@@ -12,6 +12,7 @@ from torchloom.errors import UserError
 from torchloom.server import models
 from torchloom.server.desk import DeskDep
 from torchloom.server.models.common import seconds_of
+from torchloom.server.models.jobs import CurveColumns, PointColumns
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
 from torchloom.server.stream.cursors import BadStreamCursor
@@ -25,37 +26,9 @@ router = APIRouter(tags=["metrics"])
 _NARROWINGS = 3  # looks at thousand buckets each until a time is found among 10^9 steps
 _LOOK = 1000
 _LARGEST = 2**63 - 1
-Number = float | None
 Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 RankNumber = Annotated[int, Field(ge=-1, le=2**31)]
 Step = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
-
-
-class CurveColumns(Schema, schema="CurveColumns"):
-    """One series as columns, an entry a bucket; NaN and infinity are null."""
-
-    name: str
-    rank: int
-    role: str
-    steps: list[int] = Field(description="the last step of each bucket")
-    first_steps: list[int] = Field(description="the first step of each bucket")
-    times: list[float] = Field(description="unix seconds, of the last step")
-    min: list[Number]
-    max: list[Number]
-    last: list[Number]
-    counts: list[int] = Field(description="points in each bucket")
-    nans: list[int] = Field(description="how many of them are no numbers")
-
-
-class PointColumns(Schema, schema="PointColumns"):
-    """One series as columns, an entry a point."""
-
-    name: str
-    rank: int
-    role: str
-    steps: list[int]
-    times: list[float]
-    values: list[Number]
 
 
 class Curves(Schema, schema="Curves"):

@@ -1,9 +1,12 @@
-"""What Prometheus scrapes: the plane, active jobs and this server, in numbers."""
+"""What Prometheus scrapes: the plane, active jobs and this server, as metrics.
+
+`prometheus_client` is imported by the first scrape: it takes 40 ms that no other request needs.
+"""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -15,10 +18,13 @@ from torchloom.server.stream.hub import Hub
 from torchloom.server.weaver_link import WeaverAway
 from torchloom.specs.states import JobState
 
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_PATIENCE = 5.0  # seconds for the weaver; who scrapes waits no longer
-_JOBS, _RANKS = 50, 64  # active jobs, and ranks of each, that are shown one by one
+_PATIENCE = 5.0  # seconds for the weaver's replies
+_JOBS, _RANKS = 50, 64  # active jobs, and ranks of each, that have samples of their own
+_JOB = ("job", "name")
 _GAUGES = {
     "epoch": "Starts of the weaver so far.",
     "agents": "Node agents that are there.",
@@ -26,70 +32,37 @@ _GAUGES = {
     "backlog": "Batches of records that wait to be stored.",
 }
 
-
-Labels = Mapping[str, object]
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One number with its labels; `suffix` is of a histogram's parts."""
+class PlaneReading:
+    """What the weaver and the database returned for one scrape; `ranks` are those of each job."""
 
-    value: float
-    labels: Labels
-    suffix: str = ""
-
-
-def family(name: str, kind: str, words: str, samples: Iterable[Sample]) -> str:
-    """Return all samples of one metric."""
-    lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-    lines += [
-        f"{name}{each.suffix}{_labels(each.labels)} {_number(each.value)}" for each in samples
-    ]
-    return "\n".join(lines) + "\n"
+    status: Row
+    states: Mapping[str, int]
+    jobs: Sequence[Row]
+    ranks: Sequence[Sequence[Row]]
+    saved: Mapping[str, int]
+    last_saved: Mapping[str, float]
 
 
-def gauge(name: str, words: str, value: float) -> str:
-    """Return a metric of one number."""
-    return family(name, "gauge", words, [Sample(value, {})])
+@dataclass(frozen=True, slots=True, eq=False)  # a registry keeps it by its identity
+class ScrapeCollector:
+    """Collects the metrics of one scrape; without a reading of the plane those of the server."""
 
+    counts: Counts
+    listeners: int
+    plane: PlaneReading | None
 
-def requests(counts: Counts) -> str:
-    """Return what the server counted."""
-    totals = (
-        Sample(count, {"method": method, "path": path, "status": status})
-        for (method, path, status), count in sorted(counts.requests.items())
-    )
-    parts = (
-        sample
-        for (method, path), durations in sorted(counts.durations.items())
-        for sample in _histogram(
-            {"method": method, "path": path}, durations.cumulative(), durations.total
-        )
-    )
-    return family(
-        "torchloom_http_requests_total", "counter", "Requests that were answered.", totals
-    ) + family("torchloom_http_request_seconds", "histogram", "How long answers took.", parts)
-
-
-def _histogram(
-    labels: Labels, buckets: Iterable[tuple[str, int]], total: float
-) -> Iterable[Sample]:
-    count = 0
-    for bound, count in buckets:
-        yield Sample(count, {**labels, "le": bound}, "_bucket")
-    yield Sample(total, labels, "_sum")
-    yield Sample(count, labels, "_count")
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    shown = (f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
-    return "{" + ",".join(shown) + "}"
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+    def collect(self) -> "Iterator[Metric]":
+        """Yield the metric families, in the order in which they are shown."""
+        up = 0 if self.plane is None else 1
+        yield _gauge("torchloom_weaver_up", "Whether the weaver answers.", [((), up)])
+        if self.plane is not None:
+            yield from _plane_metrics(self.plane)
+        yield _gauge("torchloom_stream_listeners", "Streams that are open.", [((), self.listeners)])
+        yield from _server_metrics(self.counts)
 
 
 router = APIRouter(tags=["health"])
@@ -107,14 +80,21 @@ async def prometheus(request: Request, desk: DeskDep) -> Response:
     """Return numbers; while the weaver is away those that it would tell are left out."""
     counts: Counts = request.app.state.counts
     hub: Hub = request.app.state.live
-    parts = await _plane(desk)
-    parts.append(gauge("torchloom_stream_listeners", "Streams that are open.", hub.listeners))
-    parts.append(requests(counts))
-    return Response("".join(parts), media_type=MEDIA)
+    scrape = ScrapeCollector(counts, hub.listeners, await _read_plane(desk))
+    return Response(exposition(scrape), media_type=MEDIA)
 
 
-async def _plane(desk: Desk) -> list[str]:
-    words = "Whether the weaver answers."
+def exposition(scrape: ScrapeCollector) -> bytes:
+    """Return the metrics of a scrape as Prometheus text."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(scrape)
+    return generate_latest(registry)
+
+
+async def _read_plane(desk: Desk) -> PlaneReading | None:
+    """Ask the weaver and the database; return nothing while the weaver does not answer."""
     try:
         status = await desk.link.ask("status", patience=_PATIENCE)
         states = await desk.read(desk.store.state.by_state)
@@ -124,50 +104,80 @@ async def _plane(desk: Desk) -> list[str]:
         asked = [desk.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
         ranks = await asyncio.gather(*asked)
     except WeaverAway:
-        return [gauge("torchloom_weaver_up", words, 0)]
-    return [
-        gauge("torchloom_weaver_up", words, 1),
-        *(gauge(f"torchloom_{name}", said, status[name]) for name, said in _GAUGES.items()),
-        *_counted(status),
-        _states(states),
-        *_active(jobs, ranks),
-        *_saved(jobs, saved, last),
-    ]
+        return None
+    return PlaneReading(status, states, jobs, ranks, saved, last)
 
 
-def _counted(status: Mapping[str, Any]) -> Iterable[str]:
-    stored = [Sample(status["stored"], {})]
-    dropped = [Sample(n, {"reason": why}) for why, n in sorted(status["dropped"].items())]
-    yield family("torchloom_records_stored_total", "counter", "Records stored.", stored)
-    yield family("torchloom_dropped_total", "counter", "What was not taken in, by why.", dropped)
+Samples = Iterable[tuple[Sequence[object], float]]  # values of the labels, value
 
 
-def _states(states: Mapping[str, int]) -> str:
-    samples = (Sample(states.get(str(state), 0), {"state": str(state)}) for state in JobState)
-    return family("torchloom_jobs", "gauge", "Jobs by state.", samples)
+def _gauge(name: str, words: str, samples: Samples, labels: Sequence[str] = ()) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    return _filled(GaugeMetricFamily(name, words, labels=labels), samples)
 
 
-def _active(jobs: list[dict[str, Any]], ranks: list[list[dict[str, Any]]]) -> Iterable[str]:
-    steps = [Sample(job["step"], _of(job)) for job in jobs if job["step"] is not None]
-    yield family("torchloom_job_step", "gauge", "The step that all ranks have reached.", steps)
-    seconds = (
-        Sample(rank["step_seconds"], {**_of(job), "role": rank["role"], "rank": rank["rank"]})
+def _counter(name: str, words: str, samples: Samples, labels: Sequence[str] = ()) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    return _filled(CounterMetricFamily(name, words, labels=labels), samples)
+
+
+def _filled(family: "GaugeMetricFamily | CounterMetricFamily", samples: Samples) -> "Metric":
+    for values, number in samples:
+        family.add_metric([*map(str, values)], number)
+    return family
+
+
+def _server_metrics(counts: Counts) -> "Iterator[Metric]":
+    from prometheus_client.core import HistogramMetricFamily
+
+    requests = sorted(counts.requests.items())
+    labels = ("method", "path", "status")
+    yield _counter("torchloom_http_requests", "Requests that were answered.", requests, labels)
+    name, words = "torchloom_http_request_seconds", "How long answers took."
+    seconds = HistogramMetricFamily(name, words, labels=labels[:2])
+    for route, durations in sorted(counts.durations.items()):
+        seconds.add_metric(route, [*durations.cumulative()], durations.total)
+    yield seconds
+
+
+def _plane_metrics(plane: PlaneReading) -> "Iterator[Metric]":
+    status = plane.status
+    for name, words in _GAUGES.items():
+        yield _gauge(f"torchloom_{name}", words, [((), status[name])])
+    yield _counter("torchloom_records_stored", "Records stored.", [((), status["stored"])])
+    dropped = [((why,), count) for why, count in sorted(status["dropped"].items())]
+    yield _counter(
+        "torchloom_dropped", "Records that were not stored, by reason.", dropped, ["reason"]
+    )
+    states = [((state,), plane.states.get(str(state), 0)) for state in JobState]
+    yield _gauge("torchloom_jobs", "Jobs by state.", states, ["state"])
+    yield from _job_metrics(plane.jobs, plane.ranks)
+    yield from _checkpoint_metrics(plane)
+
+
+def _job_metrics(jobs: Sequence[Row], ranks: Sequence[Sequence[Row]]) -> "Iterator[Metric]":
+    steps = [(_labels(job), job["step"]) for job in jobs if job["step"] is not None]
+    yield _gauge("torchloom_job_step", "The step that all ranks have reached.", steps, _JOB)
+    seconds = [
+        ((*_labels(job), rank["role"], rank["rank"]), rank["step_seconds"])
         for job, its in zip(jobs, ranks, strict=True)
         for rank in its[:_RANKS]
         if rank["step_seconds"] is not None
-    )
-    yield family("torchloom_rank_step_seconds", "gauge", "How long the last step took.", seconds)
+    ]
+    name, words = "torchloom_rank_step_seconds", "How long the last step took."
+    yield _gauge(name, words, seconds, (*_JOB, "role", "rank"))
 
 
-def _saved(
-    jobs: list[dict[str, Any]], saved: Mapping[str, int], last: Mapping[str, float]
-) -> Iterable[str]:
-    samples = (Sample(saved.get(str(phase), 0), {"state": str(phase)}) for phase in CheckpointPhase)
-    yield family("torchloom_checkpoints", "gauge", "Checkpoints by what became of them.", samples)
-    moments = (Sample(last[job["id"]], _of(job)) for job in jobs if job["id"] in last)
-    words = "When the last checkpoint was committed, in unix seconds."
-    yield family("torchloom_job_checkpoint_timestamp_seconds", "gauge", words, moments)
+def _checkpoint_metrics(plane: PlaneReading) -> "Iterator[Metric]":
+    phases = [((phase,), plane.saved.get(str(phase), 0)) for phase in CheckpointPhase]
+    yield _gauge("torchloom_checkpoints", "Checkpoints by state.", phases, ["state"])
+    last = plane.last_saved
+    moments = [(_labels(job), last[job["id"]]) for job in plane.jobs if job["id"] in last]
+    name = "torchloom_job_checkpoint_timestamp_seconds"
+    yield _gauge(name, "When the last checkpoint was committed, in unix seconds.", moments, _JOB)
 
 
-def _of(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {"job": job["id"], "name": job["name"]}
+def _labels(job: Row) -> tuple[str, str]:
+    return job["id"], job["name"]

@@ -76,6 +76,8 @@ class ConnectionLimits:
     framing: int = 64 << 10  # bytes of a body that are no content: sizes and names of chunks
     pipelined: int = 16  # requests that wait behind one that is under way
     begun: int = 16  # requests that begin in one turn of the event loop
+    accepted: int = 16  # connections that are accepted in one turn of the event loop
+    turn_seconds: float = 0.005  # of one turn, for handshakes and for reading requests
     handshake_seconds: float = 5.0
     head_seconds: float = 10.0
     body_seconds: float = 30.0
@@ -83,6 +85,7 @@ class ConnectionLimits:
     stall_seconds: float = 30.0  # in which a client must take some of its response
     close_seconds: float = 5.0  # in which a client must take what was sent before a close
     waiting: int = 256  # connections of one address that wait
+    waiting_in_all: int = 512  # connections of all addresses that wait
     of_peer: int = 3072  # connections of one address
     total: int = 4096
 
@@ -101,6 +104,7 @@ def fit_open_files(limits: ConnectionLimits) -> ConnectionLimits:
         total=total,
         of_peer=min(limits.of_peer, total * 3 // 4),
         waiting=min(limits.waiting, total // 4),
+        waiting_in_all=min(limits.waiting_in_all, total // 2),
     )
 
 
@@ -153,7 +157,9 @@ class Connections:
     ) -> None:
         self.limits = limits
         self.clock = clock
+        self.budget = TurnBudget(limits.turn_seconds)
         self.refused: Counter[str] = Counter()
+        self._waiting_count = 0
         self._visits: dict[Visit, None] = {}
         self._of_peer: Counter[str] = Counter()
         self._waiting: dict[str, OrderedDict[Visit, None]] = {}
@@ -186,16 +192,20 @@ class Connections:
         if visit not in self._visits:
             return
         waiting = self._waiting.setdefault(visit.peer, OrderedDict())
+        self._waiting_count += visit not in waiting
         waiting[visit] = None
         waiting.move_to_end(visit)
         visit.deadline = None if seconds is None else self.clock() + seconds
+        if self._waiting_count > self.limits.waiting_in_all:
+            self._evict(max(self._waiting, key=self.waiting_of))
 
     def serve(self, visit: Visit) -> None:
         """Wait for a client no more."""
         visit.deadline = None
         waiting = self._waiting.get(visit.peer)
-        if waiting is not None:
-            waiting.pop(visit, None)
+        if waiting is not None and visit in waiting:
+            del waiting[visit]
+            self._waiting_count -= 1
             if not waiting:
                 del self._waiting[visit.peer]
 
@@ -262,6 +272,52 @@ class Connections:
         self.refused[reason] += 1
         self.leave(visit)
         visit.transport.abort()
+
+
+class TurnBudget:
+    """Bound the time that clients which are not known yet take of one turn of the event loop.
+
+    A TLS handshake takes a signature, a request takes a parser, and thousands of clients may ask
+    for both at the same moment. What exceeds the time waits for a later turn. Addresses take turns,
+    so one client of one address waits for one piece of work of each other address.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._spent = 0.0  # in this turn
+        self._queues: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        self._is_due = False  # the next turn will be noted
+
+    def run(self, peer: str, work: Callable[[], None]) -> bool:
+        """Do some work for an address, now or in a later turn; return whether it is done."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+        if self._queues or self._spent >= self._seconds:
+            self._queues.setdefault(peer, deque()).append(work)
+            return False
+        self._do(work)
+        return True
+
+    def _do(self, work: Callable[[], None]) -> None:
+        began = self._clock()
+        try:
+            work()
+        finally:
+            self._spent += self._clock() - began
+
+    def _turn(self) -> None:
+        self._spent = 0.0
+        self._is_due = bool(self._queues)
+        if self._is_due:
+            asyncio.get_running_loop().call_soon(self._turn)
+        while self._queues and self._spent < self._seconds:
+            peer, queue = self._queues.popitem(last=False)
+            work = queue.popleft()
+            if queue:
+                self._queues[peer] = queue
+            self._do(work)
 
 
 class Turns:

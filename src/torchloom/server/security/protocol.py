@@ -2,17 +2,19 @@
 
 uvicorn's parser has no limits of its own: it collects a header of any length, waits for its end
 for ever, and queues every request that a client sends ahead. `LimitedProtocol` hands it small
-pieces, counts what they are part of, and answers 414, 431, 408 or 413 by itself. `TlsListener`
-accepts the connections of a server that speaks TLS, so that a handshake has limits, too.
+pieces, counts what they are part of, and answers 414, 431, 408 or 413 by itself.
+`ConnectionListener` accepts the connections, some in each turn of the event loop, and limits
+handshakes, too.
 """
 
 import asyncio
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable, Coroutine
 from functools import cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
@@ -20,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from torchloom.server.problems import problem_response
-from torchloom.server.security.limits import Connections, Visit
+from torchloom.server.security.limits import Connections, TurnBudget, Visit
 from torchloom.server.stream.frames import FramedProtocol
 
 _PIECE = 16 << 10  # bytes that are parsed before they are judged
@@ -71,13 +73,13 @@ class LimitedProtocol(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        visit: Visit | None = None,
+        visit: Visit,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._table = table
+        super().__init__(config, server_state, app_state)
         self._limits = table.limits
-        self._visit: Visit | None = visit
+        self._budget = table.budget
+        self._visit = visit
+        self._held = b""  # what has come and is parsed in a later turn of the event loop
         self._is_over = False
         self._in_head = self._in_body = self._has_ended = False  # of the request that is parsed
         self._is_timed = True  # the head's time has begun
@@ -87,27 +89,39 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._visit is None:
-            self._visit = Visit(self._table, transport, self._on_late)
-            if not self._table.arrive(self._visit, self._limits.head_seconds):
-                transport.abort()
-        else:
-            self._visit.pass_on(transport, self._on_late)
-            self._visit.wait(self._limits.head_seconds)
+        self._visit.pass_on(transport, self._on_late)
+        self._visit.wait(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._visit_now().leave()
+        self._held = b""
+        self._visit.leave()
         super().connection_lost(exc)
 
     def abandon(self) -> None:
         """Be freed, by no later collection: there will be no connection."""
-        self._visit_now().leave()
+        self._visit.leave()
         self.parser = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             self._discard(len(data))
+        elif self._held:
+            self._held += data
+        else:
+            self._held = data
+            if not self._budget.run(self._visit.peer, self._parse_held):
+                self.transport.pause_reading()
+
+    def _parse_held(self) -> None:
+        """Parse what has come; read on unless the request under way has enough of its body."""
+        data, self._held = self._held, b""
+        if not data or self.transport.is_closing():
             return
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         for start in range(0, len(data), _PIECE):
             if not self._feed(data[start : start + _PIECE]):
@@ -154,7 +168,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.handle_websocket_upgrade()
             protocol = self.transport.get_protocol()
             if isinstance(protocol, FramedProtocol):
-                protocol.visited_by(self._visit_now(), self._limits.body_seconds)
+                protocol.visited_by(self._visit, self._limits.body_seconds)
         self._is_over = True
         return False
 
@@ -186,7 +200,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head, self._in_body, self._is_timed = False, True, False
         self._head = self._wire = self._content = 0
-        self._visit_now().wait(self._limits.body_seconds)
+        self._visit.wait(self._limits.body_seconds)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.transport = OpenTransport(self.transport)  # type: ignore[assignment]
@@ -200,9 +214,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._in_body, self._has_ended, self._head = False, True, 0
         if self._is_busy:
-            self._visit_now().serve()
+            self._visit.serve()
         else:
-            self._visit_now().wait(self._limits.idle_seconds)
+            self._visit.wait(self._limits.idle_seconds)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -212,17 +226,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head:
             self._expect_head()
         else:
-            self._visit_now().wait(self._limits.idle_seconds)
+            self._visit.wait(self._limits.idle_seconds)
 
     # What the transport says
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._visit_now().stall()
+        self._visit.stall()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._visit_now().stalled = None
+        self._visit.stalled = None
 
     # Refusals
 
@@ -235,7 +249,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Give a head that has begun its time; more bytes of it do not give it more."""
         if not self._is_timed:
             self._is_timed = True
-            self._visit_now().wait(self._limits.head_seconds)
+            self._visit.wait(self._limits.head_seconds)
 
     def _on_late(self) -> None:
         """End a connection whose time is over; a client that has sent something gets the reason."""
@@ -247,7 +261,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> bool:
         """Answer with a problem, if no other response is owed first, and end the connection."""
         self._is_over = True
-        visit = self._visit_now()
+        visit = self._visit
         visit.refuse(str(problem[0]))
         is_owed = self._is_busy and not self.cycle.response_started
         if self.pipeline or (is_owed if self._in_body else self._is_busy) != self._in_body:
@@ -270,13 +284,57 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._discarded > _DISCARDED:
             self.transport.abort()
 
-    def _visit_now(self) -> Visit:
-        assert self._visit is not None
-        return self._visit
+
+class Tls(sslproto.SSLProtocol):
+    """TLS of one connection. uvloop's own would answer every client in the turn it is heard in."""
+
+    max_size = 32 << 10  # bytes of its buffer, which is there as long as the connection is
+
+
+class HandshakeGate(asyncio.Protocol):
+    """Passes the bytes of a handshake to TLS within the time of a turn of the event loop.
+
+    While they wait, nothing more is read of the client. Behind the handshake it is not needed.
+    """
+
+    def __init__(self, budget: TurnBudget, peer: str, tls: Tls, done: asyncio.Future[None]) -> None:
+        self._budget = budget
+        self._peer = peer
+        self._tls = tls
+        self._done = done
+        self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another base
+        self._tls.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        is_waiting, self._held = bool(self._held), self._held + data
+        if not is_waiting and not self._budget.run(self._peer, self._feed):
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._tls.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held = b""
+        self._tls.connection_lost(exc)
+
+    def _feed(self) -> None:
+        data, self._held = self._held, b""
+        if data and not self._transport.is_closing():
+            self._transport.resume_reading()
+        while data and not self._transport.is_closing():
+            buffer = self._tls.get_buffer(len(data))
+            size = min(len(data), len(buffer))
+            buffer[:size], data = data[:size], data[size:]
+            self._tls.buffer_updated(size)
+        if self._done.done() and not self._transport.is_closing():
+            self._transport.set_protocol(self._tls)
 
 
 class Handshake(asyncio.Transport):
-    """A connection during its TLS handshake, as the table of connections sees it."""
+    """A connection until its protocol has it, as the table of connections sees it."""
 
     def __init__(self, channel: socket.socket, peer: object) -> None:
         super().__init__({"peername": peer})
@@ -284,7 +342,7 @@ class Handshake(asyncio.Transport):
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.create_task(work, name="tls-handshake")
+        self._task = asyncio.create_task(work, name="accepted")
 
     def is_closing(self) -> bool:
         return False
@@ -299,11 +357,17 @@ class Handshake(asyncio.Transport):
         self._channel.close()
 
 
-class TlsListener:
-    """Accepts connections and has each shake hands; those that do not are counted, and ended."""
+class ConnectionListener:
+    """Accepts connections, some in each turn of the event loop; more wait in the kernel.
+
+    Where there is a certificate, each shakes hands first; those that do not are counted and ended.
+    """
 
     def __init__(
-        self, table: Connections, context: ssl.SSLContext, make: Callable[[Visit], LimitedProtocol]
+        self,
+        table: Connections,
+        context: ssl.SSLContext | None,
+        make: Callable[[Visit], LimitedProtocol],
     ) -> None:
         self._table = table
         self._context = context
@@ -314,34 +378,44 @@ class TlsListener:
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
         while True:
-            try:
-                channel, peer = await loop.sock_accept(listener)
-            except OSError:  # no descriptor is free, or the client has gone
-                await asyncio.sleep(_NO_DESCRIPTOR)
-                continue
-            handshake = Handshake(channel, peer)
-            visit = Visit(self._table, handshake, handshake.abort)
-            if self._table.arrive(visit, self._table.limits.handshake_seconds):
-                handshake.begin(self._shake_hands(visit, channel))
-            else:
-                channel.close()
+            for _ in range(self._table.limits.accepted):
+                try:
+                    channel, peer = await loop.sock_accept(listener)
+                except OSError:  # no descriptor is free, or the client has gone
+                    await asyncio.sleep(_NO_DESCRIPTOR)
+                else:
+                    self._take(channel, peer)
+            await asyncio.sleep(0)
 
-    async def _shake_hands(self, visit: Visit, channel: socket.socket) -> None:
-        limits, protocol = self._table.limits, self._make(visit)
+    def _take(self, channel: socket.socket, peer: object) -> None:
+        limits, handshake = self._table.limits, Handshake(channel, peer)
+        visit = Visit(self._table, handshake, handshake.abort)
+        seconds = limits.handshake_seconds if self._context else limits.head_seconds
+        if self._table.arrive(visit, seconds):
+            handshake.begin(self._connect(visit, channel))
+        else:
+            channel.close()
+
+    async def _connect(self, visit: Visit, channel: socket.socket) -> None:
+        loop, protocol = asyncio.get_running_loop(), self._make(visit)
+        transport: asyncio.Transport | None = None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol,
-                channel,
-                ssl=self._context,
-                ssl_handshake_timeout=limits.handshake_seconds,
-                ssl_shutdown_timeout=limits.close_seconds,
-            )
+            if self._context is None:
+                await loop.connect_accepted_socket(lambda: protocol, channel)
+                return
+            done = loop.create_future()
+            tls = Tls(loop, protocol, self._context, done, server_side=True)
+            gate = HandshakeGate(self._table.budget, visit.peer, tls, done)
+            transport, _ = await loop.connect_accepted_socket(lambda: gate, channel)
+            await done
         except OSError:  # errors of TLS and time-outs among them
-            visit.refuse("TLS handshake")
+            visit.refuse("TLS handshake" if self._context else "not connected")
             protocol.abandon()
             channel.close()
         except asyncio.CancelledError:  # by the table, which has counted it
             protocol.abandon()
+            if transport is not None:
+                transport.abort()
             raise
 
 

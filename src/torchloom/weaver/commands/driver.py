@@ -8,21 +8,22 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from torchloom.messages import plane
 from torchloom.rules.control import agreement, events
 from torchloom.rules.control import command as rules
 from torchloom.specs.states import JobState
 from torchloom.weaver.commands.rows import CommandRows
-from torchloom.weaver.commands.wire import offer_of, outcome_of, prepare, wire_id
+from torchloom.weaver.commands.wire import outcome_of, prepare
+from torchloom.weaver.events import Dispatcher, JobStopping
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
 _STOPS = (rules.CommandKind.STOP, rules.CommandKind.STOP_AT, rules.CommandKind.RESIZE)
-Said = plane.Ready | plane.Refused | plane.Decided | plane.Applied
+Said = plane.Ready | plane.RankRefusal | plane.Decided | plane.Applied
 
 
 class CommandDriver:
@@ -30,16 +31,20 @@ class CommandDriver:
 
     def __init__(
         self,
-        ledger: CommandRows,
+        command_rows: CommandRows,
         jobs: JobRegistry,
         roster: Roster,
         sender: Sender,
+        attempts: LiveAttempts,
+        events: Dispatcher,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = ledger
+        self._command_rows = command_rows
         self._jobs = jobs
         self._roster = roster
         self._sender = sender
+        self._attempts = attempts
+        self._events = events
         self._clock = clock
         self._states: dict[str, agreement.State] = {}
         self._members: dict[
@@ -47,8 +52,6 @@ class CommandDriver:
         ] = {}  # of the generation that is spoken to
         self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
         self._waiting: dict[str, list[asyncio.Future[rules.CommandEntry]]] = {}
-        self.beginning: Callable[[RankProcessRow], int | None] = lambda rank: 0  # none: not yet
-        self.on_stopped: Callable[[str], None] = lambda job: None
         for job in jobs.active():
             self._state(job.id)
 
@@ -128,13 +131,11 @@ class CommandDriver:
 
     def said(self, rank: RankProcessRow, message: Said) -> None:
         """Take in what a living rank of the present generation says about a command."""
-        event = _event(rank.rank, message)
-        if event is not None:
-            self._feed(rank.job, event)
+        self._feed(rank.job, events.RankReport(rank.rank, message))
 
     def settle(self) -> None:
         """Store what waits, before those who keep it forget it."""
-        self._ledger.settle()
+        self._command_rows.settle()
 
     def tick(self) -> None:
         """Let time pass: what had no answer is said again."""
@@ -146,7 +147,7 @@ class CommandDriver:
 
     def _state(self, job: str) -> agreement.State:
         if job not in self._states:
-            state = agreement.restore(self._ledger.entries(job))
+            state = agreement.restore(self._command_rows.entries(job))
             self._states[job] = replace(state, now=self._clock())
         return self._states[job]
 
@@ -157,7 +158,7 @@ class CommandDriver:
             return
         everyone = self._roster.ranks(rank.job)
         rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
-        state, start = self._state(rank.job), self.beginning(rank)
+        state, start = self._state(rank.job), self._attempts.first_step(rank)
         if start is None or (state.ranks and state.generation >= rank.generation):
             return  # it does not train yet, or another role of it is spoken to
         self._members[rank.job] = {row.rank: row for row in rows}
@@ -182,9 +183,9 @@ class CommandDriver:
         state, effects = agreement.step(self._state(job), event)
         stored = [effect.entry for effect in effects if isinstance(effect, events.StoreCommand)]
         if _may_wait(event, effects):
-            self._ledger.keep(job, stored)
+            self._command_rows.keep(job, stored)
         elif stored:
-            self._ledger.store(job, stored)
+            self._command_rows.store(job, stored)
         self._states[job] = state
         for entry in stored:
             self._turn(job, entry)
@@ -201,7 +202,7 @@ class CommandDriver:
         elif kind is rules.CommandKind.RESUME:
             self._jobs.turn(job, JobState.RUNNING, f"resumed_by_{author}")
         elif kind in _STOPS:
-            self.on_stopped(job)
+            self._events.publish(JobStopping(job))
 
     def _do(self, job: str, effect: events.Effect) -> None:
         match effect:
@@ -212,9 +213,9 @@ class CommandDriver:
                 for rank in self._rows(job, (effect.rank,)):
                     step = effect.outcome.step
                     assert step is not None
-                    said = plane.Write(head_of(rank), wire_id(effect.entry), step)
+                    said = plane.Write(head_of(rank), effect.entry.offer_id, step)
                     self._sender.soon(rank.agent, said)
-            case events.Tell():
+            case events.SendOutcome():
                 for rank in self._rows(job, effect.ranks):
                     self._tell(rank, effect)
             case events.CommandDone():
@@ -225,16 +226,16 @@ class CommandDriver:
                 pass
 
     def _prepare(self, rank: RankProcessRow, entry: rules.CommandEntry) -> None:
-        self._prepared.setdefault(rank.job, set()).add((wire_id(entry), rank.incarnation))
+        self._prepared.setdefault(rank.job, set()).add((entry.offer_id, rank.incarnation))
         self._sender.soon(rank.agent, prepare(head_of(rank), entry))
 
-    def _tell(self, rank: RankProcessRow, effect: events.Tell) -> None:
+    def _tell(self, rank: RankProcessRow, effect: events.SendOutcome) -> None:
         """Say an outcome; a rank that came later must hear first what it is about."""
         entry = effect.entry
-        if (wire_id(entry), rank.incarnation) not in self._prepared.get(rank.job, ()):
+        if (entry.offer_id, rank.incarnation) not in self._prepared.get(rank.job, ()):
             self._prepare(rank, entry)
         effective, why = outcome_of(effect.outcome)
-        said = plane.Outcome(head_of(rank), wire_id(entry), effective, why)
+        said = plane.Outcome(head_of(rank), entry.offer_id, effective, why)
         self._sender.soon(rank.agent, said)
 
     def _rows(self, job: str, ranks: Iterable[int]) -> list[RankProcessRow]:
@@ -244,24 +245,8 @@ class CommandDriver:
 
 def _may_wait(event: events.Event, effects: Iterable[events.Effect]) -> bool:
     """Tell whether ranks only say what is kept elsewhere, and nobody waits to hear that it is."""
-    said = isinstance(event, events.Decided | events.Applied)
-    return said and all(isinstance(each, events.StoreCommand | events.Tell) for each in effects)
-
-
-def _event(rank: int, message: Said) -> events.Event | None:
-    found = offer_of(message.command)
-    if found is None:
-        return None
-    command, offer = found
-    match message:
-        case plane.Ready():
-            return events.Ready(command, rank, message.step, message.ahead, offer)
-        case plane.Refused():
-            return events.Refused(command, rank, message.why, offer, message.is_late)
-        case plane.Decided():
-            step = message.effective
-            outcome = rules.Abort("no outcome in time") if step is None else rules.Commit(step)
-            return events.Decided(command, outcome, offer)
-        case plane.Applied():
-            values: tuple[Any, Any] = (message.before, message.after)
-            return events.Applied(command, rank, message.step, *values, offer)
+    match event:
+        case events.RankReport(_, plane.Decided() | plane.Applied()):
+            kinds = events.StoreCommand | events.SendOutcome
+            return all(isinstance(effect, kinds) for effect in effects)
+    return False

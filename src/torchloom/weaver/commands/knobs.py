@@ -5,17 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchloom.errors import NotFound, UserError, shorten
-from torchloom.rules.control.command import CommandEntry, NotAKnob, Status
+from torchloom.rules.control.command import BadKnobValue, CommandEntry, NotAKnob, Status
 from torchloom.weaver.store.rows import JobRow, PointRow, RankProcessRow
 
 _MEASURED = "loom/"  # before the names of what ranks measure by themselves
 _NAMES = {"float": "a finite number", "int": "a whole number", "bool": "true or false"}
-
-
-class BadKnobValue(UserError):
-    """A knob does not take this value."""
-
-    code = "bad_value"
 
 
 class NoKnobs(UserError):

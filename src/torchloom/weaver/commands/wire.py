@@ -22,31 +22,18 @@ _KINDS: dict[CommandKind, plane.Kind] = {
 KINDS = frozenset(_KINDS)  # what ranks can be asked for
 
 
-def wire_id(entry: CommandEntry) -> str:
-    """Return under which name ranks hear of this offer of a command."""
-    return f"{entry.id}/{entry.offer}"
-
-
-def offer_of(name: str) -> tuple[str, int] | None:
-    """Return the command and the offer that a rank speaks of; nothing when it is none of ours."""
-    command, slash, offer = name.rpartition("/")
-    if not slash or not offer.isdecimal() or len(offer) > 9:
-        return None
-    return command, int(offer)
-
-
 def prepare(head: plane.Head, entry: CommandEntry) -> plane.Prepare:
     """Return the question for a promise."""
     command = entry.command
     payload = knob_payload(command.payload) if command.kind is CommandKind.KNOB else command.payload
     kind = _KINDS[command.kind]
-    return plane.Prepare(head, wire_id(entry), kind, dict(payload), command.at_step)
+    return plane.Prepare(head, entry.offer_id, kind, dict(payload), command.at_step)
 
 
 def planned(entry: CommandEntry) -> plane.Planned:
     """Return a decided change of knobs for ranks that come later."""
     payload, is_done = knob_payload(entry.command.payload), entry.status is Status.APPLIED
-    return plane.Planned(wire_id(entry), entry.step or 0, payload, is_done)
+    return plane.Planned(entry.offer_id, entry.step or 0, payload, is_done)
 
 
 def outcome_of(outcome: Outcome) -> tuple[int | None, str]:

@@ -13,7 +13,7 @@ from torchloom.weaver.health.roster import Roster
 
 LOOK = 0.1  # seconds between two looks at who was silent
 _TOGETHER = 50  # agents that are noted to be lost in one transaction
-ECHO = subjects.beat("weaver")  # our own words come back to us among the beats, in their turn
+ECHO = subjects.heartbeat("weaver")  # our own words come back to us among the beats, in their turn
 _SHARE = 0.25  # of the time that this takes, in which others are heard
 _AGAIN = 5.0  # seconds after which a word that has not come back is held to be lost
 

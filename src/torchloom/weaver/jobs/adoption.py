@@ -26,6 +26,8 @@ from torchloom.messages.plane import NO_RANK, VERSION, Event, Head
 from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.states import JobState
 from torchloom.unix import open_file, reachable
+from torchloom.weaver import account_runs
+from torchloom.weaver.events import RunStarted, UnknownJobRequested
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import (
     DEADLINE,
@@ -111,7 +113,8 @@ class Adoption:
         self._journal = journal
 
     def look_at_all(self) -> None:
-        """Adopt every run that goes on, and learn the end of those that did."""
+        """Adopt every run that is not over, and learn the end of those that are."""
+        self._adopt_account_runs()
         for record in catalog.records():
             if self._jobs.account(record.id):
                 continue  # a folder of ours that has the name of another's job
@@ -123,6 +126,24 @@ class Adoption:
             if job.account and job.state != JobState.QUEUED:
                 self.look_at(job.id)
 
+    def _adopt_account_runs(self) -> None:
+        """Adopt runs of accounts that are noted and not known: the database was lost."""
+        for job in account_runs.noted_runs():
+            known = self._jobs.get(job.id)
+            if is_over(known) if known is not None else not self._is_running(job):
+                account_runs.forget_run(job.id)
+            elif known is None:
+                self._jobs.adopt(job)
+
+    def _is_running(self, job: JobRow) -> bool:
+        try:
+            record = accounts.within(job.account, catalog.record, job.id)
+            return record is not None and record.id == job.id and not record.is_over()
+        except _NONSENSE as error:
+            self._dropped["bad_run_folder"] += 1
+            _log.debug("the folder of %s cannot be understood: %r", job.id, error)
+            return False
+
     def look_again(self) -> None:
         """Find out the jobs whose launch process is gone without a word, or speaks elsewhere.
 
@@ -131,6 +152,10 @@ class Adoption:
         for job in self._jobs.active():
             if is_launched(job) and job.scheduler in ("", ENGINE) and job.state != JobState.QUEUED:
                 self.look_at(job.id)
+
+    def on_run(self, event: UnknownJobRequested | RunStarted) -> None:
+        """Read the folder of a run that may be new."""
+        self.look_at(event.job)
 
     def look_at(self, app_id: str) -> None:
         """Take in what is new in a run's folder; one that is not there is no news.

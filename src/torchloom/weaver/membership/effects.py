@@ -1,35 +1,39 @@
 """Carry out what follows from an event: all of it is stored in one transaction, then it is said."""
 
+import dataclasses
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from torchloom.messages import membership as words
-from torchloom.messages.plane import NO_RANK, VERSION, Head, Message
-from torchloom.rules.membership import live_recovery
-from torchloom.rules.membership.election import Cause, RecoveryLimits
-from torchloom.rules.membership.events import (
-    Began,
-    Commit,
-    EndGeneration,
-    Event,
-    FailJob,
-    Fork,
-    Go,
-    Kill,
+import msgspec
+
+from torchloom.messages.membership import (
+    EndLife,
     LetStand,
-    MakeStore,
-    NotifyMembers,
-    Order,
+    Lives,
     Release,
     Restart,
+    ToLaunch,
+    Transfer,
+    Watch,
+)
+from torchloom.messages.plane import NO_RANK, VERSION, Head, Message
+from torchloom.rules.membership import live_recovery
+from torchloom.rules.membership.election import Cause
+from torchloom.rules.membership.events import (
+    Event,
+    GenerationBegan,
+    GenerationChange,
+    GenerationCommitted,
+    JobCompleted,
+    JobFailed,
+    RestartBegan,
     Seal,
     Sealed,
+    Send,
     Tick,
-    Told,
-    Transfer,
 )
 from torchloom.rules.membership.generation import State, StoreGeneration
 from torchloom.rules.membership.live_recovery import is_quiet
@@ -40,19 +44,15 @@ from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.reports import RankReports
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.membership.attempt import LiveAttempt, read_back
+from torchloom.weaver.membership.attempt import LiveAttempt, LiveAttempts
 from torchloom.weaver.sender import Sender
-from torchloom.weaver.store import StateStore, rows
+from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
 UNFIT = "unfit"  # a member that has trained says that it cannot go on live
 RECOVERED = "recovered"
 NOT_LIVE = "not_live"  # among a job's facts: which rank cannot be recovered live, and why
 AGAIN = 0.5  # seconds after which a launch process that has not answered is told again
-
-
-_ToRank = NotifyMembers | Transfer | Go | LetStand | Release
-_ToLaunch = Fork | MakeStore | Kill
 
 
 class MemberMessages:
@@ -80,85 +80,55 @@ class MemberMessages:
         """Know no more where a job's launch process was."""
         self._launches.pop(job, None)
 
-    def order(self, one: LiveAttempt, order: Order) -> None:
-        """Say one order of the rule."""
-        match order:
-            case Fork() | MakeStore() | Kill():
-                self._launch(self._to_launch(one, order))
-            case Seal():
-                pass  # storage is asked where it is decided
-            case _:
-                row = self._roster.find(one.job, one.role, order.who.rank)
-                life = (one.attempt, order.who.life)
-                if row and (row.attempt, row.life) == life and row.state not in OVER:
-                    message = self._to_rank(one, order, _head(row, order.generation))
-                    self._say(row.agent, message)
+    def order(self, one: LiveAttempt, order: Send) -> None:
+        """Send one order of the rules, with what only the weaver knows filled in."""
+        message = order.message
+        if isinstance(message, ToLaunch):
+            head = _launch_head(one.job, one.generation, one.role)
+            self._launch(msgspec.structs.replace(message, head=head, epoch=self._epoch))
+            return
+        row = self._roster.find(one.job, one.role, order.who.rank)
+        life = (one.attempt, order.who.life)
+        if row is None or (row.attempt, row.life) != life or row.state in OVER:
+            return
+        generation = message.head.generation
+        message = msgspec.structs.replace(message, head=_head(row, generation), epoch=self._epoch)
+        if isinstance(message, Transfer):
+            if one.stored != generation:
+                return  # the launch process reports within a second where its store is
+            message = msgspec.structs.replace(message, store=one.store)
+        self._sender.soon(row.agent, message)
 
     def watch(self, one: LiveAttempt, is_live: bool | None = None) -> bool:
         """Tell a launch process whether its losses are dealt with here, if it can be told."""
         head = _launch_head(one.job, one.generation, one.role)
         is_live = not one.is_over if is_live is None else is_live
-        return self._launch(words.Watch(head, self._epoch, one.attempt, is_live))
+        return self._launch(Watch(head, self._epoch, one.attempt, is_live))
 
-    def unwatch(self, said: words.Lives) -> None:
+    def unwatch(self, said: Lives) -> None:
         """Tell a launch process of which nothing is known here that its losses are its own."""
         head = _launch_head(said.head.job, said.head.generation, said.head.role)
-        self._launch(words.Watch(head, self._epoch, said.attempt, False))
+        self._launch(Watch(head, self._epoch, said.attempt, False))
 
     def restart(self, one: LiveAttempt) -> bool:
         """Tell a launch process to start all ranks again, if it can be told."""
         head = _launch_head(one.job, one.generation, one.role)
         reason = one.state.record.reason
-        return self._launch(words.Restart(head, self._epoch, one.attempt, reason, one.cause))
+        return self._launch(Restart(head, self._epoch, one.attempt, reason, one.cause))
 
     def release(self, rank: RankProcessRow, generation: int) -> None:
         """Have a rank that nobody watches go on behind its steps."""
-        self._say(rank.agent, words.Release(_head(rank, generation), self._epoch))
+        self._sender.soon(rank.agent, Release(_head(rank, generation), self._epoch))
 
     def let_stand(self, rank: RankProcessRow, generation: int) -> None:
         """Tell a rank that nobody watches that its generation stands."""
-        self._say(rank.agent, words.LetStand(_head(rank, generation), self._epoch))
-
-    def _to_launch(self, one: LiveAttempt, order: _ToLaunch) -> Message:
-        head, epoch = _launch_head(one.job, one.generation, one.role), self._epoch
-        match order:
-            case MakeStore():
-                return words.MakeStore(head, epoch, one.attempt, order.node)
-            case Fork(who):
-                return words.Fork(head, epoch, one.attempt, who.rank, who.life, who.node)
-            case Kill(who):
-                return words.EndLife(head, epoch, one.attempt, who.rank, who.life, order.reason)
-
-    def _to_rank(self, one: LiveAttempt, order: _ToRank, head: Head) -> Message | None:
-        match order:
-            case NotifyMembers():
-                return words.Regroup(head, self._epoch)
-            case Transfer():
-                return self._transfer(one, order, head)
-            case Go():
-                return words.Go(head, self._epoch, order.start)
-            case LetStand():
-                return words.LetStand(head, self._epoch)
-            case Release():
-                return words.Release(head, self._epoch)
-
-    def _transfer(self, one: LiveAttempt, order: Transfer, head: Head) -> Message | None:
-        if one.stored != order.generation:
-            return None  # the launch process says within a second where its store is
-        plan = order.plan
-        given = tuple(words.Given(m.target, str(m.what), m.step, m.source) for m in plan.moves)
-        nodes = tuple(seat.node for seat in one.state.record.seats)
-        return words.Transfer(head, self._epoch, one.store, plan.start, given, nodes)
+        self._sender.soon(rank.agent, LetStand(_head(rank, generation), self._epoch))
 
     def _launch(self, message: Message) -> bool:
         agent = self._launches.get(message.head.job)
         if agent is not None:
-            self._say(agent, message)
-        return agent is not None
-
-    def _say(self, agent: str, message: Message | None) -> None:
-        if message is not None:
             self._sender.soon(agent, message)
+        return agent is not None
 
 
 def _head(rank: RankProcessRow, generation: int) -> Head:
@@ -200,40 +170,40 @@ class JobUpdates:
             self._jobs.mark(rank.job, {NOT_LIVE: facts})
             self._journal.note(NOT_LIVE, rank.job, rank=rank.rank, reason=why, facts=facts)
 
-    def told(self, one: LiveAttempt, told: Told) -> None:
-        """Note one thing that the rule tells."""
-        match told:
-            case Began():
-                self._began(one, told)
-            case Commit():
-                self._committed(one, told)
-            case Restart() | FailJob():
-                self._given_up(one, told.cause)
-            case EndGeneration():
+    def apply(self, one: LiveAttempt, change: GenerationChange) -> None:
+        """Note one change of a generation in its job's state and events."""
+        match change:
+            case GenerationBegan():
+                self._began(one, change)
+            case GenerationCommitted():
+                self._committed(one, change)
+            case RestartBegan() | JobFailed():
+                self._given_up(one, change.cause)
+            case JobCompleted():
                 one.since, one.is_due = None, True
                 self._began_at.pop(one.job, None)
 
-    def _began(self, one: LiveAttempt, told: Began) -> None:
+    def _began(self, one: LiveAttempt, change: GenerationBegan) -> None:
         if one.since is None:
             one.since, self._began_at[one.job] = self._now(), self._clock()
-        self._jobs.regroup(one.job, told.generation)
-        self._jobs.turn(one.job, JobState.RECOVERING, told.reason)
-        facts = {"generation": told.generation, "mode": str(told.mode), "reason": told.reason}
-        self._journal.note("regrouping", one.job, reason=told.reason, facts=facts)
+        self._jobs.regroup(one.job, change.generation)
+        self._jobs.turn(one.job, JobState.RECOVERING, change.reason)
+        facts = {"generation": change.generation, "mode": str(change.mode), "reason": change.reason}
+        self._journal.note("regrouping", one.job, reason=change.reason, facts=facts)
 
-    def _committed(self, one: LiveAttempt, told: Commit) -> None:
+    def _committed(self, one: LiveAttempt, change: GenerationCommitted) -> None:
         took = self._took(one)
-        moves = [[m.target, str(m.what), m.step, m.source] for m in told.plan.moves]
+        moves = [[m.target, str(m.what), m.step, m.source] for m in change.plan.moves]
         facts: dict[str, Any] = {
-            "generation": told.generation,
-            "start": told.plan.start,
+            "generation": change.generation,
+            "start": change.plan.start,
             "seconds": round(took, 6),
             "moves": moves,
-            "inexact": list(told.inexact),
+            "inexact": list(change.inexact),
         }
         reason, one.since = one.state.record.reason, None
         self._jobs.turn(one.job, JobState.RUNNING, RECOVERED)
-        self._journal.note("recovered", one.job, step=told.plan.start, reason=reason, facts=facts)
+        self._journal.note("recovered", one.job, step=change.plan.start, reason=reason, facts=facts)
 
     def _took(self, one: LiveAttempt) -> float:
         """Return how long a recovery took; one that another weaver began is by the time of day."""
@@ -257,38 +227,39 @@ class JobUpdates:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The state after all events, whether it is to be stored, what is told, what is said."""
+    """The state after all events, whether it is to be stored, what it changes, what is sent."""
 
     state: State
     is_news: bool = False
-    told: tuple[Told, ...] = ()
-    orders: tuple[Order, ...] = ()
+    changes: tuple[GenerationChange, ...] = ()
+    orders: tuple[Send, ...] = ()
 
 
 def decide(state: State, events: Iterable[Event], saved: Callable[[], int | None]) -> Decision:
-    """Take in some events; `saved` tells the newest checkpoint.
+    """Handle some events; `saved` returns the step of the newest checkpoint.
 
-    What is told makes void what was to be said before it: all of that follows from the state
-    again. When live is given up nothing is said here; whoever starts all ranks again ends them.
+    A change of the generation makes older orders void, since the new state gives all that are due;
+    only orders to end a process stay. When live recovery ends, nothing is sent from here: the
+    launch process ends and restarts all ranks.
     """
-    waiting, told, is_news = deque(events), list[Told](), False
-    orders: dict[Order, None] = {}
+    waiting, changes, is_news = deque(events), list[GenerationChange](), False
+    orders: dict[Send, None] = {}
     while waiting:
         state, effects = live_recovery.step(state, waiting.popleft())
         for effect in effects:
             match effect:
                 case StoreGeneration():
                     is_news = True
-                    told += effect.told
-                    if effect.told:
-                        orders = {one: None for one in orders if isinstance(one, Kill)}
+                    changes += effect.changes
+                    if effect.changes:
+                        orders = {o: None for o in orders if isinstance(o.message, EndLife)}
                 case Seal():
                     waiting.append(Sealed(effect.generation, saved()))
                 case _:
                     orders[effect] = None
-        if any(isinstance(one, Restart | FailJob) for one in told):
-            return Decision(state, True, tuple(told))
-    return Decision(state, is_news, tuple(told), tuple(orders))
+        if any(isinstance(change, RestartBegan | JobFailed) for change in changes):
+            return Decision(state, True, tuple(changes))
+    return Decision(state, is_news, tuple(changes), tuple(orders))
 
 
 Gone = tuple[RankProcessRow, str]  # a rank whose life is over, and why
@@ -302,54 +273,40 @@ class EffectRunner:
         state: StateStore,
         reports: RankReports,
         commands: CommandDriver,
-        shelf: CheckpointRows,
+        checkpoint_rows: CheckpointRows,
         saying: MemberMessages,
         telling: JobUpdates,
-        limits: RecoveryLimits,
+        attempts: LiveAttempts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._reports = reports
         self._commands = commands
-        self._shelf = shelf
+        self._checkpoint_rows = checkpoint_rows
         self._saying = saying
         self._telling = telling
+        self._attempts = attempts
         self._clock = clock
-        self._watched: dict[str, LiveAttempt] = {}
-        self._busy: set[str] = set()
-        for row in state.find(rows.LiveRecoveryRow):
-            self._keep(read_back(row, limits, clock()))
-
-    def get(self, job: str) -> LiveAttempt | None:
-        return self._watched.get(job)
-
-    def all(self) -> list[LiveAttempt]:
-        return list(self._watched.values())
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        """Return the jobs in which something is unanswered: only they are looked at by a clock."""
-        return frozenset(self._busy)
 
     def begin(self, one: LiveAttempt) -> None:
         """Watch an attempt from now on."""
-        one.state = replace(one.state, now=self._clock())
+        one.state = dataclasses.replace(one.state, now=self._clock())
         with self._state.together():
             self._state.put(one.row())
             self._telling.begins(one)
-        self._keep(one)
+        self._attempts.keep(one)
         self._tell_launch(one)
 
     def answered(self, one: LiveAttempt) -> None:
         """Note that a launch process has said something since it was told how it stands."""
         if one.said_at is not None:
             one.is_due = False
-            self._keep(one)
+            self._attempts.keep(one)
 
     def feed(self, one: LiveAttempt, events: Iterable[Event], gone: Sequence[Gone] = ()) -> None:
         """Take in what happened, with the ranks that are known to be gone by it."""
         if is_quiet(one.state):  # no tick has told it the time
-            one.state = replace(one.state, now=self._clock())
+            one.state = dataclasses.replace(one.state, now=self._clock())
         decision = decide(one.state, events, lambda: self._saved(one.job))
         one.state = decision.state
         if decision.is_news or gone:
@@ -360,25 +317,21 @@ class EffectRunner:
     def tick(self) -> None:
         """Let time pass."""
         now = self._clock()
-        for job in list(self._busy):
-            one = self._watched[job]
+        for job in self._attempts.busy:
+            one = self._attempts.get(job)
+            if one is None:
+                continue
             is_time = one.said_at is None or now - one.said_at >= AGAIN
             if is_time and (one.is_due or one.is_restarting):
                 self._tell_launch(one)
             if not one.is_restarting and not is_quiet(one.state):
                 self.feed(one, [Tick(now)])
 
-    def drop(self, job: str) -> None:
-        """Know no more of an attempt."""
-        self._state.remove(rows.LiveRecoveryRow, job=job)
-        del self._watched[job]
-        self._busy.discard(job)
-
     def _store(self, one: LiveAttempt, decision: Decision, gone: Sequence[Gone]) -> None:
         for rank, reason in gone:
             self._reports.rank_gone(rank, reason)
-        for told in decision.told:
-            self._telling.told(one, told)
+        for change in decision.changes:
+            self._telling.apply(one, change)
         if decision.is_news:
             self._state.put(one.row())
 
@@ -386,17 +339,17 @@ class EffectRunner:
         """Say what is to be said, now that it is stored."""
         for order in decision.orders:
             self._saying.order(one, order)
-        for told in decision.told:
-            match told:
-                case Began():
+        for change in decision.changes:
+            match change:
+                case GenerationBegan():
                     one.whys.clear()
                     self._commands.generation_over(one.job)
-                case Commit():
+                case GenerationCommitted():
                     self._commands.look(one.job)
                 case _:
                     self._commands.generation_over(one.job)
                     self._tell_launch(one)
-        self._keep(one)
+        self._attempts.keep(one)
 
     def _tell_launch(self, one: LiveAttempt) -> None:
         """Tell a launch process how its attempt stands."""
@@ -404,14 +357,7 @@ class EffectRunner:
         if say(one):
             one.said_at = self._clock()
 
-    def _keep(self, one: LiveAttempt) -> None:
-        self._watched[one.job] = one
-        if one.is_busy:
-            self._busy.add(one.job)
-        else:
-            self._busy.discard(one.job)
-
     def _saved(self, job: str) -> int | None:
         """Return the step of the newest checkpoint."""
-        found = self._shelf.committed(job)
+        found = self._checkpoint_rows.committed(job)
         return found[0].step if found else None

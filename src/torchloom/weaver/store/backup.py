@@ -2,7 +2,8 @@
 
 It is a tar file: `manifest.json` (versions, schemas, hashes), `state.db`, `records.db`, then the
 keys. Each database is copied from one moment of it, in small steps with a pause after each, so
-that commits of the plane do not wait for the copy.
+that commits of the plane do not wait for the copy. From a Postgres server it has the rows of both
+schemas instead, see `postgres_backup`.
 """
 
 import contextlib
@@ -28,7 +29,9 @@ from torchloom.errors import Failure, UserError
 from torchloom.weaver.store.engine import Part
 from torchloom.weaver.store.place import DatabasePlace
 
-FORMAT, VERSION = "torchloom-backup", 1
+FORMAT = "torchloom-backup"
+OF_FILES, OF_TABLES = 1, 2  # versions of the format: SQLite files, rows of Postgres
+TABLES = "postgres"  # the folder of a backup that has those rows
 MANIFEST = "manifest.json"
 PARTS: tuple[Part, ...] = ("state", "records")
 KEYS = ("keys", "admin.token")  # in the plane's folder of the home: what cannot be made again
@@ -48,21 +51,8 @@ class NothingToBackUp(UserError):
 
     code = "nothing_to_back_up"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"no plane has kept anything in {folder}; look at LOOM_HOME")
-
-
-class OnPostgres(UserError):
-    """The databases are on a server that has its own tools for this."""
-
-    code = "backup_on_postgres"
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(
-            "LOOM_DATABASE names a Postgres server: copy it with `pg_dump --format=custom"
-            " --schema=state --schema=records DATABASE`, bring it back with `pg_restore`,"
-            f" and copy {home / 'plane' / 'keys'} and {home / 'plane' / 'admin.token'} beside it"
-        )
+    def __init__(self, place: Path | str) -> None:
+        super().__init__(f"no plane has kept anything in {place}; check LOOM_HOME, LOOM_DATABASE")
 
 
 class NoRoom(Failure):
@@ -115,7 +105,7 @@ class BackupManifest:
     schemas: Mapping[str, str]
     files: tuple[BackupEntry, ...]
     format: str = FORMAT
-    version: int = VERSION
+    version: int = OF_FILES
 
     def text(self) -> bytes:
         """Return the manifest as it is written."""
@@ -139,20 +129,16 @@ def back_up(
     place: DatabasePlace, home: Path, target: Path, pace: CopyPace = PACE
 ) -> BackupManifest:
     """Write a backup that is whole and checked when it appears under its name."""
-    if place.folder is None:
-        raise OnPostgres(home)
     if target.exists():
         raise UserError(f"{target} exists; name another file, or a folder to have one named")
-    databases = [place.folder / f"{part}.db" for part in PARTS]
-    if not all(path.exists() for path in databases):
-        raise NothingToBackUp(place.folder)
+    copy = _copy_of_tables(place) if place.folder is None else _copy_of_files(place.folder)
     prepare_folder(target.parent)
-    require_room(target.parent, 2 * sum(size_of(path) for path in databases))
+    require_room(target.parent, 2 * copy.size)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        copy_databases(databases, work, pace)
+        schemas = copy.write(work, pace)
         _copy_keys(home / "plane", work)
-        manifest = _manifest(work)
+        manifest = _manifest(work, schemas, copy.version)
         packed = work / "backup"
         _pack(packed, manifest, work, pace)
         for _ in verified(packed, manifest):
@@ -162,6 +148,34 @@ def back_up(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _DatabaseCopy:
+    """How databases of one kind are copied; `write` returns their schemas."""
+
+    version: int
+    size: int  # bytes of the originals
+    write: Callable[[Path, CopyPace], dict[str, str]]
+
+
+def _copy_of_files(folder: Path) -> _DatabaseCopy:
+    databases = [folder / f"{part}.db" for part in PARTS]
+    if not all(path.exists() for path in databases):
+        raise NothingToBackUp(folder)
+
+    def write(work: Path, pace: CopyPace) -> dict[str, str]:
+        copy_databases(databases, work, pace)
+        return {part: schema_of(work / f"{part}.db") for part in PARTS}
+
+    return _DatabaseCopy(OF_FILES, sum(size_of(path) for path in databases), write)
+
+
+def _copy_of_tables(place: DatabasePlace) -> _DatabaseCopy:
+    from torchloom.weaver.store.postgres_backup import copy_tables, size_of_tables
+
+    size = size_of_tables(place.url)
+    return _DatabaseCopy(OF_TABLES, size, lambda work, pace: copy_tables(place.url, work, pace))
 
 
 def prepare_folder(folder: Path) -> None:
@@ -267,10 +281,11 @@ def verified(path: Path, manifest: BackupManifest) -> Iterator[tuple[BackupEntry
 def _understood(path: Path, content: Any) -> BackupManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BackupDamaged(path, "its manifest is of another kind of file")
-    if content.get("version") != VERSION:
+    if content.get("version") not in (OF_FILES, OF_TABLES):
         raise UserError(
             f"{path} has version {content.get('version')!r} of the format, made by torchloom"
-            f" {content.get('torchloom')!r}; this torchloom reads version {VERSION}: use that one"
+            f" {content.get('torchloom')!r}; this torchloom reads versions {OF_FILES} and"
+            f" {OF_TABLES}: use that one"
         )
     try:
         files = tuple(BackupEntry(**entry) for entry in content.pop("files"))
@@ -320,7 +335,7 @@ def _copy(source: Path, moment: sqlite3.Connection, target: Path, pace: CopyPace
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
         copy.execute("PRAGMA synchronous=OFF")  # the file is written to the disk below
-        rest = _Rest(target, pace)
+        rest = CopyRest(target, pace)
         try:
             moment.backup(copy, pages=pace.pages, progress=rest.after_step)
         except sqlite3.DatabaseError as error:
@@ -329,7 +344,7 @@ def _copy(source: Path, moment: sqlite3.Connection, target: Path, pace: CopyPace
             rest.close()
 
 
-class _Rest:
+class CopyRest:
     """The pauses of one writer of a file, which goes to the disk bit by bit."""
 
     def __init__(self, path: Path, pace: CopyPace) -> None:
@@ -370,15 +385,16 @@ def _copy_keys(plane: Path, folder: Path) -> None:
             shutil.copy2(found, folder / name)
 
 
-def _manifest(folder: Path) -> BackupManifest:
+def _manifest(folder: Path, schemas: Mapping[str, str], kind: int) -> BackupManifest:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     paths.sort(key=lambda path: path.suffix != ".db")
     return BackupManifest(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         host=socket.gethostname(),
         torchloom=version("torchloom"),
-        schemas={part: schema_of(folder / f"{part}.db") for part in PARTS},
+        schemas=schemas,
         files=tuple(_entry(path, str(path.relative_to(folder))) for path in paths),
+        version=kind,
     )
 
 
@@ -392,7 +408,7 @@ def _entry(path: Path, name: str) -> BackupEntry:
 def _pack(target: Path, manifest: BackupManifest, folder: Path, pace: CopyPace) -> None:
     """Write the one file; readable by this user alone from its first byte on."""
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    rest = _Rest(target, pace)
+    rest = CopyRest(target, pace)
     with open(fd, "wb") as out, contextlib.closing(rest):
         with tarfile.open(fileobj=out, mode="w:") as tar:
             text = manifest.text()
@@ -412,7 +428,7 @@ def _head(name: str, size: int) -> tarfile.TarInfo:
 class _Paced(io.RawIOBase):
     """A file that is read no faster than its copy may be written."""
 
-    def __init__(self, file: IO[bytes], rest: _Rest) -> None:
+    def __init__(self, file: IO[bytes], rest: CopyRest) -> None:
         self._file = file
         self._rest = rest
 

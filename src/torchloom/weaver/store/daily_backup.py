@@ -94,7 +94,7 @@ def copies(folder: Path) -> list[tuple[float, Path]]:
 
 def findings(home: Path, place: DatabasePlace, now: float | None = None) -> list[CheckFinding]:
     """Return how `loom doctor` shows it."""
-    if place.folder is None or not (place.folder / "state.db").exists():
+    if place.folder is not None and not (place.folder / "state.db").exists():
         return []
     try:
         said = rules(home)
@@ -127,7 +127,7 @@ class DailyCopy:
 
     def look_soon(self) -> None:
         """Look whether a copy is due, unless one is being made."""
-        if self._place.folder is not None and (self._task is None or self._task.done()):
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(asyncio.to_thread(self.look), name="daily-copy")
 
     async def close(self) -> None:

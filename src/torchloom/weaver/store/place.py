@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from torchloom.doctor.folders import Mount, existing, mount_of, parse_mounts
-from torchloom.errors import Failure, UserError
+from torchloom.errors import Failure, UserError, require_extra
 from torchloom.unix import make_private
 
 VARIABLE = "LOOM_DATABASE"
@@ -83,6 +83,7 @@ def place_of(
         scheme = urlsplit(url).scheme.partition("+")[0]
         if scheme not in _POSTGRES:
             raise UnknownDatabase(scheme)
+        require_extra(f"{VARIABLE}={scheme}://...", "psycopg", "postgres", "unset it")
         return DatabasePlace(None, f"postgresql://{url.partition('://')[2]}")
     folder = home / "plane"
     mount = mount_of(existing(folder).resolve(), _mounts() if mounts is None else mounts)

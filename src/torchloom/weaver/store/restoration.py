@@ -12,16 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from torchloom.errors import Failure
+from torchloom.errors import Failure, UserError
 from torchloom.weaver.store.backup import (
     KEYS,
+    OF_TABLES,
     PARTS,
+    TABLES,
     BackupDamaged,
     BackupManifest,
-    OnPostgres,
     problem_of,
     read_manifest,
     require_room,
@@ -46,6 +48,30 @@ _MENDED = (
 _FARTHEST = 1 << 40  # rows that are skipped at most where a file is damaged
 
 
+class SalvageOnPostgres(UserError):
+    """Only files of SQLite can be read around a damage."""
+
+    code = "backup_on_postgres"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "LOOM_DATABASE names a Postgres server: --salvage reads damaged SQLite files;"
+            " restore a backup into an empty database, or use the tools of Postgres"
+        )
+
+
+class OtherDatabase(UserError):
+    """The backup is of one kind of database, and the plane has the other."""
+
+    code = "other_database"
+
+    def __init__(self, path: Path, manifest: BackupManifest) -> None:
+        kinds = ("a Postgres database", "SQLite files")
+        had, has = kinds if manifest.version == OF_TABLES else reversed(kinds)
+        remedy = "set LOOM_DATABASE" if manifest.version == OF_TABLES else "unset LOOM_DATABASE"
+        super().__init__(f"{path} was made of {had}, and this plane keeps {has}; {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class RestoredPlane:
     """What a backup brought back, and where that is which it replaced."""
@@ -67,15 +93,20 @@ class Salvaged:
 
 def restore(path: Path, place: DatabasePlace, home: Path) -> RestoredPlane:
     """Put a backup in the place of what is there; until it is checked nothing is changed."""
-    folder = _folder(place, home)
     manifest = read_manifest(path)
+    if (manifest.version == OF_TABLES) != (place.folder is None):
+        raise OtherDatabase(path, manifest)
     _require_known(manifest)
+    folder = place.folder or home / "plane"
+    prepare(folder)
     require_room(folder, sum(entry.size for entry in manifest.files))
     with _workshop(folder) as work:
         for entry, content in verified(path, manifest):
             with _made(work / _name(path, entry.name)) as file:
                 for block in content:
                     file.write(block)
+        if place.folder is None:
+            return RestoredPlane(manifest, _load(manifest, work, place.url, folder))
         for part in PARTS:
             why = problem_of(work / f"{part}.db")
             if why:
@@ -85,7 +116,10 @@ def restore(path: Path, place: DatabasePlace, home: Path) -> RestoredPlane:
 
 def salvage(place: DatabasePlace, home: Path) -> list[Salvaged]:
     """Make each damaged database anew from what can be read of it."""
-    folder = _folder(place, home)
+    if place.folder is None:
+        raise SalvageOnPostgres
+    folder = place.folder
+    prepare(folder)
     found = []
     for part in PARTS:
         path = folder / f"{part}.db"
@@ -96,11 +130,17 @@ def salvage(place: DatabasePlace, home: Path) -> list[Salvaged]:
     return found
 
 
-def _folder(place: DatabasePlace, home: Path) -> Path:
-    if place.folder is None:
-        raise OnPostgres(home)
-    prepare(place.folder)
-    return place.folder
+def _load(manifest: BackupManifest, work: Path, url: str, plane: Path) -> Path | None:
+    """Fill an empty database; the keys are exchanged just before what it holds can be seen."""
+    from torchloom.weaver.store.postgres_backup import load_tables
+
+    aside = _aside(plane)
+    try:
+        exchange = partial(_exchange_keys, work, aside, plane)
+        load_tables(url, work, manifest.schemas, exchange)
+    finally:
+        kept = _unless_empty(aside)
+    return kept
 
 
 def _require_known(manifest: BackupManifest) -> None:
@@ -125,7 +165,7 @@ def _workshop(folder: Path) -> Iterator[Path]:
 def _name(path: Path, name: str) -> PurePosixPath:
     """Return where a file of a backup belongs; only what a backup of ours holds has a place."""
     inner = PurePosixPath(name)
-    is_ours = name in [f"{part}.db" for part in PARTS] or inner.parts[0] in KEYS
+    is_ours = name in [f"{part}.db" for part in PARTS] or inner.parts[0] in (*KEYS, TABLES)
     if not is_ours or ".." in inner.parts or inner.is_absolute():
         raise BackupDamaged(path, f"it has {name!r}, which is not its own")
     return inner
@@ -148,14 +188,23 @@ def _exchange(work: Path, folder: Path, plane: Path) -> Path | None:
     aside = _aside(folder)
     for path in [each for part in PARTS for each in _files(folder / f"{part}.db")]:
         _move(path, aside / path.name)
+    _exchange_keys(work, aside, plane)
+    for part in PARTS:
+        (work / f"{part}.db").rename(folder / f"{part}.db")
+    mark.unlink()
+    return _unless_empty(aside)
+
+
+def _exchange_keys(work: Path, aside: Path, plane: Path) -> None:
     for name in KEYS:
         if (work / name).exists():
             _move(plane / name, aside / name)
             plane.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.move(work / name, plane / name)
-    for part in PARTS:
-        (work / f"{part}.db").rename(folder / f"{part}.db")
-    mark.unlink()
+
+
+def _unless_empty(aside: Path) -> Path | None:
+    """Return a folder that holds something; another one is removed."""
     if any(aside.iterdir()):
         return aside
     aside.rmdir()

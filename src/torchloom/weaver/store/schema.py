@@ -47,6 +47,12 @@ def upgrade(engine: sa.Engine, part: Part, upto: str = "") -> None:
         _run(connection, part, found, upto)
 
 
+def create(connection: sa.Connection, part: Part, revision: str) -> None:
+    """Make the tables of one part at a revision, in the caller's transaction."""
+    _claim(connection, part)
+    _run(connection, part, "", revision)
+
+
 def version_of(connection: sa.Connection) -> str:
     """Return the schema a database has; nothing for an empty one."""
     if not sa.inspect(connection).has_table("alembic_version"):

@@ -1,6 +1,5 @@
 """Which device a rank computes on, and which backend its group speaks."""
 
-import os
 from collections.abc import Mapping
 from typing import Literal, overload
 
@@ -8,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from torchloom.errors import UserError, shorten
+from torchloom.worker import environment
 from torchloom.worker.dist.place import get_local_rank, here
 
 BACKENDS: Mapping[str, tuple[str, ...]] = {  # what a device speaks, the best first
@@ -30,7 +30,7 @@ def get_torch_device_type(device_type: str | None = None) -> str:
 
     Several ranks on a Mac compute on the CPU: no backend moves tensors between them on `mps`.
     """
-    asked = device_type or os.environ.get("TORCH_DEVICE", "")
+    asked = device_type or environment.text("TORCH_DEVICE")
     if asked:
         return _checked(asked.partition(":")[0].lower())
     found = next((kind for kind in _ORDER if _is_there(kind)), "cpu")
@@ -59,7 +59,7 @@ def get_torch_backend(device_type: str | None = None) -> str:
 
     `mpi` is used when it is asked for: few builds of torch have it.
     """
-    asked = os.environ.get("TORCH_BACKEND", "").lower()
+    asked = environment.text("TORCH_BACKEND").lower()
     if asked:
         return asked
     kinds = BACKENDS.get(get_torch_device_type(device_type), ("gloo",))

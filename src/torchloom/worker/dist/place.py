@@ -11,6 +11,7 @@ from torchloom.launch.environments.world import number
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.hosts.host_lists import read_hosts
 from torchloom.settings import LOOPBACK_NAMES
+from torchloom.worker import environment
 
 
 class BadRankVariables(UserError):
@@ -112,7 +113,8 @@ def here() -> RankPlace:
     """Return this rank's place: the settled one, else what the environment says now."""
     if _Settled.place is not None:
         return _Settled.place
-    return place_of(find_world(os.environ, host_name()), os.environ)
+    env = environment.variables()
+    return place_of(find_world(env, host_name()), env)
 
 
 def get_rank() -> int:
@@ -153,7 +155,7 @@ def get_gpus_per_node() -> int:
     """Return how many ranks a host is meant for: `NGPU_PER_HOST`, its devices, else its ranks."""
     import torch
 
-    found = number(os.environ, "NGPU_PER_HOST")
+    found = number(environment.variables(), "NGPU_PER_HOST")
     if found:
         return found
     devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchloom.errors import UserError, shorten
 from torchloom.launch.environments import find_world
 from torchloom.launch.host.identity import boot_id, host_name
+from torchloom.worker import environment
 from torchloom.worker.dist import parallelism
 from torchloom.worker.dist.device import (
     get_torch_backend,
@@ -164,8 +165,10 @@ def setup_torch(
     if dist.is_initialized():
         settle(_place_in_group())
     else:
-        wait = wait_of(os.environ, timeout)
-        may_fall = fallback if fallback is not None else not _is_on(os.environ, "LOOM_NO_FALLBACK")
+        wait = wait_of(environment.variables(), timeout)
+        may_fall = fallback
+        if may_fall is None:
+            may_fall = not environment.is_on(environment.NO_FALLBACK_VARIABLE)
         _join(port, wait, backend, device_id, may_fall, verbose)
     place = here()
     sizes = {"tp": tensor_parallel_size, "pp": pipeline_parallel_size, "cp": context_parallel_size}
@@ -213,13 +216,14 @@ def _join(
     fallback: bool,
     verbose: bool,
 ) -> None:
-    world = find_world(os.environ, host_name())
-    place = place_of(world, os.environ)
+    env = environment.variables()
+    world = find_world(env, host_name())
+    place = place_of(world, env)
     if place.world_size > 1:
-        meeting = meeting_of(world, os.environ, place, host_name(), port)
+        meeting = meeting_of(world, env, place, host_name(), port)
         store = _meet(meeting, place, timeout)
         place = _learn(store, place)
-        os.environ.update(place.variables)
+        environment.export(place.variables)
     settle(place)
     device = get_torch_device()
     if device_id is not None and device.type in ("cuda", "xpu"):
@@ -245,10 +249,10 @@ def _meet(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> RankSt
     """
     if _Met.store is None or meeting.port is None or _Met.meeting != meeting:
         _Met.store = open_store(meeting, place, timeout)
-        _Met.meeting = MeetingPlace(meeting.address, int(os.environ["MASTER_PORT"]))
+        _Met.meeting = MeetingPlace(meeting.address, int(environment.text("MASTER_PORT")))
         _Met.times = 0
     _Met.times += 1
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    attempt = environment.text("TORCHELASTIC_RESTART_COUNT", "0")
     return apart(f"loom/{attempt}/{_Met.times}", _Met.store)
 
 
@@ -267,7 +271,3 @@ def _place_in_group() -> RankPlace:
     if (place.rank, place.world_size) == (rank, size):
         return place
     return RankPlace(rank, size, place.local_rank, place.local_world_size, None, None)
-
-
-def _is_on(env: Mapping[str, str], name: str) -> bool:
-    return env.get(name, "").lower() not in ("", "0", "false", "no")

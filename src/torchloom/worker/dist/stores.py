@@ -24,6 +24,7 @@ from torchloom.launch.hosts.host_lists import index_of
 from torchloom.launch.hosts.sites import find_site, read_sites
 from torchloom.settings import LOOPBACK, runtime_dir
 from torchloom.unix import make_private
+from torchloom.worker import environment
 from torchloom.worker.dist.place import RankPlace
 
 # A launch has one value in these; they are not all set by any launcher.
@@ -211,14 +212,14 @@ def _head(world: World, env: Mapping[str, str], place: RankPlace, own_host: str)
 
 def open_store(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> RankStore:
     """Meet the other ranks and return the store; torch's variables name it from now on."""
-    os.environ["MASTER_ADDR"] = meeting.address
+    environment.export({"MASTER_ADDR": meeting.address})  # `env://` reads both
     try:
         if meeting.port is None:
             return _open_on_free_port(place, timeout)
-        os.environ["MASTER_PORT"] = str(meeting.port)
+        environment.export({"MASTER_PORT": str(meeting.port)})
         return rendezvous(place, timeout)
     except DistError as error:
-        where = f"{meeting.address}:{os.environ['MASTER_PORT']}"
+        where = f"{meeting.address}:{environment.text('MASTER_PORT')}"
         raise NobodyCame(
             f"rank {place.rank} of {place.world_size} did not meet all others at {where} "
             f"({shorten(str(error))}); check that all ranks run, that this address is rank 0's and "
@@ -228,16 +229,16 @@ def open_store(meeting: MeetingPlace, place: RankPlace, timeout: timedelta) -> R
 
 def _open_on_free_port(place: RankPlace, timeout: timedelta) -> RankStore:
     """Rank 0 listens on a free port of the loopback and leaves a note; the others read it."""
-    note = runtime_dir() / f"meeting-{launch_key(os.environ)}.json"
+    note = runtime_dir() / f"meeting-{launch_key(environment.variables())}.json"
     if place.rank:
         port = _read_note(note, timeout)
-        os.environ["MASTER_PORT"] = str(port)
+        environment.export({"MASTER_PORT": str(port)})
         return connect(LOOPBACK, port, place.world_size, timeout)
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         listener.listen(place.world_size)
         port = listener.getsockname()[1]
-        os.environ["MASTER_PORT"] = str(port)
+        environment.export({"MASTER_PORT": str(port)})
         _write_note(note, port)
         fd = os.dup(listener.fileno())  # the store closes it
         try:

@@ -29,7 +29,7 @@ from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.keeper.service import Keeper
 from torchloom.launch.keeper.spawn import SpawnOrder
 from torchloom.launch.variables import AGENT_VARIABLE, NODE_VARIABLE
-from torchloom.unix import hear, same_user, say
+from torchloom.unix import receive_message, same_user, send_message
 from torchloom.worker.process import fork_cleanup, preload, program, rendezvous  # noqa: F401
 
 _MADV_COLLAPSE = 25  # Linux 6.1; older kernels say no, and nothing is lost
@@ -148,7 +148,7 @@ class ZygoteServer:
 
     def _hear(self, channel: socket.socket) -> None:
         try:
-            if (request := hear(channel)) is not None:
+            if (request := receive_message(channel)) is not None:
                 self._answer(channel, request)
         except (ValueError, TypeError, KeyError):
             if _changed(self._files):  # a newer torchloom speaks otherwise
@@ -163,7 +163,7 @@ class ZygoteServer:
         elif request["do"] == "leave":
             self._reap()
             if request.get("if_idle") and self._keepers:
-                say(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
+                send_message(channel, {"say": "busy", "jobs": sorted(self._keepers.values())})
                 return
             self._retire()
         else:
@@ -175,9 +175,9 @@ class ZygoteServer:
         with contextlib.suppress(OSError):
             os.utime(self._address)  # the next run alerts whoever was used last
         if why := self._cold_because(request):
-            say(channel, {"say": "cold", "why": why})
+            send_message(channel, {"say": "cold", "why": why})
             return
-        say(channel, {"say": "warm", "pid": os.getpid()})
+        send_message(channel, {"say": "warm", "pid": os.getpid()})
         pid = os.fork()
         if pid == 0:
             self._become_keeper(channel, request)

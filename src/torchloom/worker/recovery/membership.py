@@ -19,9 +19,9 @@ from torchloom.messages.membership import (
     Broke,
     Finished,
     Go,
+    JoinGeneration,
     LetStand,
     NotRestored,
-    Regroup,
     Release,
     Restored,
     Training,
@@ -118,7 +118,9 @@ class MembershipLine:
         with self._changed:
             if generation < self.newest:
                 return
-            is_news = generation > self.newest and isinstance(message, Regroup | Transfer | Go)
+            is_news = generation > self.newest and isinstance(
+                message, JoinGeneration | Transfer | Go
+            )
             if is_news:
                 self.newest = generation
                 self._heard.clear()

@@ -4,7 +4,6 @@ The protocol is `live/member.py`'s, the moves are its neighbours'; here they are
 """
 
 import gc
-import os
 import sys
 import time
 import traceback
@@ -19,6 +18,8 @@ from torchloom.bus.progress_page import StepPhase
 from torchloom.messages.membership import Transfer
 from torchloom.rules.membership.election import What
 from torchloom.rules.membership.faults import FaultOwner
+from torchloom.worker import environment
+from torchloom.worker.environment import GENERATION_VARIABLE
 from torchloom.worker.recovery import leave, standin
 from torchloom.worker.recovery.leave import DefaultGroup, NotMet
 from torchloom.worker.recovery.membership import Member, MembershipLine, RankStanding
@@ -31,7 +32,6 @@ from torchloom.worker.threadlet.threadlet import Threadlet
 _FILE, _TCP = "file://", "tcp://"
 _PAUSE = 0.001  # seconds between two looks for the others
 _CONNECT = 10.0  # seconds for members that were all there a moment ago
-GENERATION_VARIABLE = "LOOM_GENERATION"
 _TIMEOUT = 1800.0  # seconds of a collective, where the job says nothing of hangs
 _ADDED_UP = "gradients are added up over several steps"
 _LEFT = "the program has left its loop by itself"
@@ -127,7 +127,7 @@ class RecoverableRun(Protocol):
     def take_private(self, private: State | None) -> None: ...
 
 
-class LiveRecovery:
+class RankRecovery:
     """One rank's way through the generations of its job."""
 
     def __init__(
@@ -139,7 +139,7 @@ class LiveRecovery:
         self._threadlet = threadlet
         self._pages = pages
         self._member = Member(
-            line, threadlet.seat.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
+            line, threadlet.identity.head(), self.is_new, is_known=threadlet.control.welcomed.is_set
         )
         self._backend = agreement.backend()
         self._group: leave.DefaultGroup | None = None
@@ -248,7 +248,7 @@ class LiveRecovery:
         group, self._group = self._group, None
         if standin.is_on():
             standin.leave()
-            os.environ.pop(standin.VARIABLE, None)
+            environment.variables().pop(standin.VARIABLE, None)
         elif group is not None:
             group.leave()
         self._threadlet.settle()
@@ -268,7 +268,7 @@ class LiveRecovery:
         return taken
 
     def _join(self, transfer: Transfer) -> None:
-        seat, member = self._threadlet.seat, self._member
+        seat, member = self._threadlet.identity, self._member
         limit = seat.hang.get("limit")
         timeout = float(limit) if isinstance(limit, int | float) and limit > 0 else _TIMEOUT
         told = seat.rank, seat.world_size, self._backend, timeout
@@ -277,7 +277,7 @@ class LiveRecovery:
             self._group.free()
 
     def _taken(self, transfer: Transfer) -> Taken:
-        seat = self._threadlet.seat
+        seat = self._threadlet.identity
         told = transfer.given, seat.rank, transfer.nodes, _folder(seat.page), _of(transfer)
         own = self._course.things.parameters() if self.is_new else ()
         return give_and_take(*told, self._course.common, self._known, own)
@@ -288,7 +288,7 @@ class LiveRecovery:
 
     def _put(self, transfer: Transfer, taken: Taken) -> None:
         """Have what was given, and be a member of the generation."""
-        start, rank = transfer.start, self._threadlet.seat.rank
+        start, rank = transfer.start, self._threadlet.identity.rank
         own = {given.what: given.step for given in transfer.given if given.target == rank}
         private = taken.private
         step = own.get(What.PAGE, -1 if start == 0 else None)
@@ -305,7 +305,7 @@ class LiveRecovery:
         self._course.take_private(private)
         self._pages.drop_after(start - 1)
         self._pages.write(start - 1, self._course.private())
-        os.environ[GENERATION_VARIABLE] = str(_of(transfer))
+        environment.export({GENERATION_VARIABLE: str(_of(transfer))})  # for child processes
         self._threadlet.move_on(_of(transfer), transfer.store)
 
     def _tell(self, transfer: Transfer, seconds: float, taken: int) -> None:
@@ -334,12 +334,12 @@ class LiveRecovery:
         leave.free()
 
 
-def opened(course: RecoverableRun, threadlet: Threadlet) -> LiveRecovery | None:
+def opened(course: RecoverableRun, threadlet: Threadlet) -> RankRecovery | None:
     """Return a rank's way through generations; nothing where it has nobody to ask."""
-    seat, line = threadlet.seat, threadlet.talk()
+    seat, line = threadlet.identity, threadlet.open_membership()
     if line is None or not seat.page:
         return None
-    return LiveRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.life))
+    return RankRecovery(course, threadlet, line, OwnPages(seat.own_folder, seat.start_count))
 
 
 def _unfit(things: TrackedState, group: leave.DefaultGroup | None) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 
+from torchloom.worker import environment
 from torchloom.worker.recovery.group_hooks import one_prefix, when_distributed
 
 TYPE_CHECKING = False
@@ -179,8 +179,8 @@ def _begin(
     """Make a group of this rank alone that looks like all of them."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    rank = rank if rank >= 0 else int(os.environ["RANK"])
-    world_size = world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
+    rank = rank if rank >= 0 else int(environment.variables()["RANK"])
+    world_size = world_size if world_size > 0 else int(environment.variables()["WORLD_SIZE"])
     with one_prefix():
         own(_BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
     _name(module, backend or "gloo")

@@ -48,11 +48,11 @@ class BroadcastValues:
         self._folder = folder
         self._count = 0
 
-    def tell(self, value: Any) -> tuple[Any, str]:
+    def share(self, value: Any) -> tuple[Any, str]:
         """Return rank 0's value; and, for one that comes later, why it is not, if so."""
         self._count += 1
         if standin.is_on():
-            return self._told(value)
+            return self._kept_value(value)
         if not together():
             return value, ""
         text = _shared(value)
@@ -60,7 +60,7 @@ class BroadcastValues:
             self._keep(self._folder, text)
         return _read(text), ""
 
-    def _told(self, value: Any) -> tuple[Any, str]:
+    def _kept_value(self, value: Any) -> tuple[Any, str]:
         path = self._folder / self._name() if self._folder is not None else None
         if path is None or not path.exists():
             return value, f"what run.broadcast told in call {self._count} is not on this node"

@@ -1,7 +1,6 @@
 """When this rank saves, and what it says with it: the number of a step, a command, the end."""
 
 import math
-import os
 import platform
 import secrets
 import signal
@@ -23,18 +22,18 @@ from torchloom.checkpoint.local import LocalStorage
 from torchloom.checkpoint.storage import Storage
 from torchloom.errors import UserError
 from torchloom.specs.jobspec import Checkpointing
+from torchloom.worker import environment
+from torchloom.worker.environment import CHECKPOINT_ROOT_VARIABLE, RESUME_VARIABLE
 from torchloom.worker.run import agreement
 from torchloom.worker.run.tracked_state import State
 from torchloom.worker.threadlet.metrics import losses
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-VARIABLE = "LOOM_RESUME"
 NONE = "1"  # a later life of a run that has saved nothing yet
 _USELESS = (Damaged, BadManifest, NotCommitted, Incomplete)
 # Copied into the model's tensors; all else is taken as it is, and must not hold on to a file.
 _COPIED = ("shared.models.", "own.buffers.")
 T = TypeVar("T")
-ROOT_VARIABLE = "LOOM_CHECKPOINT_ROOT"
 PATIENCE = 120.0  # seconds that the end of a training waits for the last shard
 _SOON = 1.0  # seconds of waiting that need no words
 
@@ -74,13 +73,13 @@ def check_shared(storage: Marked, rank: int) -> None:
 
 
 def _is_one_host() -> bool:
-    """Tell whether all ranks of the group are on this host, by what their launcher said."""
-    return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "")
+    """Report whether all ranks of the group are on this host, by what their launcher said."""
+    return environment.text("LOCAL_WORLD_SIZE") == environment.text("WORLD_SIZE")
 
 
 _ahead: dict[str, Any] = {}  # what is being read, by the root it is in
 
-Tell = Callable[[str, dict[str, Any]], None]
+Report = Callable[[str, dict[str, Any]], None]
 
 
 class BadResumePlace(UserError):
@@ -103,25 +102,25 @@ def named(env: Mapping[str, str]) -> str:
 
     What this rank hashes of it is read from now on, while the program makes its model.
     """
-    place = env.get(VARIABLE, "")
+    place = env.get(RESUME_VARIABLE, "")
     place = "" if place == NONE else place.rstrip("/")
     if place.startswith("/"):
         _begin(place, env)
     return place
 
 
-def find(place: str, rank: int, world_size: int, tell: Tell) -> FoundCheckpoint | None:
+def find(place: str, rank: int, world_size: int, report: Report) -> FoundCheckpoint | None:
     """Load the named checkpoint, or an older one; every rank comes here, and all take the same."""
     root, newest = _parsed(place)
     if newest is None or not root:
         raise BadResumePlace(
-            f"{VARIABLE}={place!r} is no checkpoint: give .../ckpt_step_N, or {NONE}"
+            f"{RESUME_VARIABLE}={place!r} is no checkpoint: give .../ckpt_step_N, or {NONE}"
         )
-    storage = open_storage(root, os.environ)
+    storage = open_storage(root, environment.variables())
     asks = rank == 0 or not agreement.together()  # one looks, for all
     steps = iter([step for step in storage.committed() if step <= newest] if asks else ())
     while (step := agreement.gather(next(steps, -1))[0]) >= 0:
-        loaded = _read(storage, step, rank, world_size, tell)
+        loaded = _read(storage, step, rank, world_size, report)
         if loaded is not None:
             return FoundCheckpoint(root, storage.place_of(step), loaded)
     return None
@@ -142,7 +141,7 @@ def _begin(place: str, env: Mapping[str, str]) -> None:
         _ahead[root] = Prefetch(LocalStorage(root), step, _local_part(env))
 
 
-def _read(storage: Storage, step: int, rank: int, world_size: int, tell: Tell) -> Any:
+def _read(storage: Storage, step: int, rank: int, world_size: int, report: Report) -> Any:
     """Return what all ranks could read; nothing when one of them has found damage."""
     from torchloom.worker.saving import hashed, load
 
@@ -150,19 +149,19 @@ def _read(storage: Storage, step: int, rank: int, world_size: int, tell: Tell) -
     ahead = _ahead.pop(storage.root, None)
     held = ahead.take(step, part) if ahead is not None else None
     if held is None:
-        held = _useful(partial(hashed, storage, step, part), step, tell)
+        held = _useful(partial(hashed, storage, step, part), step, report)
     if not all(agreement.gather(int(held is not None))):
         return None
-    loaded = _useful(partial(load, storage, step, rank, world_size, held, _COPIED), step, tell)
+    loaded = _useful(partial(load, storage, step, rank, world_size, held, _COPIED), step, report)
     return loaded if all(agreement.gather(int(loaded is not None))) else None
 
 
-def _useful(read: Callable[[], T], step: int, tell: Tell) -> T | None:
+def _useful(read: Callable[[], T], step: int, report: Report) -> T | None:
     """Return what can be read of a checkpoint; nothing, and a word about it, when it is damaged."""
     try:
         return read()
     except _USELESS as error:
-        tell("checkpoint_damaged", {"step": step, "name": _name(error), "why": str(error)})
+        report("checkpoint_damaged", {"step": step, "name": _name(error), "why": str(error)})
         sys.stderr.write(f"loom: the checkpoint of step {step} is of no use: {error}\n")
         return None
 
@@ -171,7 +170,7 @@ def _part(storage: Storage) -> tuple[int, int]:
     """Return which part this rank hashes: those of one host read the same files of one cache."""
     if not agreement.together() or not isinstance(storage, LocalStorage):
         return 0, 1
-    return _local_part(os.environ)
+    return _local_part(environment.variables())
 
 
 def _local_part(env: Mapping[str, str]) -> tuple[int, int]:
@@ -190,9 +189,9 @@ Capture = Callable[[], tuple[State, State]]  # what all ranks share, and this on
 class CheckpointSaves:
     """This rank's part in the checkpoints of its run."""
 
-    def __init__(self, threadlet: Threadlet, wishes: Checkpointing) -> None:
-        self.wishes = wishes
-        self.root = os.environ.get(ROOT_VARIABLE, "")
+    def __init__(self, threadlet: Threadlet, settings: Checkpointing) -> None:
+        self.settings = settings
+        self.root = environment.text(CHECKPOINT_ROOT_VARIABLE)
         self.wanted = False  # by the program, at the next boundary
         self.saved = -1  # the step that was saved last, or gone on from
         self.epoch = 0
@@ -205,8 +204,8 @@ class CheckpointSaves:
 
     @property
     def is_possible(self) -> bool:
-        """Tell whether there is a place to save in, and somebody to commit it."""
-        return bool(self.root and self._threadlet.seat.agent)
+        """Report whether there is a place to save in, and somebody to commit it."""
+        return bool(self.root and self._threadlet.identity.agent)
 
     def begin(self, step: int, save: Callable[[int], object], is_alone: bool = False) -> None:
         """Before the first step of this life: say what is wished, and be there to be asked.
@@ -217,10 +216,12 @@ class CheckpointSaves:
         if not self.is_possible:
             self._excuse()
             return
-        if self.wishes.enabled and not is_alone:
-            check_shared(open_storage(self.root, os.environ), self._threadlet.seat.rank)
-        if self._threadlet.seat.rank == 0 and not is_alone:
-            self._threadlet.event("checkpointing", self._told())
+        if self.settings.enabled and not is_alone:
+            check_shared(
+                open_storage(self.root, environment.variables()), self._threadlet.identity.rank
+            )
+        if self._threadlet.identity.rank == 0 and not is_alone:
+            self._threadlet.event("checkpointing", self._shown())
         self._threadlet.acts.savers.append(save)
         _listen(self._threadlet)
 
@@ -244,7 +245,7 @@ class CheckpointSaves:
         """Return why a checkpoint is to be made before this step, if so."""
         if self.wanted:
             return "program"
-        every = self.wishes.every_n_steps if self.wishes.enabled else None
+        every = self.settings.every_n_steps if self.settings.enabled else None
         return "every_n_steps" if every and step > self._begun and step % every == 0 else ""
 
     def prepare(self, capture: Capture) -> None:
@@ -252,7 +253,7 @@ class CheckpointSaves:
 
         Optimizers have no state before that.
         """
-        if self._unlaid and self.wishes.enabled and self.is_possible:
+        if self._unlaid and self.settings.enabled and self.is_possible:
             self._unlaid = False
             self._opened().prepare(*capture())
 
@@ -277,7 +278,7 @@ class CheckpointSaves:
         if not self._is_behind or self._saver.wait(_SOON):
             self._is_behind = False
             return
-        rank, most = self._threadlet.seat.rank, f"{PATIENCE:.0f} s at most"
+        rank, most = self._threadlet.identity.rank, f"{PATIENCE:.0f} s at most"
         sys.stderr.write(f"loom: rank {rank} waits for its shard of step {self.saved}, {most}\n")
         if not self._written(time.monotonic() + PATIENCE):
             sys.stderr.write(f"loom: the checkpoint of step {self.saved} is not complete\n")
@@ -301,27 +302,31 @@ class CheckpointSaves:
         if self._saver is None:
             from torchloom.worker.saving import Saver
 
-            seat = self._threadlet.seat
+            identity = self._threadlet.identity
             self._saver = Saver(
-                open_storage(self.root, os.environ),
-                rank=seat.rank,
-                world_size=seat.world_size,
-                generation=seat.generation,
-                attempt=_attempt(seat.generation),
+                open_storage(self.root, environment.variables()),
+                rank=identity.rank,
+                world_size=identity.world_size,
+                generation=identity.generation,
+                attempt=_attempt(identity.generation),
                 tell=self._threadlet.event,
             )
         return self._saver
 
-    def _told(self) -> dict[str, Any]:
-        wishes = self.wishes
-        every = wishes.every_n_seconds if wishes.enabled else None
-        kept = {"keep_last": wishes.keep_last, "keep_every": wishes.keep_every}
-        best = {"best": wishes.best, "mode": str(wishes.mode)}
+    def _shown(self) -> dict[str, Any]:
+        settings = self.settings
+        every = settings.every_n_seconds if settings.enabled else None
+        kept = {"keep_last": settings.keep_last, "keep_every": settings.keep_every}
+        best = {"best": settings.best, "mode": str(settings.mode)}
         return {"every_n_seconds": every, **kept, **best}
 
     def _excuse(self) -> None:
-        if self.wishes.enabled and self._threadlet.seat.rank == 0:
-            why = f"{ROOT_VARIABLE} is not set" if not self.root else "there is no agent to commit"
+        if self.settings.enabled and self._threadlet.identity.rank == 0:
+            why = (
+                f"{CHECKPOINT_ROOT_VARIABLE} is not set"
+                if not self.root
+                else "there is no agent to commit"
+            )
             sys.stderr.write(f"loom: no checkpoints are made: {why}; start it with `loom run`\n")
 
 
@@ -342,7 +347,7 @@ def _strategy() -> dict[str, str]:
 
 
 def _attempt(generation: int) -> int:
-    text = os.environ.get("LOOM_ATTEMPT", "")
+    text = environment.text(environment.ATTEMPT_VARIABLE)
     return int(text) if text.isdecimal() else generation
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-VARIABLE = "LOOM_DIGESTS"
-
 
 class Digests:
     """A rank's file of digests."""

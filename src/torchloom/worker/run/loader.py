@@ -124,8 +124,8 @@ class Shares:
     def _order(self, seed: int, epoch: int) -> Sequence[int]:
         if not self._shuffle:
             return range(self._total)
-        chance = torch.Generator().manual_seed(mix("order", seed, epoch))
-        order: list[int] = torch.randperm(self._total, generator=chance).tolist()
+        generator = torch.Generator().manual_seed(mix("order", seed, epoch))
+        order: list[int] = torch.randperm(self._total, generator=generator).tolist()
         return order
 
 
@@ -149,9 +149,9 @@ class Loader:
         self.dataset = dataset
         self.batch_size = batch_size
         self._shares = Shares(len(dataset), deal, batch_size, shuffle, drop_last)
-        chance = torch.Generator().manual_seed(0)  # what workers begin with; samples are seeded
+        generator = torch.Generator().manual_seed(0)  # what workers begin with; samples are seeded
         self._loader = DataLoader(
-            _Seeded(dataset), batch_sampler=self._shares, generator=chance, **more
+            _Seeded(dataset), batch_sampler=self._shares, generator=generator, **more
         )
 
     @property
@@ -200,11 +200,11 @@ class _Seeded(Dataset[Any]):
     def __getitems__(self, keys: list[Key]) -> Any:
         if get_worker_info() is not None:
             return self._take(keys)
-        chance = RngSource()
+        rng = RngSource()
         try:
             return self._take(keys)
         finally:
-            chance.put_back()
+            rng.put_back()
 
     def _take(self, keys: list[Key]) -> Any:
         if self._batch is not None:  # it makes a whole batch: all of it from one seed

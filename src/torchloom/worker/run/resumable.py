@@ -1,6 +1,5 @@
 """One training from its first step to its last, over however many lives of its ranks."""
 
-import os
 import sys
 import time
 import weakref
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from torchloom.specs.jobspec import Checkpointing, Mode
+from torchloom.worker import environment
 from torchloom.worker.recovery import standin
 from torchloom.worker.run import agreement, checkpoints, digests, step_log
 from torchloom.worker.run.agreement import BroadcastValues
@@ -23,12 +23,11 @@ from torchloom.worker.run.rng import mix, seed_generators
 from torchloom.worker.run.sources import BatchSource, Dealt, deal, open_source
 from torchloom.worker.run.tracked_state import OtherProgram, State, TrackedState
 from torchloom.worker.run.wrap import Wrapped
-from torchloom.worker.threadlet.environment import SubmittedJob
-from torchloom.worker.threadlet.owner import LIFE_VARIABLE
+from torchloom.worker.threadlet.rank_identity import SubmittedJob
 from torchloom.worker.threadlet.threadlet import Threadlet
 
 if TYPE_CHECKING:
-    from torchloom.worker.recovery.recovery import LiveRecovery
+    from torchloom.worker.recovery.recovery import RankRecovery
 
 _FIXED = "NCCL_ALGO"  # NCCL adds up in one order only when it is told which
 
@@ -45,7 +44,7 @@ def differences(loaded: Any, things: TrackedState, world_size: int) -> list[str]
         for name, was in loaded.manifest.versions.items()
         if name == "torch" and was != versions()[name]
     ]
-    if agreement.backend() not in ("", "gloo") and _FIXED not in os.environ:
+    if agreement.backend() not in ("", "gloo") and not environment.is_set(_FIXED):
         found.append(f"{agreement.backend()} may add up in another order: set {_FIXED}")
     if things.devices() - {"cpu"} and not torch.are_deterministic_algorithms_enabled():
         found.append("torch.use_deterministic_algorithms is off")
@@ -57,11 +56,11 @@ class ResumableRun:
 
     def __init__(self, threadlet: Threadlet, spec: SubmittedJob) -> None:
         self.things = TrackedState()
-        self.saves = CheckpointSaves(threadlet, wishes_of(spec.checkpointing))
+        self.saves = CheckpointSaves(threadlet, checkpointing_of(spec.checkpointing))
         self.resumed_from: int | None = None
         self._threadlet = threadlet
         self._spec = spec
-        self._place = "" if standin.is_on() else checkpoints.named(os.environ)
+        self._place = "" if standin.is_on() else checkpoints.named(environment.variables())
         self._seed: int | None = None
         self._order = 0  # 0 where the program seeded all ranks alike, else a rank's own number
         self._found: FoundCheckpoint | None = None
@@ -74,17 +73,17 @@ class ResumableRun:
         )
         self._is_extended: Callable[[], bool] = lambda: False  # of the loop: beyond its own data
         self._at = -1  # the step that was begun last
-        self.live: LiveRecovery | None = None
+        self.live: RankRecovery | None = None
         self.unfit = ""
-        self._telling: BroadcastValues | None = None
+        self._broadcasts: BroadcastValues | None = None
         self._rank = 0
         self._is_open = False  # whether it can be asked to save
         self._is_steady = False  # whether a step was applied in this life
-        folder, seat = os.environ.get(digests.VARIABLE), threadlet.seat
+        folder, identity = environment.text(environment.DIGESTS_VARIABLE), threadlet.identity
         self._digests = (
-            digests.Digests(Path(folder), seat.rank, seat.generation) if folder else None
+            digests.Digests(Path(folder), identity.rank, identity.generation) if folder else None
         )
-        self._ledger = step_log.opened(threadlet)
+        self._step_log = step_log.opened(threadlet)
 
     # What the program hands over.
 
@@ -100,29 +99,31 @@ class ResumableRun:
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value, or what a life before was told in its place."""
-        if self._telling is None:
-            seat = self._threadlet.seat
-            is_kept = LIFE_VARIABLE in os.environ and seat.page
-            self._telling = BroadcastValues(seat.own_folder if is_kept else None)
-        value, why = self._telling.tell(value)
+        if self._broadcasts is None:
+            identity = self._threadlet.identity
+            is_kept = environment.is_set(environment.LIFE_VARIABLE) and identity.page
+            self._broadcasts = BroadcastValues(identity.own_folder if is_kept else None)
+        value, why = self._broadcasts.share(value)
         self.unfit = self.unfit or why
         return value
 
-    def wish(self, told: Mapping[str, Any]) -> None:
+    def configure_checkpoints(self, told: Mapping[str, Any]) -> None:
         """Save as the program says, whatever the job said."""
-        self.saves.wishes = wishes_of(told)
+        self.saves.settings = checkpointing_of(told)
 
     # Who is there, and what all of them draw from.
 
     @property
     def rank(self) -> int:
         """Return this rank's number among those that train together."""
-        return dist.get_rank() if agreement.together() else self._threadlet.seat.rank
+        return dist.get_rank() if agreement.together() else self._threadlet.identity.rank
 
     @property
     def world_size(self) -> int:
         """Return how many train together."""
-        return dist.get_world_size() if agreement.together() else self._threadlet.seat.world_size
+        return (
+            dist.get_world_size() if agreement.together() else self._threadlet.identity.world_size
+        )
 
     @property
     def seed(self) -> int:
@@ -156,7 +157,7 @@ class ResumableRun:
         self._opening = lambda: open_source(
             source, first, epochs, mix("loader", self.seed, self._order)
         )
-        if self.live is None and LIFE_VARIABLE in os.environ:
+        if self.live is None and environment.is_set(environment.LIFE_VARIABLE):
             self.live = self._opened()
         if self.live is not None and self.live.is_new:
             return self._begin_beside_others(self.live)
@@ -175,7 +176,7 @@ class ResumableRun:
             self.live.begin(step)
         return deal(self._source, self._is_extended), step
 
-    def _opened(self) -> "LiveRecovery | None":
+    def _opened(self) -> "RankRecovery | None":
         from torchloom.worker.recovery import recovery  # needed by few
 
         return recovery.opened(self, self._threadlet)
@@ -186,7 +187,7 @@ class ResumableRun:
         self.saves.begin(step, lambda at: self.save(at, "command"), is_alone)
 
     def _log_digests(self, log: str) -> None:
-        self._ledger = step_log.switched(self._threadlet, log)
+        self._step_log = step_log.switched(self._threadlet, log)
 
     def boundary(self, step: int) -> None:
         """Before a step: save what is to be saved, and have everybody draw what follows from it."""
@@ -194,7 +195,7 @@ class ResumableRun:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
-        self._ledger.note(step, self.things, self._source)
+        self._step_log.note(step, self.things, self._source)
         if trigger := self.saves.due(step):
             self.save(step, trigger)
         if self._is_steady:
@@ -216,8 +217,8 @@ class ResumableRun:
             return
         if self._digests is not None:
             self._digests.write(step, self.things.tensors())
-        self._ledger.note(step, self.things, self._source)
-        if self.saves.wishes.enabled or self.saves.wanted or anyway:
+        self._step_log.note(step, self.things, self._source)
+        if self.saves.settings.enabled or self.saves.wanted or anyway:
             self.save(step, trigger)
         self.saves.finish()
 
@@ -265,7 +266,7 @@ class ResumableRun:
         if common is not None:
             self.things.take_common(common)
             self._seed = int(common["seed"])
-            self._order = self._threadlet.seat.rank + 1 if common["is_mixed"] else 0
+            self._order = self._threadlet.identity.rank + 1 if common["is_mixed"] else 0
             if self._source is None:
                 self._threadlet.catch_up(start, common["orders"])
             else:
@@ -286,25 +287,25 @@ class ResumableRun:
             raise OtherProgram(f"the others are in loop {private['loop']}, this is {self._loops}")
         self.things.take_private(private)
         if self._source is not None and (is_first or self._source.can_seek):
-            world = self._threadlet.seat.world_size
+            world = self._threadlet.identity.world_size
             self._source.restore(private["position"], world, world)
 
-    def _begin_beside_others(self, live: "LiveRecovery") -> tuple[Dealt, int] | None:
+    def _begin_beside_others(self, live: "RankRecovery") -> tuple[Dealt, int] | None:
         """Come to those who train, in the place of one that is gone."""
         if live.loop() > self._loops:
             return None
         self._looked = True
-        self._rank = self._threadlet.seat.rank
+        self._rank = self._threadlet.identity.rank
         self._open(0, is_alone=True)
         step = live.arrive()
         self._watch(live)
         assert self._source is not None
         return deal(self._source, self._is_extended), step
 
-    def _watch(self, live: "LiveRecovery") -> None:
+    def _watch(self, live: "RankRecovery") -> None:
         """Have the page of each step written when its pass forward is done."""
         for model in self.things.models.values():
-            model.noted = lambda: live.note(self._at)
+            model.register_training_forward_hook(lambda: live.note(self._at))
 
     # What is saved, and put back.
 
@@ -337,7 +338,7 @@ class ResumableRun:
         sys.stderr.write(f"loom: {why}: the run begins at step 0\n")
         for model in self.things.models.values():
             model.rebuild(sync=True)
-        self._tell_restored(0, "", why)
+        self._report_restored(0, "", why)
         self._place = ""
 
     def _restore(self, found: FoundCheckpoint) -> int:
@@ -355,20 +356,20 @@ class ResumableRun:
         if found.root == self.saves.root:
             self.saves.saved = step
         self.resumed_from = step
-        self._threadlet.go_on(step, loaded.shared["knobs"])
+        self._threadlet.resume_at(step, loaded.shared["knobs"])
         why = "; ".join(filter(None, whys))
-        self._tell_restored(step, found.place, why)
+        self._report_restored(step, found.place, why)
         if why and self.rank == 0:
             sys.stderr.write(f"loom: resumed at step {step}, not bit-exact: {why}\n")
         return step
 
-    def _tell_restored(self, step: int, place: str, why: str) -> None:
+    def _report_restored(self, step: int, place: str, why: str) -> None:
         seconds = round(time.monotonic() - self._since, 3)
         facts: dict[str, Any] = {"step": step, "checkpoint": place, "seconds": seconds}
         self._threadlet.event("restored", {**facts, "exact": not why, "why": why})
 
 
-def wishes_of(told: Mapping[str, Any]) -> Checkpointing:
+def checkpointing_of(told: Mapping[str, Any]) -> Checkpointing:
     """Return what a job says of its checkpoints; it was checked when it was submitted."""
     known = {name: told[name] for name in Checkpointing.__slots__ if name in told}
     if "mode" in known:

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,34 +9,32 @@ from operator import index
 from typing import Any, Literal, TypeVar
 
 from torchloom.messages.plane import Value
+from torchloom.worker import environment
 from torchloom.worker.run import steps
 from torchloom.worker.run.steps import NONE, Batch, Dealing, Dealt, Section, Step, size_of
-from torchloom.worker.threadlet.environment import SubmittedJob, submitted
 from torchloom.worker.threadlet.import_hook import when_imported
 from torchloom.worker.threadlet.knobs import Config
+from torchloom.worker.threadlet.rank_identity import SubmittedJob, submitted
 from torchloom.worker.threadlet.threadlet import Threadlet, current
 
-UNTIL_VARIABLE = "LOOM_UNTIL"  # the step at which loops end, whatever data is left
-OWN_END_VARIABLE = "LOOM_OWN_END"  # loops whose data ends here or later continue until that step
-RESUME_VARIABLE = "LOOM_RESUME"  # the checkpoint to go on from; 1: none is there yet
 _NEVER = 1 << 62
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1  # steps that can be stored
 _NONE: Any = object()
-_COURSE = "torchloom.worker.run.resumable"
+_RESUMABLE = "torchloom.worker.run.resumable"
 
 M = TypeVar("M")
 
 _run: "Run | None" = None
 
 
-def seat_of_a_stranger(env: Mapping[str, str]) -> dict[str, str]:
+def _unmanaged_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return where a rank belongs that nobody of ours started; looked for only then."""
     from torchloom.worker.threadlet import unmanaged
 
-    return unmanaged.seat(env)
+    return unmanaged.launch_variables(env)
 
 
-def names_of_a_stranger() -> dict[str, Value]:
+def _unmanaged_names() -> dict[str, Value]:
     """Return what such a rank's job is called, and whose it is."""
     from torchloom.settings import user_name
     from torchloom.worker.threadlet.unmanaged import script_name
@@ -58,9 +55,9 @@ def init(
     """
     global _run
     if _run is None:
-        threadlet = current(seat_of_a_stranger)
+        threadlet = current(_unmanaged_variables)
         when_imported("torch.optim.optimizer", threadlet.watch)
-        spec = submitted(os.environ)
+        spec = submitted(environment.variables())
         _run = Run(threadlet, project, spec)
         threadlet.event("init", {"project": project})
         for name, knob in spec.knobs.items():
@@ -68,8 +65,8 @@ def init(
             threadlet.knobs.declare(name, *said, source="spec")
         for name, value in spec.hyperparameters.items():
             threadlet.knobs.configure(name, value)
-        if threadlet.seat.agent and "LOOM_JOB" not in os.environ:
-            threadlet.event("job", names_of_a_stranger())
+        if threadlet.identity.agent and not environment.is_set(environment.JOB_VARIABLE):
+            threadlet.event("job", _unmanaged_names())
     if replica != "":
         current().join(str(replica))
         if named := project or _run.project:  # without one no other run can belong to it
@@ -89,7 +86,7 @@ class Run:
     ) -> None:
         self.submitted = spec or SubmittedJob()
         self.project = project
-        self.id = threadlet.seat.job
+        self.id = threadlet.identity.job
         self.config = Config(threadlet.knobs, self._is_inside, threadlet.acts.read)
         self.applied = 0  # steps that are done
         self.add = threadlet.notes.add
@@ -98,8 +95,8 @@ class Run:
         self._threadlet = threadlet
         self._boundary = threadlet.boundary
         self._next = 0
-        self._until = _step(os.environ, UNTIL_VARIABLE)
-        self._own_end = _step(os.environ, OWN_END_VARIABLE)
+        self._until = _step(environment.UNTIL_VARIABLE)
+        self._own_end = _step(environment.OWN_END_VARIABLE)
         self._epochs = 0  # of all loops so far
         self._planned: int | None = 0  # steps of all loops so far; none: not all have a length
         self._inside = False
@@ -108,7 +105,7 @@ class Run:
         self._is_finished = False
         self._tags: tuple[str, ...] = ()
         self._notes = ""
-        self._course: Any = None  # a ResumableRun, once there is something to carry
+        self._resumable: Any = None  # a ResumableRun, once there is something to carry
         self._live: Any = None  # its Recovery, in loops whose members may be replaced
         self._error: BaseException | None = None  # of a step or section, held back
 
@@ -215,7 +212,7 @@ class Run:
     @property
     def url(self) -> str | None:
         """Return where the dashboard shows this job; nothing where the plane serves none here."""
-        if not self._threadlet.seat.agent:
+        if not self._threadlet.identity.agent:
             return None
         from torchloom.client import plane
 
@@ -243,8 +240,8 @@ class Run:
         self._threadlet.event("labels", {"notes": self._notes})
 
     def __repr__(self) -> str:
-        seat, url = self._threadlet.seat, self.url
-        about = [f"rank {seat.rank} of {seat.world_size}", f"step {self._boundary.step}"]
+        identity, url = self._threadlet.identity, self.url
+        about = [f"rank {identity.rank} of {identity.world_size}", f"step {self._boundary.step}"]
         about = ([f"project {self.project!r}"] if self.project else []) + about
         return f"<loom run {self.id}: {', '.join(about + ([url] if url else []))}>"
 
@@ -257,7 +254,7 @@ class Run:
     @property
     def generation(self) -> int:
         """Return which membership of the job this rank is in; it grows when others are replaced."""
-        return self._threadlet.seat.generation
+        return self._threadlet.identity.generation
 
     def section(self, name: str = "") -> Section:
         """Return what holds exceptions back in a part that is no step, as `with step:` does.
@@ -279,14 +276,14 @@ class Run:
     @property
     def resumed(self) -> bool:
         """Tell whether this life of the run goes on from a checkpoint."""
-        if self._course is not None and self._course.has_begun and self._course.things:
+        if self._resumable is not None and self._resumable.has_begun and self._resumable.things:
             return self.resumed_from is not None
-        return os.environ.get(RESUME_VARIABLE, "") not in ("", "1")
+        return environment.text(environment.RESUME_VARIABLE) not in ("", "1")
 
     @property
     def resumed_from(self) -> int | None:
         """Return the step that this life went on from; known when `steps` has begun."""
-        return self._course.resumed_from if self._course is not None else None
+        return self._resumable.resumed_from if self._resumable is not None else None
 
     def wrap(self, model: M, name: str = "", **options: Any) -> M:
         """Return the model as all ranks train it; checkpoints carry its weights and buffers.
@@ -330,21 +327,21 @@ class Run:
         """Say when to save and what to keep, instead of the job; before `steps`."""
         told = {"every_n_steps": every_n_steps, "every_n_seconds": every_n_seconds}
         kept = {"keep_last": keep_last, "keep_every": keep_every, "best": best, "mode": mode}
-        self._carried().wish({**told, **kept, "enabled": enabled})
+        self._carried().configure_checkpoints({**told, **kept, "enabled": enabled})
 
     def checkpoint(self) -> None:
         """Save when the step that is under way is done; all ranks ask for it in the same step."""
-        course = self._carried()
-        course.saves.wanted = True
-        if course.has_begun and not self._inside:
-            course.save(self._next, "program")
+        resumable = self._carried()
+        resumable.saves.wanted = True
+        if resumable.has_begun and not self._inside:
+            resumable.save(self._next, "program")
 
     def _carried(self) -> Any:
         """Return what is carried; found by name, since it needs torch and this module must not."""
-        if self._course is None:
-            course = importlib.import_module(_COURSE)
-            self._course = course.ResumableRun(self._threadlet, self.submitted)
-        return self._course
+        if self._resumable is None:
+            resumable = importlib.import_module(_RESUMABLE)
+            self._resumable = resumable.ResumableRun(self._threadlet, self.submitted)
+        return self._resumable
 
     # The loop.
 
@@ -381,7 +378,7 @@ class Run:
         """Report with how many steps the program is done, as far as its loops tell by now."""
         before = start if self._next == start else self._planned  # resumed: by earlier loops' sizes
         self._planned = None if before is None or size is None else before + size
-        if self._threadlet.seat.rank == 0:
+        if self._threadlet.identity.rank == 0:
             total = None if self._planned is None else min(self._planned, self._until)
             self._threadlet.event("job", {"total_steps": total})
 
@@ -391,7 +388,7 @@ class Run:
         while True:
             if live is not None and (self._error is not None or live.is_over):
                 self._recover(dealing)
-            epoch, batch = self._deal(dealing) if self._goes_on() else NONE
+            epoch, batch = self._deal(dealing) if self._continues() else NONE
             if live is not None and live.is_over:
                 continue
             if epoch is not None:
@@ -416,7 +413,7 @@ class Run:
     def _recover(self, dealing: Dealing) -> None:
         """Go on with other members, where they are; an exception of our own is raised."""
         error, self._error = self._error, None
-        dealt, start = self._course.recover(self._next, error)
+        dealt, start = self._resumable.recover(self._next, error)
         dealing.go_to(start, dealt)
         self._next = self.applied = start
         if self._is_provoked:
@@ -432,16 +429,16 @@ class Run:
     def _begin(self, source: int | Iterable[Any], epochs: int) -> Dealt | None:
         """Return the batches of a loop; nothing if an earlier life has been through it."""
         first, self._epochs = self._epochs, self._epochs + epochs
-        if self._course is None:
+        if self._resumable is None:
             return _deal(source, first, epochs, self._is_extended)
-        begun = self._course.begin(source, first, epochs, self._next, self._is_extended)
+        begun = self._resumable.begin(source, first, epochs, self._next, self._is_extended)
         if begun is None:
             return None
         dealt: Dealt
         dealt, self._next = begun
         self.applied = self._next
-        self.add = self._course.noting(self._threadlet.notes.add)
-        self._live = self._course.live
+        self.add = self._resumable.noting(self._threadlet.notes.add)
+        self._live = self._resumable.live
         return dealt
 
     def _leave(self) -> None:
@@ -464,14 +461,14 @@ class Run:
         sys.stderr.write(f"loom: an exception in step {self._next} had come before:\n")
         traceback.print_exception(error)
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         """Pass to the beginning of the next step; tell whether it is to be taken."""
         if self._boundary.reach(self._next, self.applied):
             self._threadlet.attend()
         if self._threadlet.acts.stopping or self._next >= self._until:
             return False
-        if self._course is not None:
-            self._course.boundary(self._next)
+        if self._resumable is not None:
+            self._resumable.boundary(self._next)
         return True
 
     def _is_extended(self) -> bool:
@@ -482,10 +479,10 @@ class Run:
         return self._own_end <= self._next < self._until
 
     def _finish(self) -> None:
-        if self._course is not None:
+        if self._resumable is not None:
             acts = self._threadlet.acts
             trigger = "stop" if acts.stopping else "end"
-            self._course.finish(self._next, trigger, acts.releasing)
+            self._resumable.finish(self._next, trigger, acts.releasing)
 
 
 def _deal(
@@ -504,6 +501,6 @@ def _deal(
             return  # it can be read once only
 
 
-def _step(env: Mapping[str, str], name: str) -> int:
-    text = env.get(name, "")
+def _step(name: str) -> int:
+    text = environment.text(name)
     return int(text) if text.isdecimal() else _NEVER

@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 
 from torchloom import settings
 from torchloom.errors import Failure
+from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
 from torchloom.worker.run.sources import BatchSource
 from torchloom.worker.run.tracked_state import TrackedState
 from torchloom.worker.threadlet.threadlet import Threadlet
 
-VARIABLE = "LOOM_LEDGER"
 _NAMED = "step-digests"  # a file of the run's folder: which log a command has begun
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -54,29 +54,29 @@ class StepLog:
         folder.mkdir(parents=True, exist_ok=True)
         self._threadlet = threadlet
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(folder / f"rank_{threadlet.seat.rank}.jsonl", flags, 0o600)
+        self._file = os.open(folder / f"rank_{threadlet.identity.rank}.jsonl", flags, 0o600)
         self._at = (-1, -1)  # generation and step of the boundary that was noted last
         self._next: str | None = None  # what the step behind it is trained on
 
     def note(self, step: int, things: TrackedState, source: BatchSource | None) -> None:
         """At the boundary before a step: write down the one that is done."""
-        seat = self._threadlet.seat
-        before, self._at = self._at, (seat.generation, step)
+        identity = self._threadlet.identity
+        before, self._at = self._at, (identity.generation, step)
         if before == self._at:
             return
-        is_applied = before == (seat.generation, step - 1)
+        is_applied = before == (identity.generation, step - 1)
         samples, self._next = self._next if is_applied else None, _samples(source)
         line = {
-            "attempt": seat.attempt,
-            "generation": seat.generation,
-            "incarnation": seat.incarnation,
-            "pid": seat.pid,
-            "started": seat.started,
+            "attempt": identity.attempt,
+            "generation": identity.generation,
+            "incarnation": identity.incarnation,
+            "pid": identity.pid,
+            "started": identity.started,
             "kind": "applied" if is_applied else "joined",
             "step": step - 1,
             **_bits(things),
             "samples": samples,
-            "chance": _chance() if is_applied else None,
+            "chance": _rng_digest() if is_applied else None,
             "time": time.time(),
         }
         os.write(self._file, json.dumps(line).encode() + b"\n")
@@ -88,7 +88,7 @@ def opened(threadlet: Threadlet) -> StepLog | NoStepLog:
     try:
         return StepLog(run / (run / _NAMED).read_text(), threadlet)
     except FileNotFoundError:  # no command has, or it was ended just now
-        folder = os.environ.get(VARIABLE)
+        folder = environment.text(environment.STEP_LOG_VARIABLE)
         return StepLog(Path(folder), threadlet) if folder else NoStepLog()
 
 
@@ -98,7 +98,7 @@ def switched(threadlet: Threadlet, name: str) -> StepLog | NoStepLog:
     if name and not (run.is_dir() and _NAME.fullmatch(name)):
         raise NoRun(f"there is no folder {run} for a log {name!r}; set LOOM_HOME as the launch has")
     if name:
-        partial = run / f"{_NAMED}.{threadlet.seat.rank}"
+        partial = run / f"{_NAMED}.{threadlet.identity.rank}"
         partial.write_text(name)
         partial.replace(run / _NAMED)
     else:
@@ -107,7 +107,7 @@ def switched(threadlet: Threadlet, name: str) -> StepLog | NoStepLog:
 
 
 def _run(threadlet: Threadlet) -> Path:
-    return settings.runs_dir() / threadlet.seat.job
+    return settings.runs_dir() / threadlet.identity.job
 
 
 def _bits(things: TrackedState) -> dict[str, str]:
@@ -139,7 +139,7 @@ def _samples(source: BatchSource | None) -> str | None:
     return None if ask is None else _short(json.dumps(ask()).encode())
 
 
-def _chance() -> str:
+def _rng_digest() -> str:
     """Return where the generators are that programs draw from."""
     numpy = sys.modules.get("numpy")
     drawn = torch.get_rng_state().numpy().tobytes()

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,16 +11,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchloom.errors import UserError
+from torchloom.worker import environment
 from torchloom.worker.run.nested import replaced, tensors
 from torchloom.worker.run.rng import RngSource
 
 PASSES = 2
-_OWN = ("training", "shares_buffers", "noted", "_joined", "_options", "_is_primed")
+_OWN = ("training", "shares_buffers", "_joined", "_options", "_is_primed")
 
 
 def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Go forth and back with these inputs, and leave no trace but the layout of the buckets."""
-    chance = RngSource()
+    rng = RngSource()
     buffers = [(each, each.detach().clone()) for each in model.module.buffers()]
     gradients = [(each, each.grad) for each in model.module.parameters()]
     synced, model.require_backward_grad_sync = model.require_backward_grad_sync, True
@@ -38,7 +38,7 @@ def prime(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[st
         with torch.no_grad():
             for buffer, kept in buffers:
                 buffer.copy_(kept)
-        chance.put_back()
+        rng.put_back()
 
 
 def _pass(model: DistributedDataParallel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -77,7 +77,6 @@ class Wrapped(nn.Module):
     """
 
     module: nn.Module
-    noted: Callable[[], None] | None
     _joined: DistributedDataParallel | None
 
     def __init__(self, module: nn.Module, options: Mapping[str, Any], sync: bool) -> None:
@@ -86,7 +85,7 @@ class Wrapped(nn.Module):
         self.__dict__["_options"] = dict(options)
         self.__dict__["training"] = module.training
         self.__dict__["_joined"] = None
-        self.__dict__["noted"] = None  # called when a pass that trains is done, before the way back
+        self.__dict__["_training_forward_hook"] = None
         self.rebuild(sync)
 
     def rebuild(self, sync: bool = False) -> None:
@@ -114,9 +113,14 @@ class Wrapped(nn.Module):
             self._is_primed = True
             prime(joined, args, kwargs)
         outputs = joined(*args, **kwargs)
-        if self.noted is not None and self.module.training and torch.is_grad_enabled():
-            self.noted()
+        hook = self._training_forward_hook
+        if hook is not None and self.module.training and torch.is_grad_enabled():
+            hook()
         return outputs
+
+    def register_training_forward_hook(self, hook: Callable[[], None]) -> None:
+        """Call `hook` after each training forward pass, before backward; it replaces another."""
+        self.__dict__["_training_forward_hook"] = hook
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -208,7 +212,7 @@ def _join(
 ) -> DistributedDataParallel | None:
     """Return DDP for the ranks there are; a process without peers needs none."""
     if not dist.is_available() or not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        if int(environment.text("WORLD_SIZE") or 1) > 1:
             raise NoGroup()
         return None
     given = [each for each in module.parameters() if each.requires_grad]

@@ -1,12 +1,11 @@
-"""Write the model of a checkpoint into one file that needs nothing of ours to be read."""
+"""Export the model of a checkpoint to a `.pt` or `.safetensors` file."""
 
 import contextlib
-import ctypes
 import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,28 +13,21 @@ from torch import Tensor
 from torchloom.errors import Failure, UserError
 from torchloom.worker.saving.inspection import Contents
 
-_TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.uint16: "U16",
-    torch.uint32: "U32",
-    torch.uint64: "U64",
-    torch.bool: "BOOL",
-}
-_ALIGNED = 8
+
+class SafetensorsMissing(UserError):
+    """The package that writes this format is not installed."""
+
+    code = "no_safetensors"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a .safetensors file needs the package safetensors: "
+            "run `pip install torchloom[safetensors]`, or export a .pt file"
+        )
 
 
 class NoSuchType(UserError):
-    """The format knows nothing of this type of numbers."""
+    """The format has no such element type."""
 
     code = "no_such_type"
 
@@ -43,44 +35,37 @@ class NoSuchType(UserError):
         super().__init__(f"{name} is {kind}, which safetensors cannot hold; export a .pt file")
 
 
-def writer(state: Mapping[str, Any], facts: Mapping[str, str]) -> Callable[[BinaryIO], None]:
-    """Return what writes such a file; values that are no tensors are told among its metadata."""
+def write_safetensors(state: Mapping[str, Any], facts: Mapping[str, str], path: Path) -> None:
+    """Write tensors to a file; values that are not tensors become JSON in its metadata."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+    except ImportError:
+        raise SafetensorsMissing() from None
     tensors, values = taken_apart(state)
     more = {"values": json.dumps(values, default=repr)} if values else {}
-    head, order = header(tensors, {"format": "pt", **facts, **more})
+    try:
+        save_file(_separate(tensors), path, {"format": "pt", **facts, **more})
+    except KeyError as error:  # the package looks the type up in a table
+        name = next(name for name, tensor in tensors.items() if tensor.dtype == error.args[0])
+        raise NoSuchType(name, error.args[0]) from None
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
-    def write(file: BinaryIO) -> None:
-        file.write(head)
-        for tensor in order:
-            file.write(_bytes(tensor))
 
-    return write
-
-
-def header(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
-) -> tuple[bytes, list[Tensor]]:
-    """Return the beginning of a file and the order in which its tensors follow."""
-    named = sorted(tensors.items(), key=lambda one: (-one[1].element_size(), one[0]))
-    told: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    at = 0
-    for name, tensor in named:
-        if tensor.dtype not in _TYPES:
-            raise NoSuchType(name, tensor.dtype)
-        end = at + tensor.numel() * tensor.element_size()
-        told[name] = {
-            "dtype": _TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, end],
-        }
-        at = end
-    text = json.dumps(told, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNED)
-    return len(text).to_bytes(8, "little") + text, [tensor for _, tensor in named]
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return dense tensors of which no two share memory: the package refuses those that do."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        found[name] = whole.clone() if whole.data_ptr() in seen else whole
+        seen.add(whole.data_ptr())
+    return found
 
 
 def taken_apart(state: Any, path: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and plain values by their dotted names."""
+    """Return the tensors and the other values of a nested state, by dotted names."""
     if isinstance(state, Tensor):
         return {path: state}, {}
     if isinstance(state, Mapping):
@@ -98,17 +83,7 @@ def taken_apart(state: Any, path: str = "") -> tuple[dict[str, Tensor], dict[str
     return tensors, values
 
 
-def _bytes(tensor: Tensor) -> Any:
-    whole = tensor.detach().cpu().contiguous()
-    count = whole.numel() * whole.element_size()
-    if not count:
-        return b""
-    content = (ctypes.c_char * count).from_address(whole.data_ptr())
-    content.tensor = whole  # type: ignore[attr-defined]  # the memory lives as long as this does
-    return content
-
-
-Write = Callable[[BinaryIO], None]
+Write = Callable[[Path], None]
 
 
 class NothingToExport(UserError):
@@ -121,7 +96,7 @@ class NothingToExport(UserError):
 
 
 def export(contents: Contents, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the file that is asked for; return how many tensors and bytes it has."""
+    """Write the requested file; return its number of tensors and bytes."""
     models, path = contents.models(), Path(asked["file"])
     if not models:
         raise NothingToExport()
@@ -130,14 +105,19 @@ def export(contents: Contents, asked: Mapping[str, Any]) -> dict[str, Any]:
     state = _loadable(_state(models, more))
     tensors, _ = taken_apart(state)
     if path.suffix == ".pt":
-        write_whole(path, asked["replace"], lambda file: torch.save(state, file))
+        write_whole(path, asked["replace"], lambda partial: _write_torch(state, partial))
     else:
-        write_whole(path, asked["replace"], writer(state, facts))
+        write_whole(path, asked["replace"], lambda file: write_safetensors(state, facts, file))
     return {"tensors": len(tensors), "bytes": path.stat().st_size}
 
 
+def _write_torch(state: Any, path: Path) -> None:
+    with open(path, "xb") as file:  # given a path, torch does not raise OSError
+        torch.save(state, file)
+
+
 def _state(models: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's own state dict; where there is more in the file, each by its name."""
+    """Return the state dict of a single model; several states are kept apart by name."""
     if len(models) == 1 and not more:
         (only,) = models.values()
         return dict(only)
@@ -145,7 +125,7 @@ def _state(models: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _loadable(state: Any) -> Any:
-    """Return the same with nothing in it that `torch.load(weights_only=True)` would not take."""
+    """Return the state with only types that `torch.load(weights_only=True)` accepts."""
     if isinstance(state, Mapping):
         return {key: _loadable(item) for key, item in state.items()}
     if type(state) in (list, tuple):
@@ -156,12 +136,11 @@ def _loadable(state: Any) -> Any:
 
 
 def write_whole(path: Path, replace: bool, write: Write) -> None:
-    """Have a file whole or not at all; one that is there is kept unless it may be replaced."""
+    """Write a file atomically; an existing one is kept unless `replace` is set."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with open(partial, "xb") as file:
-            write(file)
-            file.flush()
+        write(partial)
+        with open(partial, "rb") as file:
             os.fsync(file.fileno())
         if replace:
             os.replace(partial, path)

@@ -1,7 +1,6 @@
 """All that a checkpoint holds, of all ranks, by names that people know from their programs."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchloom.checkpoint import Manifest, open_storage
+from torchloom.worker import environment
 from torchloom.worker.run.digests import digest
 from torchloom.worker.saving.loader import contents_of, own_of, shared_of
 
@@ -62,7 +62,7 @@ class Contents:
 
 def read(root: str, step: int) -> Contents:
     """Return the checkpoint of a step; its shards are hashed before anything of them is read."""
-    storage = open_storage(root, os.environ)
+    storage = open_storage(root, environment.variables())
     manifest = storage.manifest(step)
     files = contents_of(storage, manifest)
     own = tuple(own_of(manifest, files, rank) for rank in range(manifest.world_size))

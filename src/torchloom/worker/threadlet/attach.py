@@ -3,19 +3,18 @@
 Called before the user's first line. It fails open: whatever is wrong here, the program runs.
 """
 
-import os
 import sys
 
-from torchloom.worker.threadlet.import_hook import when_imported
-from torchloom.worker.threadlet.owner import (
+from torchloom.worker.environment import (
     AGENT_VARIABLE,
     ATTACH_VARIABLE,
     LIFE_VARIABLE,
     OWNER_VARIABLE,
     PAGE_VARIABLE,
-    claim,
-    take,
+    variables,
 )
+from torchloom.worker.threadlet.import_hook import when_imported
+from torchloom.worker.threadlet.owner import claim, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _MODULE = "torch.optim.optimizer"
 
 def attach() -> None:
     """Wait for torch's optimizers, where an agent is there to be told of their steps."""
-    env = os.environ
+    env = variables()
     if LIFE_VARIABLE in env:
         look_out()
     if env.get(ATTACH_VARIABLE) == "0" or not (env.get(AGENT_VARIABLE) or env.get(PAGE_VARIABLE)):
@@ -43,7 +42,7 @@ def attach_the_first() -> None:
 
     The first of them that has torch's optimizers is the one that trains, and speaks.
     """
-    env = os.environ
+    env = variables()
     if env.get(ATTACH_VARIABLE) != "0" and OWNER_VARIABLE not in env:
         when_imported(_MODULE, _begin_if_first)
 
@@ -56,7 +55,7 @@ def look_out() -> None:
     from torchloom.worker.recovery import leave, standin
 
     try:
-        standin.install() if standin.is_wanted(os.environ) else leave.watch()
+        standin.install() if standin.is_wanted(variables()) else leave.watch()
     except Exception as error:  # then it is started again with all others, as ever
         note(error)
 
@@ -69,7 +68,7 @@ def note(error: BaseException) -> None:
 
 def _begin_if_first(module: "ModuleType") -> None:
     try:
-        if claim(os.environ):
+        if claim(variables()):
             _begin(module)
     except Exception as error:  # training goes on without being watched
         note(error)
@@ -77,7 +76,7 @@ def _begin_if_first(module: "ModuleType") -> None:
 
 def _begin(module: "ModuleType") -> None:
     try:
-        if take(os.environ):  # not in a child that was forked meanwhile
+        if take(variables()):  # not in a child that was forked meanwhile
             from torchloom.worker.threadlet.threadlet import current
 
             current().watch(module)

@@ -55,7 +55,7 @@ class PromisedCommand:
         self.limit = self.step + 1 + self.ahead
 
     @property
-    def look(self) -> int:
+    def check_step(self) -> int:
         """Return the step before which the training thread must have a look at this."""
         return self.effective if self.decided else self.limit
 
@@ -78,7 +78,7 @@ class StepBoundary:
         self._resumed = resumed
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._look = 0  # the first boundary is always looked at
+        self._next_check = 0  # the first boundary is always looked at
         self._since = time.monotonic_ns()
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._orders: dict[str, PromisedCommand] = {}
@@ -103,7 +103,7 @@ class StepBoundary:
         words[MOVED] = self._since = now
         self._recent.append(lasted)
         self.step = step
-        return step >= self._look
+        return step >= self._next_check
 
     def _reach_locked(self, step: int, applied: int) -> bool:
         with self._lock:
@@ -141,7 +141,7 @@ class StepBoundary:
             self._changed.wait_for(lambda: self._pause is not order or self._is_disturbed)
             if self._pause is order:  # it holds, and is gone on with when that is over
                 self._orders[order.command] = order
-                self._look_again()
+                self._schedule_check()
         self._since = time.monotonic_ns()
         self._page.enter(StepPhase.STEP, self._since)
 
@@ -168,7 +168,7 @@ class StepBoundary:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._orders.clear()
-        self._look = NEVER
+        self._next_check = NEVER
         self._page = page
         self._words = page.words
 
@@ -182,7 +182,7 @@ class StepBoundary:
             orders = [o for o in self._orders.values() if o.decided and o.effective <= self.step]
             for order in orders:
                 del self._orders[order.command]
-            self._look_again()
+            self._schedule_check()
         return sorted(orders, key=lambda order: order.effective)
 
     def plan(self, order: PromisedCommand) -> None:
@@ -211,9 +211,9 @@ class StepBoundary:
             if command in self._known:
                 return None
             if command not in self._orders:
-                self._look = -1  # the mark; only then the step
+                self._next_check = -1  # the mark; only then the step
                 self._orders[command] = PromisedCommand(command, kind, payload, self.step, ahead)
-                self._look_again()
+                self._schedule_check()
             return self._orders[command]
 
     def settle(self, command: str, effective: int | None) -> None:
@@ -229,7 +229,7 @@ class StepBoundary:
                 order.effective = effective
                 self._arrange(order)
             order.decided = True
-            self._look_again()
+            self._schedule_check()
             self._changed.notify_all()
 
     def outcome(self, command: str) -> int | None:
@@ -270,8 +270,8 @@ class StepBoundary:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 
-    def _look_again(self) -> None:
-        self._look = min((order.look for order in self._orders.values()), default=NEVER)
+    def _schedule_check(self) -> None:
+        self._next_check = min((order.check_step for order in self._orders.values()), default=NEVER)
 
 
 def _one_at_a_time() -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom.errors import Failure
-from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, Refused, Value
+from torchloom.messages.plane import Applied, Head, Kind, Message, Planned, RankRefusal, Value
 from torchloom.rules.control.command import NotAKnob
 from torchloom.worker.threadlet import optimizers
 from torchloom.worker.threadlet.boundary import PromisedCommand, StepBoundary
@@ -51,7 +51,7 @@ class Acts:
         boundary: StepBoundary,
         knobs: ProgramKnobs,
         watched: Optimizers,
-        say: Callable[[Message], None],
+        send: Callable[[Message], None],
         introduce: Callable[[], None],
     ) -> None:
         self.stopping = False
@@ -63,7 +63,7 @@ class Acts:
         self._boundary = boundary
         self._knobs = knobs
         self._optimizers = watched
-        self._say = say
+        self._send = send
         self._introduce = introduce
         self._done: set[str] = set()  # changes that acted in this process
         self._newer: set[str] = set()  # knobs that commands have changed in this generation
@@ -86,7 +86,7 @@ class Acts:
         knob = self._knobs.get(name)
         return knob is not None and knob.is_own
 
-    def go_on(self, step: int, untaken: set[tuple[str, str]]) -> None:
+    def resume_at(self, step: int, untaken: set[tuple[str, str]]) -> None:
         """Begin at the step of a checkpoint, which has what changes before it made of optimizers.
 
         Those that no optimizer had taken by then are still to act.
@@ -122,7 +122,7 @@ class Acts:
             self._failed(order.command, error)
 
     def resumed(self, order: PromisedCommand, step: int) -> None:
-        """Say that a pause is over."""
+        """Send that a pause is over."""
         self._applied(order.command, step)
 
     def make_up(self) -> None:
@@ -149,13 +149,13 @@ class Acts:
 
     def _act(self, order: PromisedCommand) -> None:
         if order.kind == "knob":
-            told = order.command, order.effective, order.payload, order.origin == "past"
-            self._changes[order.command] = Planned(*told)
+            fields = order.command, order.effective, order.payload, order.origin == "past"
+            self._changes[order.command] = Planned(*fields)
         match order.kind:
             case "knob" if order.origin == "here":
-                wish = KnobRequest.of(order.payload)
-                values = {name: self._check(name, value) for name, value in wish.values.items()}
-                change = KnobChange(order.command, replace(wish, values=values), self._applied)
+                request = KnobRequest.of(order.payload)
+                values = {name: self._check(name, value) for name, value in request.values.items()}
+                change = KnobChange(order.command, replace(request, values=values), self._applied)
                 self._newer.update(values)
                 for name in values:
                     self._change(change, name)
@@ -185,7 +185,7 @@ class Acts:
         gives way to what somebody wants in this one.
         """
         change = KnobChange(order.command, KnobRequest.of(order.payload), self._applied)
-        for name, value in change.wish.values.items():
+        for name, value in change.request.values.items():
             knob = self._knobs.get(name)
             if self._is_over(order, change, name):
                 change.done(name, self._boundary.step, None, None)
@@ -200,7 +200,7 @@ class Acts:
 
     def _change(self, change: KnobChange, name: str) -> None:
         """Give a knob its new value: an optimizer's goes before a mere value of the config."""
-        value, undo = change.wish.values[name], change.wish.undo
+        value, undo = change.request.values[name], change.request.undo
         knob = self._knobs.get(name)
         if undo and undo not in self._done:  # nothing of it is in force here
             change.done(name, self._boundary.step, None, None)
@@ -218,7 +218,7 @@ class Acts:
         assert knob is not None
         if knob.unread is not None:
             why = f"{name} was set again before a step had read it"
-            self._say(Refused(self._head, knob.unread[0].command, why, is_late=True))
+            self._send(RankRefusal(self._head, knob.unread[0].command, why, is_late=True))
             knob.unread = None
         if knob.handlers:
             change.done(name, self._boundary.step, before, value)
@@ -261,10 +261,10 @@ class Acts:
     def _failed(self, command: str, error: Exception) -> None:
         traceback.print_exc(file=sys.stderr)
         why = f"failed in step {self._boundary.step}: {type(error).__name__}: {error}"
-        self._say(Refused(self._head, command, why, is_late=True))
+        self._send(RankRefusal(self._head, command, why, is_late=True))
 
     def _applied(self, command: str, step: int, before: Value = None, after: Value = None) -> None:
-        self._say(Applied(self._head, command, step, before, after))
+        self._send(Applied(self._head, command, step, before, after))
 
 
 def program_world() -> int:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from torchloom.errors import Failure, LoomError
-from torchloom.messages.membership import Regrouping
+from torchloom.messages.membership import ToMember
 from torchloom.messages.plane import (
     Decided,
     Kind,
@@ -22,21 +22,22 @@ from torchloom.messages.plane import (
     Outcome,
     Planned,
     Prepare,
+    RankRefusal,
     Ready,
-    Refused,
     Value,
     Welcome,
     Write,
 )
+from torchloom.worker.recovery.membership import MembershipLine
 from torchloom.worker.threadlet.boundary import StepBoundary
-from torchloom.worker.threadlet.environment import RankIdentity
+from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 ABORT = "abort"
 _COMMIT = "commit "
 _FILE, _TCP = "file://", "tcp://"
 _PATIENCE = timedelta(seconds=2)  # for a store process that does not answer
 _UNREACHABLE = (OSError, RuntimeError, LoomError)  # torch's stores raise RuntimeError
-_REGROUPING = get_args(Regrouping)
+_MEMBERSHIP = get_args(ToMember)
 
 
 class NoStore(Failure):
@@ -132,33 +133,33 @@ def _connected(host: str, port: int, generation: int) -> Outcomes:
         raise NoStore(f"the store at {host}:{port} does not answer: {error}") from error
 
 
-Say = Callable[[Message], None]
+Send = Callable[[Message], None]
 Check = Callable[[Kind, dict[str, Value]], None]  # raises what is wrong with a command
 
 
 class OutcomeStore:
     """Asks the generation's store; opened in the link's thread, before the first promise."""
 
-    def __init__(self, seat: RankIdentity, say: Say) -> None:
-        self._seat = seat
-        self._say = say
+    def __init__(self, identity: RankIdentity, send: Send) -> None:
+        self._identity = identity
+        self._send = send
         self._outcomes: Outcomes | None = None
 
-    def move_on(self, seat: RankIdentity) -> None:
+    def move_on(self, identity: RankIdentity) -> None:
         """Decide in the store of another generation from now on."""
-        self._seat, self._outcomes = seat, None
+        self._identity, self._outcomes = identity, None
 
     def open(self) -> Outcomes:
         """Return the store; raises what the weaver is to be told when there is none."""
         if self._outcomes is None:
-            seat = self._seat
-            self._outcomes = open_outcomes(seat.store, seat.world_size, seat.generation)
+            identity = self._identity
+            self._outcomes = open_outcomes(identity.store, identity.world_size, identity.generation)
         return self._outcomes
 
     def write(self, command: str, effective: int | None) -> int | None:
         """Write an outcome unless there is one; return the one that holds, and say it."""
         effective = from_text(self.open().first(f"command/{command}", to_text(effective)))
-        self._say(Decided(self._seat.head(), command, effective))
+        self._send(Decided(self._identity.head(), command, effective))
         return effective
 
     def abort(self, command: str) -> int | None:
@@ -185,34 +186,35 @@ class RankControl:
 
     def __init__(
         self,
-        seat: RankIdentity,
+        identity: RankIdentity,
         boundary: StepBoundary,
         judge: OutcomeStore,
         check: Check,
-        say: Say,
+        send: Send,
+        membership: Callable[[], MembershipLine | None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self.changes: tuple[Planned, ...] = ()
         self.welcomed = threading.Event()
-        self.regrouped: Callable[[Message], None] | None = None  # hears of changes of members
-        self._seat = seat
-        self._head = seat.head()
+        self._identity = identity
+        self._head = identity.head()
         self._boundary = boundary
         self._judge = judge
         self._check = check
-        self._say = say
+        self._send = send
+        self._membership = membership
 
-    def move_on(self, seat: RankIdentity) -> None:
+    def move_on(self, identity: RankIdentity) -> None:
         """Answer for another generation from now on."""
-        self._seat, self._head = seat, seat.head()
+        self._identity, self._head = identity, identity.head()
 
-    def hear(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
         """Do what a message asks for; one for another life of the rank is dropped and counted."""
-        if isinstance(message, _REGROUPING) and self.regrouped is not None:
-            if self._seat.is_named(message.head):
-                self.regrouped(message)
+        if isinstance(message, _MEMBERSHIP) and (line := self._membership()) is not None:
+            if self._identity.is_named(message.head):
+                line.hear(message)
             return
-        if not self._seat.is_meant(message.head):
+        if not self._identity.is_meant(message.head):
             self.dropped["foreign"] += 1
             return
         match message:
@@ -231,14 +233,14 @@ class RankControl:
             self._check(message.kind, message.payload)
             self._judge.open()
         except (LoomError, OSError) as error:
-            self._say(Refused(self._head, message.command, str(error)))
+            self._send(RankRefusal(self._head, message.command, str(error)))
             return
         order = self._boundary.promise(message.command, message.kind, message.payload)
         if order is None:
             known = self._boundary.outcome(message.command)
-            self._say(Decided(self._head, message.command, known))
+            self._send(Decided(self._head, message.command, known))
         else:
-            self._say(Ready(self._head, message.command, order.step, order.ahead))
+            self._send(Ready(self._head, message.command, order.step, order.ahead))
 
     def _write(self, message: Write) -> None:
         try:

@@ -8,17 +8,12 @@ from typing import Any, Literal
 from torchloom.errors import UserError, nearest
 from torchloom.messages import plane
 from torchloom.messages.plane import Value
+from torchloom.rules.control.command import BadKnobValue
 
 _LONGEST = 200  # characters of a value that is no number or text
 
 
 Report = Callable[[str, int, Value, Value], None]  # command, step, before, after
-
-
-class BadKnobValue(UserError):
-    """A knob cannot have this value."""
-
-    code = "bad_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class KnobChange:
     """A command whose parts may act one after the other; reported once, when all have."""
 
     command: str
-    wish: KnobRequest
+    request: KnobRequest
     report: Report
     before: dict[str, Value] = field(default_factory=dict)
     after: dict[str, Value] = field(default_factory=dict)
@@ -60,10 +55,10 @@ class KnobChange:
         if name in self.after:
             return
         self.before[name], self.after[name] = before, after
-        if self.after.keys() == self.wish.values.keys():
-            self._tell(step)
+        if self.after.keys() == self.request.values.keys():
+            self._send_report(step)
 
-    def _tell(self, step: int) -> None:
+    def _send_report(self, step: int) -> None:
         if len(self.after) == 1:
             (before,), (after,) = self.before.values(), self.after.values()
             self.report(self.command, step, before, after)

@@ -1,6 +1,6 @@
 """One thread and one unix socket between a rank and its node's agent; no step ever waits for it.
 
-What is to be said is queued and the thread woken; what is heard is handed to `hear` in this
+What is to be said is queued and the thread woken; what is heard is handed to `handle` in this
 thread. Until the agent says that it has something on its disk it is kept here, in a bounded queue
 which lets the oldest numbers go first and counts them; on a new connection it is sent again.
 """
@@ -44,7 +44,7 @@ TICK = 0.5  # seconds between looks at what was logged: each costs the training 
 _RETRY = 0.25
 _SOON = 0.01  # seconds between two looks at whether all is sent
 _CONNECT = 1.0
-_FAREWELL = 1.0  # for what is left at the end
+_CLOSE = 1.0  # for what is left at the end
 _CHUNK = 1 << 16
 _MOST_BYTES = 32 << 20  # waiting for an agent that is away
 
@@ -139,7 +139,7 @@ class AgentLink:
         self,
         address: str,
         register: Callable[[], Register],
-        hear: Callable[[Message], None],
+        handle: Callable[[Message], None],
         collect: Callable[[], Iterable[Message]],
         broken: Callable[[BaseException], None],
         mend: Callable[[Metrics], Metrics],
@@ -147,26 +147,26 @@ class AgentLink:
         self.dropped: Counter[str] = Counter()
         self._address = address
         self._register = register
-        self._hear = hear
+        self._handle = handle
         self._collect = collect
         self._broken = broken
         self._mend = mend  # numbers that cannot be sent as they are
-        self._said: deque[Message] = deque(maxlen=1 << 14)
+        self._outgoing: deque[Message] = deque(maxlen=1 << 14)
         self._queue = FrameQueue()
         self._sending: bytes | None = None  # a frame, of which so much is sent
         self._sent = 0
         self._welcome = False  # whether the agent has said what it has of this life
-        self._told = 0  # lost points that the agent knows of
+        self._reported = 0  # lost points that the agent knows of
         self._hello: bytes | None = None  # a Register on its way: it is no record and not counted
         self._stacks: bytes | None = None  # asked for; they are no record either
-        self.words = MembershipOutbox(self.wake)  # neither are these
+        self.membership = MembershipOutbox(self.wake)  # neither are these
         self._introduced = True  # whether the agent has the latest Register
         self._reader: MessageReader[Any] = MessageReader(ToRank, self.dropped)
         self._frames = Frames(self.dropped)
         self._socket: socket.socket | None = None
         self._next_try = 0.0
-        self._next_look = 0.0
-        self._looks = 0
+        self._next_tick = 0.0
+        self._ticks = 0
         self._closing = False
         self._last: Message
         self._wake_in, self._wake_out = socket.socketpair()
@@ -177,9 +177,9 @@ class AgentLink:
     def start(self) -> None:
         self._thread.start()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Queue a message and wake the thread, unless it is the one that speaks; never waits."""
-        self._said.append(message)
+        self._outgoing.append(message)
         if threading.get_ident() != self._thread.ident:
             self.wake()
 
@@ -194,10 +194,10 @@ class AgentLink:
 
     def flush(self, patience: float) -> bool:
         """Wait until the agent has on its disk what was said and logged so far; tell whether."""
-        deadline, before = time.monotonic() + patience, self._looks
-        self._next_look = 0.0
+        deadline, before = time.monotonic() + patience, self._ticks
+        self._next_tick = 0.0
         self.wake()
-        while self._looks == before or self._said or not self._queue.is_empty:
+        while self._ticks == before or self._outgoing or not self._queue.is_empty:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 return False
             time.sleep(_SOON)
@@ -208,7 +208,7 @@ class AgentLink:
         self._last = last
         self._closing = True
         self.wake()
-        self._thread.join(_FAREWELL)
+        self._thread.join(_CLOSE)
 
     def abandon(self) -> None:
         """Let go of everything in a fork, where the thread does not exist; send nothing."""
@@ -255,7 +255,7 @@ class AgentLink:
         """Return how many seconds may pass without anything to do."""
         if self._closing:
             return TICK
-        due = self._next_try if self._socket is None else self._next_look
+        due = self._next_try if self._socket is None else self._next_tick
         return max(0.0, due - time.monotonic())
 
     def _connect(self) -> None:
@@ -270,7 +270,7 @@ class AgentLink:
             if not same_user(agent):
                 raise PermissionError("another user listens there")
             self._introduced = True  # from here on a change is told anew
-            self.words.connected()
+            self.membership.connected()
             agent.sendall(frame(self._register()))  # before all else, word for word
         except OSError:
             agent.close()
@@ -283,17 +283,17 @@ class AgentLink:
         if not self._introduced and self._socket is not None:
             self._introduced = True
             self._hello = frame(self._register())
-        while self._said:  # answers before numbers
-            self._put(self._said.popleft())
-        if self._closing or time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + TICK
-            self.words.look()
+        while self._outgoing:  # answers before numbers
+            self._put(self._outgoing.popleft())
+        if self._closing or time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + TICK
+            self.membership.look()
             for message in self._collect():
                 self._put(message)
-            self._looks += 1
-        if self._socket is not None and self._queue.lost > self._told:
-            self._told = self._queue.lost
-            facts: dict[str, Value] = {"points": self._told}
+            self._ticks += 1
+        if self._socket is not None and self._queue.lost > self._reported:
+            self._reported = self._queue.lost
+            facts: dict[str, Value] = {"points": self._reported}
             self._put(Event(self._register().head, "lost", 0, time.time(), facts))
 
     def _put(self, message: Message) -> None:
@@ -322,8 +322,8 @@ class AgentLink:
             self._sending, self._hello = self._hello, None
         elif self._sending is None and self._stacks is not None:
             self._sending, self._stacks = self._stacks, None
-        elif self._sending is None and self._socket is not None and self.words:
-            self._sending = self.words.take()
+        elif self._sending is None and self._socket is not None and self.membership:
+            self._sending = self.membership.take()
         elif self._sending is None and self._welcome:
             self._sending = self._queue.next
         return self._sending
@@ -358,7 +358,7 @@ class AgentLink:
             elif isinstance(message, ShowStacks):
                 self._stacks = frame(own_stacks(self._register().head, message.request))
             elif message is not None:
-                self._hear(message)
+                self._handle(message)
 
     def _lose(self) -> None:
         if self._socket is not None:
@@ -368,7 +368,7 @@ class AgentLink:
         self._queue.again()
 
     def _finish(self) -> None:
-        deadline = time.monotonic() + _FAREWELL
+        deadline = time.monotonic() + _CLOSE
         while self._socket is not None and time.monotonic() < deadline:
             if self._welcome and self._queue.next is None:
                 break

@@ -18,7 +18,7 @@ MOST = 1 << 16  # rows between two looks
 _NUMBERS = frozenset((float, int, bool, type(None)))
 _VALUES = 20_000  # in one message, which must not be too long to be sent
 _SIXTY_FOUR_BITS = range(-(1 << 63), 1 << 64)  # what travels as a whole number
-_MOST_SAID = 50  # lines about what is not kept
+_MOST_REPORTS = 50  # lines about what is not kept
 
 
 class Vitals:
@@ -81,7 +81,7 @@ class MetricRows:
         self._head = head
         self._held: Row | None = None  # the oldest one, while its tensors are not ready
         self._bad: set[str] = set()  # names of losses that are not finite now
-        self._said: set[tuple[str, str]] = set()  # what was not kept, and why
+        self._reported: set[tuple[str, str]] = set()  # what was not kept, and why
         self._write = write
 
     def move_on(self, head: Head) -> None:
@@ -101,10 +101,10 @@ class MetricRows:
 
     def drop(self, what: str, why: str) -> None:
         """Say that something is not kept, and why; once."""
-        if (what, why) in self._said or len(self._said) > _MOST_SAID:
+        if (what, why) in self._reported or len(self._reported) > _MOST_REPORTS:
             return
-        self._said.add((what, why))
-        is_last = len(self._said) > _MOST_SAID
+        self._reported.add((what, why))
+        is_last = len(self._reported) > _MOST_REPORTS
         line = "more of them are not reported" if is_last else f"{what} is not kept: {why}"
         (self._write or sys.stderr.write)(f"loom: {line}\n")
 
@@ -116,7 +116,7 @@ class MetricRows:
             rows = list(group)
             names = _texts(keys)
             yield from self._alarms(keys, rows)
-            self._look_for_repeats(names, rows)
+            self._report_repeats(names, rows)
             most = max(1, _VALUES // max(1, len(names)))
             for at in range(0, len(rows), most):
                 part = rows[at : at + most]
@@ -148,7 +148,7 @@ class MetricRows:
             return None
         return found
 
-    def _look_for_repeats(self, names: tuple[str, ...], rows: list[Read]) -> None:
+    def _report_repeats(self, names: tuple[str, ...], rows: list[Read]) -> None:
         """Say it where several values of one step came: the last one is shown."""
         for (step, *_), (following, *_) in itertools.pairwise(rows):
             if step == following:

@@ -19,12 +19,13 @@ from typing import Any
 
 from torchloom.messages import plane
 from torchloom.messages.plane import Value
+from torchloom.rules.control.command import BadKnobValue
 from torchloom.worker.threadlet import value_rules
 from torchloom.worker.threadlet.boundary import StepBoundary
-from torchloom.worker.threadlet.knobs import BadKnobValue, KnobChange, typed, within
+from torchloom.worker.threadlet.knobs import KnobChange, typed, within
 from torchloom.worker.threadlet.value_rules import ReplacedValue, ValueRule, plain, plan
 
-MOST = 8  # optimizers whose steps can be told apart by a count
+MOST = 8  # optimizers whose steps can be found apart by a count
 
 _FIELDS = ("lr", "weight_decay", "momentum", "betas")
 _HIGHEST = {"momentum": 1.0}
@@ -59,7 +60,7 @@ class TakenChange:
 
     @property
     def value(self) -> Value:
-        return self.armed.change.wish.values[self.armed.name]
+        return self.armed.change.request.values[self.armed.name]
 
 
 @dataclass(slots=True, eq=False)
@@ -256,11 +257,11 @@ class Optimizers:
         keys = known.covered(name)
         rules = [known.rules.get(key) for key in keys]
         covered = [groups[index] for index, _ in keys]
-        value, hold = change.wish.values[name], change.wish.hold
+        value, hold = change.request.values[name], change.request.hold
         new, before = plan(keys[0][1], covered, rules, value, hold)
         if is_own := not hold and _is_followed(armed, _value(groups, keys[0])):
             before, new = armed.was, [None for _ in keys]
-        elif (past := known.before(change.wish.undo, name)) is not None:
+        elif (past := known.before(change.request.undo, name)) is not None:
             new = past
         known.turn(change.id, name, list(zip(keys, rules, new, strict=True)))
         taken = TakenChange(armed, keys, before, is_own)
@@ -285,7 +286,7 @@ class Optimizers:
         for one in taken:
             found = [_value(groups, key) for key in one.keys]
             used = next((value for value in found if value), found[0])
-            if not (one.is_own or one.armed.change.wish.undo or is_same(used, one.value)):
+            if not (one.is_own or one.armed.change.request.undo or is_same(used, one.value)):
                 name, step = one.armed.name, self._boundary.step
                 facts = {"name": name, "set": one.value, "used": used, "step": step}
                 self._event("knob_not_used", facts)
@@ -312,18 +313,18 @@ class Optimizers:
         """Ask of the optimizers there are what a peer asks of its own, which is a step ahead."""
         self._carried = {n: one for n, one in state.items() if n > self._numbers}
         for known in list(self._known.values()):
-            if (told := state.get(known.number)) is not None:
-                waiting = {(command, name) for command, name in told["waiting"]}
+            if (found := state.get(known.number)) is not None:
+                waiting = {(command, name) for command, name in found["waiting"]}
                 known.armed = [one for one in known.armed if (one.change.id, one.name) in waiting]
                 known.rules.clear()
                 known.past.clear()
-                value_rules.put_back(known, told)
+                value_rules.put_back(known, found)
                 self._asked = self._asked or bool(known.rules)
 
     # Knobs.
 
     def misaligned(self) -> str:
-        """Return why steps of different ranks cannot be told to be the same, if so."""
+        """Return why steps of different ranks cannot be found to be the same, if so."""
         if self._elsewhere:
             return "not aligned: optimizer steps are taken on threads besides the main one"
         if len(self._known) > MOST:
@@ -353,7 +354,7 @@ class Optimizers:
         self._asked = True
 
     def shown(self) -> tuple[plane.Knob, ...]:
-        """Return all knobs as the weaver is told of them."""
+        """Return all knobs as the weaver is found of them."""
         return tuple(
             plane.Knob(name, value, "json" if what == "betas" else "float", 0.0, _highest(what))
             for name, what, value in self._values()

@@ -5,15 +5,11 @@ Looked at before the user's first line, so it imports next to nothing.
 
 import os
 
+from torchloom.worker.environment import OWNER_VARIABLE, PAGE_VARIABLE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-
-ATTACH_VARIABLE = "LOOM_ATTACH"  # 0: leave programs alone that do not ask for a threadlet
-AGENT_VARIABLE = "LOOM_AGENT"  # the agent's socket; without it nobody is told anything
-PAGE_VARIABLE = "LOOM_PAGE"
-LIFE_VARIABLE = "LOOM_LIFE"  # of a job whose members may be replaced while it runs, of no other
-OWNER_VARIABLE = "LOOM_THREADLET_OWNER"  # who speaks for the rank; set here, for children
 
 _TRIES = 3
 _STARTED = 19  # field 22 of /proc/PID/stat, counted after the name in brackets

@@ -13,16 +13,17 @@ import msgspec
 
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
+from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
 from torchloom.worker.recovery.membership import MembershipLine
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.commands import Acts, program_world
 from torchloom.worker.threadlet.control import OutcomeStore, RankControl
-from torchloom.worker.threadlet.environment import RankIdentity
 from torchloom.worker.threadlet.knobs import ProgramKnobs
 from torchloom.worker.threadlet.link import AgentLink
 from torchloom.worker.threadlet.metrics import MetricRows, Vitals
 from torchloom.worker.threadlet.optimizers import Optimizers
+from torchloom.worker.threadlet.rank_identity import RankIdentity
 
 State = dict[str, Any]
 _FLUSH = 10.0  # seconds that the agent may take for what was logged; a plane may still start
@@ -33,38 +34,40 @@ class Threadlet:
     """One rank's end of the line to its agent."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.seat = RankIdentity.of(env)
-        head = self.seat.head()
+        self.identity = RankIdentity.of(env)
+        head = self.identity.head()
         self._head = head
-        self.page = _page(self.seat.page)
+        self.page = _page(self.identity.page)
         self.knobs = ProgramKnobs()
         self.notes = MetricRows(head)
-        judge = self._judge = OutcomeStore(self.seat, self.say)
+        judge = self._judge = OutcomeStore(self.identity, self.send)
         self.boundary = StepBoundary(
             self.page, judge, lambda order, step: self.acts.resumed(order, step)
         )
         self.optimizers = Optimizers(self.boundary, self.attend, self._learned, self.event)
         self.acts = Acts(
             head,
-            self.seat.world_size,
+            self.identity.world_size,
             self.boundary,
             self.knobs,
             self.optimizers,
-            self.say,
+            self.send,
             self.introduce,
         )
-        self.control = RankControl(self.seat, self.boundary, judge, self.acts.check, self.say)
+        self.membership: MembershipLine | None = None  # opened by live recovery
+        self.control = RankControl(
+            self.identity, self.boundary, judge, self.acts.check, self.send, lambda: self.membership
+        )
         self._vitals = Vitals()
         self._begun = False
         self._noted = False
         self._link: AgentLink | None = None
-        self.line: MembershipLine | None = None  # about who trains, where somebody may want to know
 
     def start(self) -> None:
         """Begin to speak, if there is an agent to speak to."""
-        if self.seat.agent:
-            parts = (self.register, self.control.hear, self._collect, self.unlinked)
-            self._link = AgentLink(self.seat.agent, *parts, self.notes.mend)
+        if self.identity.agent:
+            parts = (self.register, self.control.handle, self._collect, self.unlinked)
+            self._link = AgentLink(self.identity.agent, *parts, self.notes.mend)
             self._link.start()
             atexit.register(self.close)
         os.register_at_fork(after_in_child=self.mute)
@@ -75,25 +78,25 @@ class Threadlet:
 
     # What is said.
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Queue a message for the agent; never waits."""
         if self._link is not None:
-            self._link.say(message)
+            self._link.send(message)
 
     def event(self, kind: str, facts: dict[str, Value]) -> None:
         """Say that something happened."""
-        self.say(Event(self._head, kind, self.boundary.step, time.time(), facts))
+        self.send(Event(self._head, kind, self.boundary.step, time.time(), facts))
 
     def register(self) -> Register:
         """Return who this is, and what can be changed by now."""
         own, others = self.knobs.shown(), self.optimizers.shown()
         taken = {knob.name for knob in others if not self.acts.is_own(knob.name)}
         knobs = (*(k for k in own if k.name not in taken), *(k for k in others if k.name in taken))
-        return self.seat.register(self.boundary.kind, knobs)
+        return self.identity.register(self.boundary.kind, knobs)
 
     def join(self, replica: str) -> None:
         """Belong to another replica group than the launcher thought."""
-        self.seat = dataclasses.replace(self.seat, replica=replica)
+        self.identity = dataclasses.replace(self.identity, replica=replica)
         self.introduce()
 
     def introduce(self) -> None:
@@ -134,10 +137,10 @@ class Threadlet:
             self.boundary.kind = "api"
             self.introduce()
 
-    def go_on(self, step: int, rules: Mapping[int, Mapping[str, Any]]) -> None:
+    def resume_at(self, step: int, rules: Mapping[int, Mapping[str, Any]]) -> None:
         """Be at a step of an earlier life, with what its optimizers were asked for."""
         self.boundary.step = step
-        self.acts.go_on(step, self.optimizers.restore(rules))
+        self.acts.resume_at(step, self.optimizers.restore(rules))
 
     def begin(self) -> None:
         """Before the first step: take over the changes that this job's knobs have seen so far.
@@ -148,19 +151,18 @@ class Threadlet:
         if self._begun:
             return
         self._begun = True
-        if self._link is not None and self.seat.generation > 0:
+        if self._link is not None and self.identity.generation > 0:
             self.control.welcomed.wait(_WELCOME)
             for change in self._judge.agree(self.control.changes):
                 self._plan(change)
 
     # When members change.
 
-    def talk(self) -> MembershipLine | None:
+    def open_membership(self) -> MembershipLine | None:
         """Return the line on which it is said who trains; nothing where there is no agent."""
-        if self.line is None and self._link is not None:
-            self.line = MembershipLine(self._link.words, self.seat.generation)
-            self.control.regrouped = self.line.hear
-        return self.line
+        if self.membership is None and self._link is not None:
+            self.membership = MembershipLine(self._link.membership, self.identity.generation)
+        return self.membership
 
     def settle(self) -> None:
         """Leave a generation: what was promised in it ends with it, as its store has it."""
@@ -168,12 +170,12 @@ class Threadlet:
 
     def move_on(self, generation: int, store: str) -> None:
         """Belong to another generation, whose ranks agree in another store."""
-        self.seat = dataclasses.replace(self.seat, generation=generation, store=store)
-        self._head = head = self.seat.head()
+        self.identity = dataclasses.replace(self.identity, generation=generation, store=store)
+        self._head = head = self.identity.head()
         for part in (self.notes, self.acts):
             part.move_on(head)
         for one in (self._judge, self.control):
-            one.move_on(self.seat)
+            one.move_on(self.identity)
         self.introduce()
 
     def orders(self) -> State:
@@ -190,7 +192,7 @@ class Threadlet:
         """Be at a peer's step, in the place of a rank that was there, with what the peer obeys."""
         self._begun = True
         self.knobs.mark_read(orders.get("read", ()))
-        self.go_on(step, orders["rules"])
+        self.resume_at(step, orders["rules"])
         known = {change.command for change in self.acts.changes}  # where this is done twice
         for change in (Planned(*told) for told in orders["done"]):
             if change.command not in known:
@@ -222,7 +224,7 @@ class Threadlet:
         if self.boundary.kind == "none":
             self.boundary.begin("attached" if self.optimizers.counts else "api")
             self.introduce()
-            if (world := program_world()) > self.seat.world_size:
+            if (world := program_world()) > self.identity.world_size:
                 self.event("job", {"attached": world})
         while due := self.boundary.attend():
             for order in due:
@@ -282,19 +284,19 @@ class Threadlet:
 _current: Threadlet | None = None
 
 
-def current(seated: Callable[[Mapping[str, str]], dict[str, str]] | None = None) -> Threadlet:
+def current(unmanaged: Callable[[Mapping[str, str]], dict[str, str]] | None = None) -> Threadlet:
     """Return this process' threadlet, started when it is first asked for.
 
-    A process that does not speak for its rank has one too, which speaks to nobody. `seated` says
+    A process that does not speak for its rank has one too, which speaks to nobody. `unmanaged` says
     what to add to the environment of one that nobody of ours started.
     """
     global _current
     if _current is None:
-        env = dict(os.environ)
-        if not owner.take(os.environ):
-            env[owner.AGENT_VARIABLE] = env[owner.PAGE_VARIABLE] = ""
-        elif seated is not None:
-            env |= seated(env)
+        env = dict(variables())
+        if not owner.take(variables()):
+            env[AGENT_VARIABLE] = env[PAGE_VARIABLE] = ""
+        elif unmanaged is not None:
+            env |= unmanaged(env)
         _current = Threadlet(env)
         _current.start()
     return _current

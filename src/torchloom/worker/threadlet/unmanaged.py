@@ -19,28 +19,35 @@ from torchloom.launch.host import shared_memory
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.sockets import UPLINK, socket_path
 from torchloom.unix import is_private, make_private
-from torchloom.worker.threadlet.owner import AGENT_VARIABLE, PAGE_VARIABLE, started
+from torchloom.worker.environment import (
+    AGENT_VARIABLE,
+    GENERATION_VARIABLE,
+    JOB_VARIABLE,
+    PAGE_VARIABLE,
+    STORE_VARIABLE,
+)
+from torchloom.worker.threadlet.owner import started
 
 NO_ID = "none"  # torchrun's, where nobody gave one
 
 Env = Mapping[str, str]
 
 
-def seat(env: Env) -> dict[str, str]:
+def launch_variables(env: Env) -> dict[str, str]:
     """Return what a launch of ours would have put into the environment; nothing for one of ours.
 
     Whatever is wrong here, the program runs on: that nobody watches it is said in one line.
     """
-    if env.get(AGENT_VARIABLE) or env.get("LOOM_JOB") or not settings.wants_plane():
+    if env.get(AGENT_VARIABLE) or env.get(JOB_VARIABLE) or not settings.wants_plane():
         return {}
     try:
-        return _seat(env)
+        return _find_variables(env)
     except Exception as error:  # training goes on without being watched
         sys.stderr.write(f"loom: nobody watches this run: {type(error).__name__}: {error}\n")
         return {}
 
 
-def _seat(env: Env) -> dict[str, str]:
+def _find_variables(env: Env) -> dict[str, str]:
     from torchloom.client import places, plane
 
     world = find_world(env, host_name())
@@ -50,7 +57,7 @@ def _seat(env: Env) -> dict[str, str]:
     plane.find_or_start(wait=False)
     folder = _folder(job)
     found = {
-        "LOOM_JOB": job,
+        JOB_VARIABLE: job,
         AGENT_VARIABLE: str(places.folder() / UPLINK),
         PAGE_VARIABLE: _page(folder, rank),
         "RANK": str(rank),
@@ -58,9 +65,9 @@ def _seat(env: Env) -> dict[str, str]:
         "LOCAL_RANK": str(world.local_rank or 0),
     }
     if generation := env.get("TORCHELASTIC_RESTART_COUNT") or env.get("SLURM_RESTART_COUNT"):
-        found["LOOM_GENERATION"] = generation
+        found[GENERATION_VARIABLE] = generation
     if size > 1 and world.nhosts == 1:
-        found["LOOM_STORE"] = f"file://{folder}/store-{generation or 0}"
+        found[STORE_VARIABLE] = f"file://{folder}/store-{generation or 0}"
     return found
 
 

@@ -88,7 +88,7 @@ def plan(
 
 
 def plain(value: Any) -> Value:
-    """Return a value as it can be told: numbers, and lists of them."""
+    """Return a value as it can be values: numbers, and lists of them."""
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     return float(value) if hasattr(value, "fill_") else value
@@ -99,9 +99,13 @@ State = dict[str, Any]
 
 def state_of(known: "KnownOptimizer") -> State:
     """Return what is asked of an optimizer as plain values."""
-    rules = [[at, name, _told(rule)] for (at, name), rule in known.rules.items()]
+    rules = [[at, name, _encoded(rule)] for (at, name), rule in known.rules.items()]
     past = [
-        [command, name, [[at, field, _told(old), _told(new)] for (at, field), old, new in turns]]
+        [
+            command,
+            name,
+            [[at, field, _encoded(old), _encoded(new)] for (at, field), old, new in turns],
+        ]
         for (command, name), turns in known.past.items()
     ]
     waiting = [[one.change.id, one.name] for one in known.armed]
@@ -110,16 +114,16 @@ def state_of(known: "KnownOptimizer") -> State:
 
 def put_back(known: "KnownOptimizer", state: Mapping[str, Any]) -> None:
     """Ask the same of an optimizer of a later life."""
-    known.rules.update({(at, name): ValueRule(*told) for at, name, told in state["rules"]})
+    known.rules.update({(at, name): ValueRule(*values) for at, name, values in state["rules"]})
     for command, name, turns in state["past"]:
         known.past[command, name] = [
             ((at, field), _rule(old), _rule(new)) for at, field, old, new in turns
         ]
 
 
-def _told(rule: ValueRule | None) -> list[Any] | None:
+def _encoded(rule: ValueRule | None) -> list[Any] | None:
     return None if rule is None else [rule.target, rule.base]
 
 
-def _rule(told: list[Any] | None) -> ValueRule | None:
-    return None if told is None else ValueRule(*told)
+def _rule(values: list[Any] | None) -> ValueRule | None:
+    return None if values is None else ValueRule(*values)

@@ -6,7 +6,6 @@ job was told to stop. 1: it did not work. 2: the job is wrong, and a sentence sa
 """
 
 import importlib.util
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from torchloom.errors import Failure, LoomError, UserError
 from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import JobSpec
 from torchloom.specs.serialize import load_job, read_spec
+from torchloom.worker import environment
+from torchloom.worker.environment import JOB_SPEC_VARIABLE
 from torchloom.worker.smoke import SmokeNeedsTorch
 from torchloom.worker.train.hyperparameters import check_job
-
-VARIABLE = "LOOM_JOB_SPEC"
 
 
 class NotFinite(Failure):
@@ -65,14 +64,14 @@ def _job(words: Sequence[str], env: Mapping[str, str]) -> JobSpec:
         raise UserError(f"one job at a time: got {len(words)} arguments, give one file")
     if words:
         spec = read_spec(Path(words[0]))
-    elif env.get(VARIABLE):
-        spec = load_job(env[VARIABLE], "json")
+    elif env.get(JOB_SPEC_VARIABLE):
+        spec = load_job(env[JOB_SPEC_VARIABLE], "json")
     else:
-        raise UserError(f"no job: give a file, as in examples/jobs, or set {VARIABLE}")
+        raise UserError(f"no job: give a file, as in examples/jobs, or set {JOB_SPEC_VARIABLE}")
     if not isinstance(spec, JobSpec):
         raise SpecError("roles", "this is an app: ready-made training takes a job, with a model")
     return spec
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main(sys.argv[1:], environment.variables()))

@@ -16,6 +16,7 @@ from torchloom.specs.exceptions import SpecError
 from torchloom.specs.jobspec import Backend, JobSpec
 from torchloom.specs.jobspec_shape import job_from_dict, job_to_dict
 from torchloom.worker import dist as ranks
+from torchloom.worker import environment
 from torchloom.worker.run.wrap import Wrapped
 from torchloom.worker.train.adapter import FrameworkAdapter, WorkerPlan
 from torchloom.worker.train.data import (
@@ -175,7 +176,8 @@ class PyTorchAdapter(FrameworkAdapter[nn.Module, Batch, TorchContext, TorchState
     def init_distributed(self, plan: WorkerPlan) -> TorchContext:
         """Join the other ranks on GPUs where the job has some, else on the CPU."""
         if not plan.gpus:
-            os.environ.setdefault("TORCH_DEVICE", "cpu")
+            cpu = environment.text("TORCH_DEVICE", "cpu")
+            environment.export({"TORCH_DEVICE": cpu})  # for `get_torch_device` and loader workers
             torch.set_num_threads(min(plan.cpus, os.cpu_count() or 1))
         device = ranks.get_torch_device()
         _check_device(plan, device)

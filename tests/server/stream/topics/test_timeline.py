@@ -11,7 +11,7 @@ from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import open_store
 from torchloom.weaver.store.rows import EventRow, RankEventRow
 
-from ....weaver.fresh import fresh
+from ....harness.fresh_databases import fresh
 
 
 def happened(kind: str, **more: Any) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from ....living import allowed, until
+from ....harness.home import allowed, until
+from ....harness.metric_senders import Teller
+from ....harness.server_plane import PATIENCE, Plane, Server
 from ...following import Page
 from ...listening import listening
-from ...plane import PATIENCE, Plane, Server
-from ...telling import Teller
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,8 @@ import pytest
 from torchloom.server.stream.topics.cluster import changes, nodes_of
 from torchloom.weaver.store.rows import AgentRow
 
+from ....harness.server_plane import Plane, Ranks, Server
 from ...following import Page
-from ...plane import Plane, Ranks, Server
 
 
 def device(uuid: str, node: str = "a", *processes: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 from torchloom.specs.api import AppState
 
+from ....harness.metric_senders import Launched, Teller
+from ....harness.server_plane import Plane, Server
 from ...following import Page
-from ...plane import Plane, Server
-from ...telling import Launched, Teller
 
 pytestmark = pytest.mark.process
 

@@ -20,7 +20,7 @@ from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.curves import BadPointCursor, Best, Curve, NewsSegment
 from torchloom.weaver.store.series.ingest import LogLimits
 
-from ....metrics import in_file, shown
+from ....harness.metric_rows import in_file, shown
 
 NAMES = ("loss", "lr")
 NAN, INF = math.nan, math.inf

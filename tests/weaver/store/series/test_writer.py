@@ -6,7 +6,7 @@ from pathlib import Path
 from torchloom.messages.plane import VERSION, Event, Head
 from torchloom.weaver.store import DatabasePlace, NumberedBatch, RecordWriter, open_store
 
-from ....living import until
+from ....harness.home import until
 
 HEAD = Head(VERSION, "j", 0, 0, "i")
 

@@ -30,9 +30,9 @@ from torchloom.worker.recovery.transfer.channels import (
 from torchloom.worker.recovery.transfer.codec import State
 from torchloom.worker.recovery.transfer.payload import (
     NotTaken,
-    Payload,
     PayloadHead,
     StateMove,
+    StatePayload,
     TransferOffer,
     TransferWay,
     receive_offer,
@@ -183,7 +183,7 @@ def give(move: StateMove, shared: Callable[[], State], private: Callable[[int], 
     """Give a state to the targets; return it."""
     try:
         state = shared() if move.what == What.STATE else private(move.step)
-        load = Payload(state) if move.peers else None
+        load = StatePayload(state) if move.peers else None
     except Exception as error:  # the program's own state_dict, say; the targets must not wait
         TransferOffer(TransferWay.NONE).tell(move.peers)
         why = f"rank {move.source} has no {move.what} to give: {error}"
@@ -195,7 +195,7 @@ def give(move: StateMove, shared: Callable[[], State], private: Callable[[int], 
     return state
 
 
-def _give_by_memory(move: StateMove, load: Payload) -> list[int]:
+def _give_by_memory(move: StateMove, load: StatePayload) -> list[int]:
     """Have targets read our memory; return those that may not, and have nothing yet.
 
     It stays as it is until all of them have said that they are done. What has no large tensors is
@@ -217,7 +217,7 @@ def _give_by_memory(move: StateMove, load: Payload) -> list[int]:
     return [peer for peer in move.peers if peer not in able]
 
 
-def _give_by_file(move: StateMove, load: Payload, peers: Sequence[int]) -> bool:
+def _give_by_file(move: StateMove, load: StatePayload, peers: Sequence[int]) -> bool:
     """Write a file and leave it to the targets, who remove it; false where there can be none."""
     names = [move.file(peer) for peer in peers]
     fd = _created(names, load.size) if move.is_near else None
@@ -243,7 +243,7 @@ def _give_by_file(move: StateMove, load: Payload, peers: Sequence[int]) -> bool:
     return True
 
 
-def _give_by_group(load: Payload, peers: Sequence[int]) -> None:
+def _give_by_group(load: StatePayload, peers: Sequence[int]) -> None:
     """Send it, and hash it meanwhile."""
     TransferOffer(TransferWay.GROUP, load.label).tell(peers)
     with ThreadPoolExecutor(1) as pool:

@@ -59,7 +59,7 @@ class Label:
         return list(astuple(self))
 
 
-class Payload:
+class StatePayload:
     """A state that is given away; its tensors are read, not changed."""
 
     def __init__(self, state: State) -> None:

@@ -1,0 +1,37 @@
+"""What the package has, it uses: no public function, method or class is there for tests alone."""
+
+from . import unused
+
+TORCHX = "a name of TorchX that components and scripts may call"
+ALLOWED = {
+    "components/component_test_base.py:ComponentTestCase": TORCHX,
+    "runner/api.py:Runner.run_component": TORCHX,
+    "schedulers/__init__.py:get_default_scheduler_name": TORCHX,
+    "schedulers/api.py:filter_regex": TORCHX,
+    "schedulers/api.py:split_lines_iterator": TORCHX,
+    "specs/options.py:cases.snake_to_camel": TORCHX,
+    "specs/options.py:runopts.cfg_from_json_repr": TORCHX,
+    "specs/resources.py:Resource.is_fractional": TORCHX,
+    "specs/status.py:AppStatus.raise_for_status": TORCHX,
+    "specs/workspace.py:Workspace.is_unmapped_single_project": TORCHX,
+    "specs/workspace.py:Workspace.merge_into": TORCHX,
+    "server/security/protocol.py:HandshakeGate.eof_received": "asyncio calls it",
+}
+ELSEWHERE = {  # found and not looked at yet: delete it, or say above why it stays
+    "chaos/faults/kinds.py:reasons_of",
+    "launch/keeper/zygote_client.py:leave_all",
+    "rules/control/command.py:entry_from_dict",
+    "rules/control/command.py:entry_to_dict",
+    "rules/control/command.py:upcoming",
+    "rules/devices.py:DRMap.pid_to_devices",
+    "server/logs/search.py:LogSearch.is_spent",
+    "server/stream/hub.py:Hub.is_idle",
+    "weaver/jobs/launch.py:JobStarter.is_any",
+}
+
+
+def test_nothing_is_there_for_tests_alone() -> None:
+    found = {str(each) for each in unused.unused()}
+
+    assert found - ALLOWED.keys() - ELSEWHERE == set()
+    assert ALLOWED.keys() - found == set(), "no longer found: take it off the list"
