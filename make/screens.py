@@ -118,7 +118,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def too_long(signum: int, frame: FrameType | None) -> None:
-    """End a wait in vain."""
+    """Stop waiting for something that does not happen."""
     raise NotShown(f"it took longer than {LIMIT} s")
 
 
