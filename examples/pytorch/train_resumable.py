@@ -4,8 +4,8 @@
 
 Kill a rank with -9 while it trains: a new process takes its place, and the others repeat the
 step. With `--policy restart --max-retries 3` all ranks restart from their last checkpoint. The
-final weights are the same either way. `loom stop` saves a checkpoint and ends the job; `loom resume`
-continues it later, also with another number of ranks.
+final weights are the same either way. `loom stop` saves a checkpoint and ends the job;
+`loom resume` continues it later, also with another number of ranks.
 """
 
 import argparse
