@@ -39,7 +39,7 @@ _OPEN, _FALL_BACK = "open the line", "fall back"
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """One process of a rank, as `bus.regrouping.Life` tells it."""
+    """One process of a rank, as `messages.membership.Life` has it."""
 
     rank: int
     life: int

@@ -84,7 +84,7 @@ class RankReports:
             case Ready() | RankRefusal() | Decided() | Applied():
                 rank = self._roster.speaker(said.head, agent)
                 if rank is not None and rank.state == "up":
-                    self._commands.said(rank, said)
+                    self._commands.on_report(rank, said)
             case Goodbye():
                 self._goodbye(agent, said)
             case Event() if said.head.rank == NO_RANK or said.kind in _OF_JOB:

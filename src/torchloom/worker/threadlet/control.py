@@ -28,7 +28,7 @@ from torchloom.messages.plane import (
     Welcome,
     Write,
 )
-from torchloom.worker.recovery.membership import MembershipLine
+from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet.boundary import StepBoundary
 from torchloom.worker.threadlet.rank_identity import RankIdentity
 
@@ -191,7 +191,7 @@ class RankControl:
         judge: OutcomeStore,
         check: Check,
         send: Send,
-        membership: Callable[[], MembershipLine | None],
+        membership: Callable[[], MembershipLink | None],
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self.changes: tuple[Planned, ...] = ()
@@ -212,7 +212,7 @@ class RankControl:
         """Do what a message asks for; one for another life of the rank is dropped and counted."""
         if isinstance(message, _MEMBERSHIP) and (line := self._membership()) is not None:
             if self._identity.is_named(message.head):
-                line.hear(message)
+                line.receive(message)
             return
         if not self._identity.is_meant(message.head):
             self.dropped["foreign"] += 1

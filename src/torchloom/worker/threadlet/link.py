@@ -287,7 +287,7 @@ class AgentLink:
             self._put(self._outgoing.popleft())
         if self._closing or time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + TICK
-            self.membership.look()
+            self.membership.resend_if_due()
             for message in self._collect():
                 self._put(message)
             self._ticks += 1

@@ -14,7 +14,7 @@ import msgspec
 from torchloom.bus.progress_page import ProgressPage, StepPhase
 from torchloom.messages.plane import Event, Goodbye, Message, Planned, Register, Value
 from torchloom.worker.environment import AGENT_VARIABLE, PAGE_VARIABLE, variables
-from torchloom.worker.recovery.membership import MembershipLine
+from torchloom.worker.recovery.membership import MembershipLink
 from torchloom.worker.threadlet import owner
 from torchloom.worker.threadlet.boundary import Origin, PromisedCommand, StepBoundary
 from torchloom.worker.threadlet.commands import Acts, program_world
@@ -54,7 +54,7 @@ class Threadlet:
             self.send,
             self.introduce,
         )
-        self.membership: MembershipLine | None = None  # opened by live recovery
+        self.membership: MembershipLink | None = None  # opened by live recovery
         self.control = RankControl(
             self.identity, self.boundary, judge, self.acts.check, self.send, lambda: self.membership
         )
@@ -158,10 +158,10 @@ class Threadlet:
 
     # When members change.
 
-    def open_membership(self) -> MembershipLine | None:
-        """Return the line on which it is said who trains; nothing where there is no agent."""
+    def open_membership(self) -> MembershipLink | None:
+        """Return the link for membership messages; None where there is no agent."""
         if self.membership is None and self._link is not None:
-            self.membership = MembershipLine(self._link.membership, self.identity.generation)
+            self.membership = MembershipLink(self._link.membership, self.identity.generation)
         return self.membership
 
     def settle(self) -> None:
