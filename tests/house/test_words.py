@@ -26,14 +26,13 @@ REMAINING: dict[str, int] = {
     "bus": 1,
     "cli": 1,
     "dashboard": 7,
-    "docs": 226,
-    "launch": 360,
-    "messages": 11,
-    "rules": 171,
+    "docs": 167,
+    "launch": 359,
+    "rules": 1,
     "schedulers": 7,
     "server": 216,
-    "weaver": 314,
-    "worker": 307,
+    "weaver": 277,
+    "worker": 216,
 }
 
 # By file: words that are not ours to choose, and why. They count in no room.
