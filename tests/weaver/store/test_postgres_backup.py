@@ -19,8 +19,8 @@ from torchloom.weaver.store.rows import Fact
 from torchloom.weaver.store.schema import SchemaNewer
 
 from ...adversary.test_databases import loom, rewritten
-from ..fresh import fresh
-from ..postgres import new_database
+from ...harness.fresh_databases import fresh
+from ...harness.postgres_server import new_database
 
 pytestmark = pytest.mark.process
 FAST = CopyPace(rest=0.0, least=0.0)
