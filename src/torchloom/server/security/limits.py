@@ -22,7 +22,7 @@ MOST = 1 << 20  # bytes of a request
 _OPEN_FILES = 8192  # descriptors that a server asks for
 _OTHER_FILES = 256  # descriptors for databases, logs and the weaver
 _REPORT_INTERVAL = 10.0  # seconds between two lines of the log about what was refused
-_SWEPT = 128  # connections that one turn of the event loop looks at
+_SWEPT = 128  # connections that are checked in one turn of the event loop
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +60,7 @@ class BodyLimit:
 
 
 def _announced(scope: Scope) -> int:
-    """Return how many bytes the sender says there are."""
+    """Return how many bytes the sender announces."""
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(length) if length.isdigit() else 0
 

@@ -227,7 +227,7 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._visit.wait(self._limits.idle_seconds)
 
-    # What the transport says
+    # What the transport reports
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -285,7 +285,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class Tls(sslproto.SSLProtocol):
-    """TLS of one connection. uvloop's own would answer every client in the turn it is heard in."""
+    """TLS of one connection. uvloop's own answers every client in the turn it is read in."""
 
     max_size = 32 << 10  # bytes of its buffer, which is there as long as the connection is
 
@@ -350,7 +350,7 @@ class Handshake(asyncio.Transport):
         return 0
 
     def abort(self) -> None:
-        task, self._task = self._task, None  # whose error would hold what holds it
+        task, self._task = self._task, None  # its error would refer to what refers to it
         if task is not None:
             task.cancel()
         self._channel.close()
