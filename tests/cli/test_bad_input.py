@@ -70,7 +70,7 @@ Refused = Callable[..., str]
         (["-x"], "no verb '-x'; `loom --help` lists them"),
         (["--log_level", "LOUD", "ls"], "no log level 'LOUD'; write one of"),
         (["--log_level"], "no log level ''; write one of"),
-        (["--log_level", "INFO"], "no verb; `loom --help` lists them"),
+        (["--log_level", "INFO"], "no verb given; `loom --help` lists them"),
         (
             ["run", "--detatch", "x.py"],
             "no option '--detatch'; did you mean '--detach'?; `loom run --help` explains",
@@ -87,17 +87,17 @@ Refused = Callable[..., str]
         ),
         (
             ["logs", "@", "--tail", "5"],
-            "--tail follows a job, as -f does; write `--last 5` for the last lines of each rank",
+            "--tail is the same as -f; write `--last 5` for the last lines of each rank",
         ),
         (
             ["logs", "--tail=5"],
-            "--tail follows a job, as -f does; write `--last 5` for the last lines of each rank",
+            "--tail is the same as -f; write `--last 5` for the last lines of each rank",
         ),
         (
             ["ls", "-n", "5"],
             "no option '-n'; write `--limit N` for the newest N jobs; `loom ls --help` explains",
         ),
-        (["queue"], "no verb 'queue'; `loom ls --state queued` lists the jobs that wait"),
+        (["queue"], "no verb 'queue'; `loom ls --state queued` lists the waiting jobs"),
         (["ls", "--jsno"], "no option '--jsno'; did you mean '--json'?; `loom ls --help` explains"),
         (["config", "shwo"], "no config command 'shwo'; did you mean 'show'?"),
         (["completion", "tcsh"], "Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of"),
@@ -114,7 +114,7 @@ Refused = Callable[..., str]
         (["logs", "local://x"], "'local://x' is not of the form <scheduler_backend>://"),
         (["stop", "nomad://torchx/1"], "no scheduler 'nomad'; there are: local, local_cwd, "),
         (["stop"], "no job is active; name one, or @ for the newest"),
-        (["rm"], "name the jobs to remove, or --ended for all that are over"),
+        (["rm"], "name the jobs to remove, or give --ended for all that have ended"),
         (["run", "-n", "two", "train.py"], "Invalid value for '-n': 'two' is not a valid number"),
         (["run", "-n", "0", "train.py"], "Invalid value for '-n': 0 is not in the range x>=1"),
         (["run", "-n", "-1", "train.py"], "Invalid value for '-n': -1 is not in the range x>=1"),
@@ -125,7 +125,7 @@ Refused = Callable[..., str]
         (["ls", "--limit", "1", "--limit", "2"], "--limit is given more than once"),
         (["ls", "extra"], "Got unexpected extra argument (extra)"),
         (["logs", "@", "--last", "0"], "Invalid value for '--last': 0 is not in the range x>=1"),
-        (["logs", "@", "--since", "soon"], "no time 'soon'; write 30s, 10m, 2h, 1d or"),
+        (["logs", "@", "--since", "soon"], "'soon' is not a time; write 30s, 10m, 2h, 1d or"),
         (["logs", "@", "--regex", "("], "--regex '(': missing ), unterminated subpattern"),
         (["run", "--max-retries", "-1", "train.py"], "Invalid value for '--max-retries'"),
         (["run", "-cfg", "grace=soon", "train.py"], "option 'grace' must be int"),
@@ -141,8 +141,8 @@ Refused = Callable[..., str]
         (["run", "utils.echo", "--num_replicas", "0"], "roles[0].num_replicas: must be at least 1"),
         (["run", "utils.echo", "--nosuch", "1"], "utils.echo has no argument '--nosuch'"),
         (["run", "utils.copy"], "utils.copy needs --src"),
-        (["run", "-n", "2", "utils.echo"], "-n is for a script, a module or a command"),
-        (["plan", "--all", "--check", "train.py"], "--check is for one engine; leave --all out"),
+        (["run", "-n", "2", "utils.echo"], "-n is for scripts, modules and commands"),
+        (["plan", "--all", "--check", "train.py"], "--check cannot be combined with --all"),
         (["configure", "-s", "local,slrum"], "no scheduler 'slrum'"),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
@@ -333,7 +333,7 @@ def test_a_config_file_that_is_not_there_is_named(
 def test_a_config_file_is_not_overwritten(refused: Refused) -> None:
     Path(".loomconfig").write_text("mine")
 
-    assert refused("config", "init") == ".loomconfig exists; remove it first, or use --print"
+    assert refused("config", "init") == ".loomconfig exists; remove it, or use --print"
     assert Path(".loomconfig").read_text() == "mine"
 
 
@@ -380,7 +380,7 @@ def test_a_bad_request_from_stdin_names_the_field(
 def test_words_beside_stdin_are_refused(words: list[str], refused: Refused) -> None:
     message = refused("run", "--stdin", *words)
 
-    assert message == "--stdin brings the whole request; leave the other words out"
+    assert message == "--stdin reads the whole request; leave other options and arguments out"
 
 
 def test_a_state_folder_that_cannot_be_made_is_a_failure(
@@ -400,7 +400,7 @@ def test_removing_everything_needs_a_yes_where_nobody_can_be_asked(
 
     assert main(["rm", "--ended"]) == MISUSE
 
-    message = "loom: this removes 1 job; give --yes where no terminal can ask\n"
+    message = "loom: this removes 1 job; without a terminal, confirm with --yes\n"
     assert capsys.readouterr().err == message
     assert (state / "runs/a").exists()
 

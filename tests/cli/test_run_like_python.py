@@ -257,7 +257,7 @@ def test_a_reader_that_goes_away_ends_the_script(loom: Any, script: Script):
     process.wait(60)
 
     assert process.returncode == 141
-    assert b"nobody reads its output" in process.stderr.read()
+    assert b"is stopped: its output was closed" in process.stderr.read()
     assert loom.processes() == {}
 
 

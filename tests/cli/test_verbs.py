@@ -191,7 +191,7 @@ def test_explain_and_validate_are_ways_to_plan(capsys: pytest.CaptureFixture[str
     assert main(["explain", "train.py"]) == 0
     assert "engine: local\n" in capsys.readouterr().out
     assert main(["validate", "train.py"]) == 0
-    assert "check: nothing stands in the way" in capsys.readouterr().out
+    assert "check: no problems" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_on_a_terminal_a_person_compares_and_what_is_typed_is_not_shown(
 
     seen = on_terminal(person, ["login", server.url], [("[y/N]", "y"), ("token:", given)])
 
-    assert f"shows the fingerprint {known}" in seen
+    assert f"has the fingerprint {known}" in seen
     assert given.partition("#")[2] not in seen
     assert f"{server.url} as alice (viewer)" in seen
 
@@ -213,7 +213,7 @@ def test_the_plane_of_this_host_is_used_again_when_the_other_is_forgotten(
     person.loom("login", server.url, "--fingerprint", known, said=link(plane, server))
 
     assert person.loom("login", "--forget") == (0, "the plane of this host\n", "")
-    assert person.loom("login", "--forget") == (0, "no other plane was in use\n", "")
+    assert person.loom("login", "--forget") == (0, "not logged in to another plane\n", "")
     assert person.loom("login") == (0, "the plane of this host\n", "")
 
 

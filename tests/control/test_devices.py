@@ -132,7 +132,7 @@ def test_a_device_that_nobody_uses_ends_nobody(
     loom("devices", "drain", "spared/cpu/1")
     goes_on(tmp_path, "spared", (0, 1, 2, 3))
 
-    assert said == "spared/cpu/9 is failed; it has no rank\n"
+    assert said == "spared/cpu/9 is failed; used by no rank\n"
     assert dead(members) == {}
 
 

@@ -17,6 +17,7 @@ from torchloom.launch.records.resumption import Continuation
 from torchloom.messages.plane import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobVacated, NodeReported, on
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.coordinator import Again, Coordinator
@@ -129,19 +130,23 @@ class Plane:
         self.state.take_epoch("host", 1)
         self.journal = Journal(self.state)
         dropped: Counter[str] = Counter()
-        self.jobs = JobRegistry(self.state, self.journal, dropped)
-        roster = Roster(self.state, self.jobs, self.journal, dropped)
+        events, self.tasks = Dispatcher(), BackgroundTasks()
+        self.jobs = JobRegistry(self.state, self.journal, events, dropped)
+        roster = Roster(self.state, self.jobs, self.journal, events, dropped)
         self.devices = DeviceMap(self.state, (), self.journal)
         self.roster = roster
         self.coordinator = Coordinator(
-            self.state, self.jobs, roster, self.devices, self.journal, world, gathering=0.0
+            self.state,
+            self.jobs,
+            roster,
+            self.devices,
+            self.journal,
+            world,
+            events,
+            self.tasks,
+            gathering=0.0,
         )
-        self.failures: list[BaseException] = []
-        self.coordinator.on_task(self._watch)
-
-    def _watch(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):
-            self.failures.append(error)
+        events.connect(on(JobVacated, self.coordinator.turns.on_job_vacated))
 
     def node(self, name: str, cpus: int, *gpus: str, memory_mb: int = 0) -> None:
         """Have an agent say what it has."""
@@ -150,7 +155,7 @@ class Plane:
         said = Hello(head, name, name, "boot", 1, 0, devices, (), cpus, memory_mb)
         self.roster.greet(said)
         self.devices.seen(name, devices)
-        self.coordinator.rooms.node(said)
+        self.coordinator.rooms.on_node_reported(NodeReported(said))
 
     async def submit(self, name: str = "job", workers: int = 1, **more: Any) -> str:
         """Submit a job; return its id."""

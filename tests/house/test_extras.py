@@ -14,7 +14,12 @@ from ..harness.home import TIMEOUT, home, leaving
 from .slim import SOURCE
 
 __all__ = ["home"]
-EXTRAS = {"obstore": "s3", "psycopg": "postgres", "matplotlib": "plots"}
+EXTRAS = {
+    "obstore": "s3",
+    "psycopg": "postgres",
+    "matplotlib": "plots",
+    "safetensors": "safetensors",
+}
 
 
 def test_what_few_need_is_not_installed_by_default() -> None:
@@ -24,7 +29,7 @@ def test_what_few_need_is_not_installed_by_default() -> None:
     for package, extra in EXTRAS.items():
         assert not [line for line in project["dependencies"] if line.startswith(package)]
         assert [line for line in extras[extra] if line.startswith(package)]
-    assert extras["all"] == ["torchloom[plots,postgres,s3]"]
+    assert extras["all"] == ["torchloom[plots,postgres,s3,safetensors]"]
     assert "torchloom[all]" in extras["dev"]
 
 

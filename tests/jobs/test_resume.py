@@ -329,7 +329,7 @@ def test_a_released_job_that_is_stopped_is_cancelled_and_said_so(
 
     assert [one["id"] for one in json.loads(listed)] == [job]
     assert (at_a_step.returncode, at_a_step.stdout) == (2, "")
-    assert f"{job} has no ranks now that could come to a step" in at_a_step.stderr
+    assert f"{job} has no ranks that could reach a step" in at_a_step.stderr
     assert (said, again) == (
         f"{job} was released: CANCELLED\n",
         f"{job} had already ended: CANCELLED\n",
@@ -448,7 +448,7 @@ def test_a_job_that_could_not_go_on_with_other_ranks_keeps_those_it_has(
 
     assert (done.returncode, odd.returncode) == (2, 2)
     assert f"{job} keeps its ranks: others could go on from nothing" in done.stderr
-    assert "write how many ranks it is to have: loom resize [JOB] N" in odd.stderr
+    assert "give the number of ranks: loom resize [JOB] N" in odd.stderr
     assert state_of(job) == "RUNNING"
     assert len(starts()) == 2
     loom("stop", "--now", job)

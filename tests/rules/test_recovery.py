@@ -13,7 +13,6 @@ from torchloom.rules.replicas import (
     LiveEnded,
     NodeLost,
     RankExited,
-    ReplicaKey,
     RoleRule,
     Start,
     StartFailed,
@@ -22,6 +21,7 @@ from torchloom.rules.replicas import (
     initial,
 )
 from torchloom.specs.api import AppState, RetryPolicy
+from torchloom.specs.states import ReplicaKey
 
 REPLICA, ROLE, APPLICATION = RetryPolicy.REPLICA, RetryPolicy.ROLE, RetryPolicy.APPLICATION
 SUCCESS = AppVerdict(AppState.SUCCEEDED, "")

@@ -19,7 +19,6 @@ from torchloom.rules.replicas import (
     RankExited,
     Reached,
     Replace,
-    ReplicaKey,
     ReplicaPhase,
     RoleRule,
     Start,
@@ -30,6 +29,7 @@ from torchloom.rules.replicas import (
     initial,
 )
 from torchloom.specs.api import AppState, RetryPolicy
+from torchloom.specs.states import ReplicaKey
 
 
 def role_rules(name: str) -> st.SearchStrategy[RoleRule]:

@@ -15,7 +15,6 @@ from torchloom.rules.replicas import (
     ProgressMark,
     RankExited,
     Reached,
-    ReplicaKey,
     RestartHistory,
     RoleRule,
     Start,
@@ -26,6 +25,7 @@ from torchloom.rules.replicas import (
     initial,
 )
 from torchloom.specs.api import AppState
+from torchloom.specs.states import ReplicaKey
 
 KEY = ReplicaKey("a", 0)
 CANCELLED = AppVerdict(AppState.CANCELLED, "cancelled_by_user")

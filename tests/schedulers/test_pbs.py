@@ -239,4 +239,4 @@ def test_a_job_that_does_not_hear_is_ended_by_its_engine(jobs: PbsJobs) -> None:
     done = jobs.loom("stop", handle)
 
     assert (done.returncode, done.stdout) == (0, f"{handle} CANCELLED\n")
-    assert "does not end by itself; its engine ends it now" in done.stderr
+    assert "did not end in time; its engine kills it" in done.stderr

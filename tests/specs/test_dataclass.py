@@ -51,6 +51,37 @@ class Headed:
         return f"<{self.name}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Far(Point):
+    """Has the fields of another before its own, and checks them."""
+
+    z: int = 0
+
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise ValueError("x is negative")
+
+
+def test_a_derived_class_takes_the_fields_of_both_and_runs_its_own_check() -> None:
+    assert (Far(1, z=2), Far(1, [], "", 2).z) == (Far(1, [], "", 2), 2)
+    with pytest.raises(ValueError, match="x is negative"):
+        Far(-1)
+
+
+def test_the_constructor_is_made_by_the_first_call_and_is_as_strict_as_the_standard_one() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Late:
+        x: int
+
+    before = Late.__init__
+    Late(1)
+
+    assert Late.__init__ is not before
+    for wrong in ({}, {"y": 1}, {"x": 1, "y": 2}):
+        with pytest.raises(TypeError, match="Late"):
+            Late(**wrong)
+
+
 def test_values_are_equal_where_class_and_compared_fields_are() -> None:
     assert Point(1, [2], "a") == Point(1, [2], "b")
     other: object = Other(1)

@@ -1,7 +1,7 @@
-"""Runs of unix accounts, for root's command line: they are read with the rights of their account.
+"""Find runs of unix accounts for root's command line, with the rights of the account.
 
-It is a module of its own because the verbs that read files and no others do so: a command that
-asks the plane keeps root's rights.
+It is a separate module because only verbs that read files use it: a command that asks the plane
+keeps root's rights.
 """
 
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def find_job_with_rights(reference: str | None) -> RunRecord:
-    """Return the run that is meant, as `find_job` does; of an account's, take its rights.
+    """Return the run, as `find_job` does; if it is an account's, switch to that account's rights.
 
-    The command keeps them to its end: whatever else it opens, it opens as that account.
+    The command keeps those rights to its end and opens all other files as that account.
     """
     record, account = find_job_and_account(reference)
     if account is not None:

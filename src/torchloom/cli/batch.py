@@ -1,8 +1,8 @@
 """The job inside an engine's allocation: what the script of a submitted job executes.
 
-It is a launch like any other, over the allocation's hosts: agents by the engine's own launcher, a
-plane on this host unless there is one, logs and record in the run's folder. In addition it knows
-that time runs out, and leaves word of its end for when the engine has forgotten the job.
+It is a launch over the allocation's hosts: the engine's launcher starts the agents, a plane runs
+on this host unless there is one, logs and record are in the run's folder. In addition it handles
+the time limit, and writes a file about the end for when the engine has forgotten the job.
 """
 
 import contextlib
@@ -53,20 +53,20 @@ if TYPE_CHECKING:
     from torchloom.launch.logs.display import Display
     from torchloom.launch.records.request import Input
 
-# What an engine was asked to send before the limit: to the script alone, or, where it signals all
-# processes of a job, one that nobody notices who does not wait for it.
+# What the engine sends before the time limit: SIGUSR1 to the script, or, if it signals all
+# processes of a job, SIGURG, which other processes ignore by default.
 WARNINGS = (signal.SIGUSR1, signal.SIGURG)
-_POLITE = signal.SIGWINCH  # in such engines' jobs what SIGTERM is to a script alone
+_POLITE = signal.SIGWINCH  # stands for SIGTERM in jobs of engines that signal all processes
 REASON = "requeued_before_limit"
-_DEADLINE_LOOK = 1.0  # seconds between looks for word that the job is to end
+_STOP_POLL = 1.0  # seconds between checks for the stop file
 _WHY = "the allocation ends soon"
-_LOOK, _LONGEST_PAUSE = 3.0, 60.0  # seconds between looks whether there is a plane
+_PLANE_POLL, _LONGEST_PAUSE = 3.0, 60.0  # seconds between checks for a plane
 _APP_ID = re.compile(r"\$\$|\$\{app_id\}|\$app_id(?![A-Za-z0-9_])")
 
 
 class TimedLaunch(Launch):
-    """Of a warning comes: a checkpoint, the end of the ranks, a place in the queue. In this order,
-    and none without the one before: a job that cannot save runs on to its limit."""
+    """A launch that reacts to the warning before the time limit: it saves a checkpoint, ends the
+    ranks and queues the job again. A job that cannot save keeps running to its limit."""
 
     ending = (*Launch.ending, *WARNINGS[1:], _POLITE)
 
@@ -81,21 +81,21 @@ class TimedLaunch(Launch):
     ) -> None:
         super().__init__(runner, scheduler, request, info, show)
         self._requeue = requeue
-        goes_on = info.request.launch.attempt > 0
-        self._since = datetime.now(UTC) if goes_on else None  # what it said before was shown before
+        is_resumed = info.request.launch.attempt > 0
+        self._since = datetime.now(UTC) if is_resumed else None  # hides earlier output
         self._warned = threading.Event()
         self._saved = False
 
     def _start(self, give: "Input", window: bytes) -> "socket.socket":
         channel = super()._start(give, window)
-        threading.Thread(target=self._hear_of_stop, daemon=True).start()
+        threading.Thread(target=self._watch_stop_file, daemon=True).start()
         return channel
 
-    def _hear_of_stop(self) -> None:
-        """End when word of that lies in the job's folder: a signal may not have come through."""
-        word = Path(self._info.request.launch.submitted, STOP)
-        while not word.exists():
-            time.sleep(_DEADLINE_LOOK)
+    def _watch_stop_file(self) -> None:
+        """Stop when the stop file appears in the job's folder: a signal may have been lost."""
+        file = Path(self._info.request.launch.submitted, STOP)
+        while not file.exists():
+            time.sleep(_STOP_POLL)
         if not self._stopping:
             os.kill(os.getpid(), _POLITE)
 
@@ -105,7 +105,7 @@ class TimedLaunch(Launch):
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if signum == _POLITE and self._stopping:
-            return  # it was asked twice, by signal and by word in its folder
+            return  # it was requested twice, by signal and by file
         if signum not in WARNINGS:
             ends = signal.SIGTERM if signum == _POLITE else signum
             super()._on_signal(ends, frame)
@@ -114,7 +114,7 @@ class TimedLaunch(Launch):
             threading.Thread(target=self._leave_in_time, daemon=True).start()
 
     def _stop(self, signum: int) -> None:
-        """Whoever ends the job means it: it is not queued again, saved or not."""
+        """Stop the job for good: it is not queued again, saved or not."""
         self._saved = False
         if not is_over(self._info.request.launch.deadline):
             super()._stop(signum)
@@ -123,16 +123,16 @@ class TimedLaunch(Launch):
         self._scheduler.stop(self._app_id, TIME_LIMIT, signum)
 
     def _leave_in_time(self) -> None:
-        """Have all ranks save and end."""
+        """Save a checkpoint and end the ranks."""
         if not self._requeue:
-            say("time runs out, and the engine cannot be asked to queue the job again")
+            say("the time limit is near, and the engine cannot queue the job again")
             return
         try:
             step = self._checkpoint()
         except LoomError as error:
-            say(f"time runs out, and no checkpoint can be had: {error}; it runs on to its limit")
+            say(f"the time limit is near, but saving failed: {error}; running on to the limit")
             return
-        say(f"time runs out: saved at step {step}, to be queued again")
+        say(f"the time limit is near: saved at step {step}, to be queued again")
         self._saved = True
         self._scheduler.stop(self._app_id, REASON)
 
@@ -144,7 +144,7 @@ class TimedLaunch(Launch):
         return int(made["step"])
 
     def _asked(self) -> dict[str, Any]:
-        """Ask the plane that watches the job: this host's, or the one that serves it from afar."""
+        """Request a checkpoint from the job's plane: this host's, or the remote one."""
         from torchloom.client import places, plane, served
 
         far = None if places.door().exists() else served.client()
@@ -155,12 +155,12 @@ class TimedLaunch(Launch):
         return outcome
 
     def queue_again(self) -> None:
-        """Ask for the next place in the queue, if all is saved, and wait for the end it brings."""
-        if not self._saved or self._record().reason != REASON:  # it came to its own end
+        """Queue the job again if it was saved, and wait until the engine ends this process."""
+        if not self._saved or self._record().reason != REASON:  # it ended by itself
             return
         done = subprocess.run(self._requeue, capture_output=True, text=True, check=False)
         if done.returncode:
-            say(f"cannot queue it again: {done.stderr.strip() or done.stdout.strip()}")
+            say(f"cannot queue the job again: {done.stderr.strip() or done.stdout.strip()}")
             return
         threading.Event().wait(60)  # the engine ends this process
 
@@ -173,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
         return _run(parcel, folder)
     except LoomError as error:
         say(str(error))
-        _leave_word(folder, AppState.FAILED, str(error))
+        _write_end(folder, AppState.FAILED, str(error))
         return error.exit_code
 
 
@@ -203,14 +203,14 @@ def _run(parcel: Parcel, folder: Path) -> int:
     launch.queue_again()
     record = catalog.record(run_id)
     if record is not None:
-        _leave_word(_place(folder, parcel, env), record.state, record.reason)
+        _write_end(_place(folder, parcel, env), record.state, record.reason)
     return code
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Have the ranks seen by the plane that serves this state folder, if one does; else by one that
-    comes with the job. It goes with the last job that uses it, unless `loom up` asked for it."""
+    """Use the plane that serves this state folder, if there is one; else start one for the job. It
+    ends with the last job that uses it, unless `loom up` started it."""
     from torchloom.client import plane, served
 
     if not wants_plane():
@@ -220,7 +220,7 @@ def _watched() -> Iterator[None]:
         try:
             plane.find_or_start(only="agent")
         except LoomError as error:
-            say(f"{error}; the job has a plane of its own")
+            say(f"{error}; starting a plane for this job")
     over = threading.Event()
     threading.Thread(target=_keep_watched, args=(over,), daemon=True).start()
     try:
@@ -234,18 +234,18 @@ def _watched() -> Iterator[None]:
 
 
 def _keep_watched(over: threading.Event) -> None:
-    """See that there is a plane as long as the job lives: another job's may end with that job."""
+    """Keep a plane running as long as the job: another job's plane may end with that job."""
     from torchloom.client import plane, served
 
-    pause = _LOOK
+    pause = _PLANE_POLL
     while not over.wait(pause):
         with contextlib.suppress(LoomError, OSError):
             if plane.find() is not None:
-                pause = _LOOK
+                pause = _PLANE_POLL
             elif not over.is_set():
-                wishes = {"only": "agent"} if served.found() is not None else {}
-                plane.find_or_start(wait=False, **wishes)
-                pause = min(2 * pause, _LONGEST_PAUSE)  # where none can live, seldom
+                options = {"only": "agent"} if served.found() is not None else {}
+                plane.find_or_start(wait=False, **options)
+                pause = min(2 * pause, _LONGEST_PAUSE)  # back off if none can start
 
 
 def _here() -> list[RunRecord]:
@@ -259,15 +259,15 @@ def _run_id(parcel: Parcel, env: Mapping[str, str]) -> str:
 
 
 def _place(folder: Path, parcel: Parcel, env: Mapping[str, str]) -> Path:
-    """Return where word of the end is left: only of a job that is no array there is one end."""
+    """Return the folder for the end file; each task of an array has its own."""
     task = env.get(parcel.task_variable, "") if parcel.task_variable else ""
     return folder / f"task-{task}" if task else folder
 
 
 def _settled(run_id: str, parcel: Parcel, folder: Path, job: str) -> bool:
-    """Tell whether the run has had a life before, and see that this is its only one now.
+    """Tell whether the run had an earlier attempt, and check that none is still running.
 
-    What the engine has ended need not have been able to write that down.
+    An attempt that the engine killed may not have recorded its end.
     """
     record, index = catalog.record(run_id), Index(parcel.engine)
     before = [entry for entry in index.all() if entry.run_id == parcel.run_id and entry.job != job]
@@ -276,7 +276,7 @@ def _settled(run_id: str, parcel: Parcel, folder: Path, job: str) -> bool:
         assert isinstance(scheduler, BatchScheduler)
         if busy := [entry.job for entry in before if not scheduler.is_over(entry.job)]:
             raise UserError(
-                f"{run_id} is under way in job {busy[0]}; `loom stop {busy[0]}` ends it"
+                f"{run_id} is already running in job {busy[0]}; `loom stop {busy[0]}` stops it"
             )
         RunFolder.named(run_id).write_record(replace(record.lost(), ended_at=now()))
         catalog.goes_on(run_id)
@@ -286,7 +286,7 @@ def _settled(run_id: str, parcel: Parcel, folder: Path, job: str) -> bool:
 
 
 def _named(app: AppDef, job: str) -> AppDef:
-    """Return the app with its engine's number in place of the macro for it."""
+    """Return the app with the macro for the job id replaced by the engine's id."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, str):
@@ -302,13 +302,13 @@ def _named(app: AppDef, job: str) -> AppDef:
 
 
 def spread(request: LaunchRequest, world: World, app: AppDef) -> LaunchRequest:
-    """Return a request for one host as one for all hosts of an allocation, a replica each."""
+    """Return a request spread over all hosts of an allocation, one replica each."""
     hosts = world.hosts or (host_name(),)
     replicas = sum(len(role.replicas) for role in request.roles)
     if replicas == 1 and len(hosts) == 1:
         return request
     if len(set(hosts)) < len(hosts):
-        raise UserError("the engine gave two parts of the job one host; ask for exclusive ones")
+        raise UserError("the engine placed two replicas on one host; request exclusive hosts")
     roles = tuple(_elastic(role, app) for role in request.roles)
     if replicas > len(hosts):
         roles = _fewer(roles, replicas, len(hosts))
@@ -334,7 +334,7 @@ def _launcher(world: World, hosts: int) -> str:
 
 
 def _elastic(role: RoleRequest, app: AppDef) -> RoleRequest:
-    """A group that may be smaller goes on with fewer hosts."""
+    """Return a role with its minimum size, so that it can continue with fewer hosts."""
     least = next(r.min_replicas for r in app.roles if r.name == role.name)
     if role.distributed and least is not None and least < len(role.replicas):
         return replace(role, min_group=max(1, least))
@@ -346,20 +346,20 @@ def _fewer(roles: tuple[RoleRequest, ...], replicas: int, hosts: int) -> tuple[R
     role = roles[0]
     least = role.min_group or role.min_replicas or replicas
     if len(roles) > 1 or hosts < least:
-        raise UserError(f"{replicas} replicas need a host each, the engine gave {hosts}")
+        raise UserError(f"{replicas} replicas need one host each; the engine gave {hosts}")
     return (replace(role, replicas=role.replicas[:hosts]),)
 
 
 def _first_host(role: RoleRequest, host: str) -> RoleRequest:
-    """Tell every replica where the first one is; ranks of one group know it by themselves."""
+    """Set the first host in every replica's environment; ranks of a group find it themselves."""
     if role.distributed:
         return role
-    told = {RANK0_VARIABLE: host}
-    replicas = tuple(replace(each, env={**told, **each.env}) for each in role.replicas)
+    first = {RANK0_VARIABLE: host}
+    replicas = tuple(replace(each, env={**first, **each.env}) for each in role.replicas)
     return replace(role, replicas=replicas)
 
 
-def _leave_word(folder: Path, state: AppState, reason: str) -> None:
+def _write_end(folder: Path, state: AppState, reason: str) -> None:
     try:
         folder.mkdir(exist_ok=True)
         end = {"state": state.name, "reason": reason, "time": now()}

@@ -1,4 +1,4 @@
-"""What every verb's command line has in common: `-h`, one value an option, `--key`."""
+"""Base classes of the verbs' command lines: `-h`, no repeated options, `--key`."""
 
 import shlex
 import time
@@ -8,13 +8,13 @@ import click
 
 from torchloom.cli.output import say
 
-_WORDS = "torchloom.words"  # of a click context: the words behind the verb
-_REMINDER = 30.0  # seconds between two notices that an answer is waited for
+_WORDS = "torchloom.words"  # in a click context: the words after the verb
+_REMINDER = 30.0  # seconds between two notices
 _LONGEST_KEY = 200
 
 
 class LoomCommand(click.Command):
-    """A command that refuses an option it was given twice: one of the two would be lost."""
+    """A command that refuses an option given twice: click would drop one of them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = kwargs.setdefault("context_settings", {})
@@ -22,7 +22,7 @@ class LoomCommand(click.Command):
         super().__init__(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words, but first look whether an option stands among them again."""
+        """Parse the words after a check that no option is repeated."""
         ctx.meta.setdefault(_WORDS, tuple(args))
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for option in order:
@@ -32,15 +32,15 @@ class LoomCommand(click.Command):
 
 
 class WaitNotice:
-    """Says that an answer is waited for: at once, then every half minute."""
+    """Prints that a reply is still pending: at once, then every half minute."""
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
         self._next = 0.0
 
     @property
-    def is_told(self) -> bool:
-        """Tell whether the user knows that something is waited for."""
+    def is_shown(self) -> bool:
+        """Tell whether a notice has been printed."""
         return self._next > 0
 
     def __call__(self, why: str) -> None:
@@ -50,18 +50,18 @@ class WaitNotice:
 
 
 def key_option(function: Any) -> Any:
-    """Add the option by which a command that may have been taken is repeated."""
-    words = "Submit once, however often it is repeated."
+    """Add `--key`, which makes a repeated submission safe."""
+    words = "Idempotency key: a repeated command submits only once."
     return click.option("--key", metavar="KEY", callback=_checked_key, help=words)(function)
 
 
 def repeat_in_words(key: str) -> str:
-    """Say how the command that is running now is repeated without doing anything twice."""
+    """Return how to repeat the running command without submitting twice."""
     context = click.get_current_context()
     words = context.meta.get(_WORDS, ())
     given = () if context.params.get("key") else ("--key", key)
     line = shlex.join((*context.command_path.split(), *given, *words))
-    return f"Whether the job was taken is not known. This is safe to repeat:\n  {line}"
+    return f"The plane may or may not have accepted the job. It is safe to repeat:\n  {line}"
 
 
 def _checked_key(context: click.Context, option: click.Parameter, key: str | None) -> str | None:
@@ -75,6 +75,6 @@ def _holds_one(option: click.Parameter) -> bool:
 
 
 class Number(click.IntRange):
-    """A whole number; named so that the message about another word is English."""
+    """An integer, called a number in error messages."""
 
     name = "number"

@@ -1,4 +1,4 @@
-"""Shell completion: one word list for all shells, answered from the table of verbs."""
+"""Shell completion: one word list for all shells, from the table of verbs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -47,7 +47,7 @@ _VALUES: Mapping[str, Sequence[str]] = {
 
 
 def complete(words: list[str]) -> list[str]:
-    """Return what the last word may become; it may still be empty. Nothing means files."""
+    """Return the completions of the last word; an empty list means file names."""
     *before, last = words or [""]
     return [word for word in _choices(before, last) if word.startswith(last)]
 
@@ -62,7 +62,7 @@ def _choices(before: list[str], last: str) -> Sequence[str]:
         return _VALUES.get(before[-1], ())
     free = _free_words(verb, before[1:])
     if verb.takes == "target" and free:
-        return ()  # the script's own words
+        return ()  # arguments of the script
     if last.startswith("-"):
         return [*(flag.removesuffix("=") for flag in verb.flags), "--help"]
     return _arguments(verb.takes, last)

@@ -1,4 +1,4 @@
-"""Find the verb's command, run it, and turn whatever goes wrong into words and an exit code."""
+"""Find the verb's command, run it, and turn errors into a message and an exit code."""
 
 import errno
 import gc
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 _LONGEST = 1000  # characters of a message: a hostile value must not flood the terminal
-_AWAY = ("ls", "show", "logs", "stop", "run")  # what reads folders that a plane elsewhere has
+_REMOTE = ("ls", "show", "logs", "stop", "run")  # they read run folders; a remote plane has those
 
 _ROOM, _ACCESS = "free some disk space", "give yourself write access there"
-_FOLDER = "move the file away that is where a folder should be"
-_SYSTEM_ERRORS = {  # what is wrong with the machine, not with us; and the remedy
+_FOLDER = "remove the file that is in the place of a folder"
+_SYSTEM_ERRORS = {  # problems of the machine, with the remedy
     errno.EROFS: _ACCESS,
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
@@ -32,19 +32,19 @@ _SYSTEM_ERRORS = {  # what is wrong with the machine, not with us; and the remed
     errno.EDQUOT: _ROOM,
     errno.ENOTDIR: _FOLDER,
     errno.EEXIST: _FOLDER,
-    errno.ELOOP: "mend its links",
+    errno.ELOOP: "fix its symbolic links",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EIO: "see the system's log about its disk",
-    errno.ESTALE: "see whether its file server is up",
+    errno.EIO: "check the system log for disk errors",
+    errno.ESTALE: "check whether its file server is up",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "close other programs",
     errno.ENOMEM: "free some memory",
 }
-_STEERING = ("set", "pause", "resume", "checkpoint", "inspect")  # what asks the plane of a job
+_STEERING = ("set", "pause", "resume", "checkpoint", "inspect")  # sent to the plane of a job
 
 
 def dispatch(words: Sequence[str]) -> int:
-    """Run a command line whose answer needs more than a table."""
+    """Run a command line that `main` does not answer by itself; return its exit code."""
     debug = False
     try:
         _open_standard_streams()
@@ -57,7 +57,7 @@ def dispatch(words: Sequence[str]) -> int:
     except BrokenPipeError:
         mute(1)
         return BROKEN_PIPE
-    except Exception as error:  # a door: a bug is one line and a way to see more, never a screenful
+    except Exception as error:  # an entry point: a bug prints one line, never a traceback
         return _other(error, debug)
 
 
@@ -78,7 +78,7 @@ def _other(error: Exception, debug: bool) -> int:
 
 
 def _of_the_system(error: OSError) -> str:
-    """Say what a file system or the system lacks, with the way out; nothing for any other error."""
+    """Return a message with a remedy for an error of the system; nothing for any other error."""
     if error.errno not in _SYSTEM_ERRORS:
         return ""
     place = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
@@ -92,12 +92,12 @@ def _of_the_system(error: OSError) -> str:
 
 def _interrupted() -> int:
     if os.isatty(2):
-        print(file=sys.stderr)  # the prompt belongs behind the ^C, on a new line
+        print(file=sys.stderr)  # a new line after the ^C
     return INTERRUPTED
 
 
 def _global_options(words: list[str]) -> tuple[list[str], bool]:
-    """Take what stands before the verb; TorchX's `--log_level` is understood."""
+    """Read the options before the verb; TorchX's `--log_level` is accepted."""
     debug, level = False, None
     while words and words[0].startswith("-"):
         flag, equals, value = words[0].partition("=")
@@ -115,7 +115,7 @@ def _global_options(words: list[str]) -> tuple[list[str], bool]:
 
 
 def _open_standard_streams() -> None:
-    """Fill the places of closed streams, or the next file opened would be taken for one."""
+    """Open closed standard streams on /dev/null: else the next file opened would become one."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -126,14 +126,14 @@ def _open_standard_streams() -> None:
 
 
 def _set_up_output() -> None:
-    """A character the terminal cannot show must not end a command, nor one steer it."""
+    """Let unprintable characters fail no command, and escape sequences control no terminal."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     guard_terminals()
 
 
 def _set_up_logging(level: str) -> None:
-    """Show more, or less, of what the rooms log; without a wish, warnings are shown as they are."""
+    """Set the log level of the package; by default warnings are shown."""
     import logging
 
     levels = logging.getLevelNamesMapping()
@@ -146,7 +146,7 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words:
-        raise UserError("no verb; `loom --help` lists them")
+        raise UserError("no verb given; `loom --help` lists them")
     verb, *rest = words
     if verb in REMARKS and all(word.startswith("-") for word in rest):
         say(REMARKS[verb])
@@ -172,7 +172,7 @@ def _run(words: list[str]) -> int:
 
 
 def _steered(verb: str, words: list[str]) -> int | list[str]:
-    """Steer a job in another engine's allocation from within; else return the words to go on."""
+    """Run the verb inside the job's allocation and return its exit code; else return the words."""
     from torchloom.schedulers.batch.index import engines
 
     if not any("://" in word for word in words) and not engines():
@@ -183,10 +183,10 @@ def _steered(verb: str, words: list[str]) -> int | list[str]:
 
 
 def _command(verb: str) -> "click.Command":
-    """Return the command of a verb; another one where jobs of a plane elsewhere are meant."""
+    """Return the command of a verb; for a plane on another host, the one that uses HTTP."""
     from torchloom.client.chosen import is_elsewhere
 
-    if verb in _AWAY and is_elsewhere():
+    if verb in _REMOTE and is_elsewhere():
         from torchloom.cli.jobs.remote import COMMANDS
 
         return COMMANDS[verb]
@@ -195,9 +195,9 @@ def _command(verb: str) -> "click.Command":
 
 
 def _launch(words: list[str]) -> int | None:
-    """Launch without the library of the command line; nothing when its help is wanted.
+    """Launch without importing click; return None when `--help` was asked for.
 
-    Its own grammar reads the words, and a warm launch must not wait for an import.
+    The launch has its own parser, and a warm launch must not wait for an import.
     """
     from torchloom.launch.grammar.command import LaunchCommand
     from torchloom.launch.grammar.parser import HelpAsked
@@ -208,13 +208,13 @@ def _launch(words: list[str]) -> int | None:
         return None
     from torchloom.cli.launch import launch
 
-    gc.freeze()  # what was imported stays: no collection need look at it
+    gc.freeze()  # modules stay loaded: the collector need not scan them
     gc.enable()
     return launch(asked)
 
 
 def _in_words(error: "click.ClickException") -> str:
-    """Say what is wrong with the command line, with the nearest flag that exists."""
+    """Return what is wrong with the command line, with the nearest known option."""
     import click
 
     message = error.format_message().rstrip(".")

@@ -1,4 +1,4 @@
-"""Do what a launch asks for: the one place behind `loom launch` and the torchrun shim."""
+"""Carry out a launch, for `loom launch` and the torchrun shim."""
 
 import contextlib
 import os
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from torchloom.launch.records.request import LaunchRequest
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def find_head(meet: JointLaunch) -> JointHead | str:
-    """Return what a head is given when this launch is it, else the id of the head's app."""
+    """Return a `JointHead` if this launch becomes the head, else the id of the head's app."""
     secret = joint_launch.token(meet, environment(), loom_home())
     found = joint_launch.settle(meet, secret)
     return found if isinstance(found, str) else JointHead(found, secret)
 
 
 def serve(meet: JointLaunch, app_id: str, argv: tuple[str, ...], show: Display) -> int:
-    """Bring an agent to the head and stay until the job ends; return its exit code."""
+    """Run an agent for the head until the job ends; return its exit code."""
     secret = joint_launch.token(meet, environment(), loom_home())
     place = "" if meet.place is None else str(meet.place)
     words = [sys.executable, "-P", "-m", "torchloom.launch.agent.node", str(meet.address)]
@@ -73,29 +73,29 @@ def serve(meet: JointLaunch, app_id: str, argv: tuple[str, ...], show: Display) 
         def leave(signum: int, _frame: FrameType | None) -> None:
             stopped_by.append(signum)
             if node.stdin:
-                node.stdin.close()  # the agent lets go of the ranks here; the head decides the rest
+                node.stdin.close()  # the agent ends the ranks here; the head decides the rest
 
-        def hand_on(signum: int, _frame: FrameType | None) -> None:
+        def forward(signum: int, _frame: FrameType | None) -> None:
             if node.stdin and not node.stdin.closed:
                 with contextlib.suppress(OSError):
-                    node.stdin.write(bytes([signum]))  # the agent hands it on to the ranks here
+                    node.stdin.write(bytes([signum]))  # the agent forwards it to the ranks here
 
         for signum in _ENDING:
             signal.signal(signum, leave)
-        for signum in _HANDED_ON:
-            signal.signal(signum, hand_on)
+        for signum in _FORWARDED:
+            signal.signal(signum, forward)
         code = node.wait()
     return 128 + stopped_by[0] if stopped_by else code
 
 
 def launch(asked: LaunchCommand) -> int:
-    """Start the ranks and stay until they end; return the exit code."""
+    """Start the ranks and wait until they end; return the exit code."""
     world = _world(asked)
     meet = meeting_of(asked, world)
     plan = _plan(asked, world, meet)
     modules = site.modules()
     if modules and not asked.dryrun and (plan.is_here or meet is not None):
-        site.run_after(modules)  # it does not come back
+        site.run_after(modules)  # does not return
     runner = get_runner()
     request = _request(asked, plan)
     info = dryrun(request, runner)
@@ -120,7 +120,7 @@ def launch(asked: LaunchCommand) -> int:
 
 
 def _words(info: AppDryRunInfo[Any]) -> tuple[str, ...]:
-    """Return what each rank of this host is to execute."""
+    """Return the command line of each rank of this host."""
     (role,) = info.request.launch.roles
     words: tuple[str, ...] = role.replicas[0].argv
     return words
@@ -133,7 +133,7 @@ def _plan(asked: LaunchCommand, world: World, meet: JointLaunch | None) -> HostP
 
 
 def _meeting_plan(asked: LaunchCommand, world: World, meet: JointLaunch) -> HostPlan:
-    """Return a place for every node that may come; what they are called shows when they do."""
+    """Return a plan with a place for every node that may join; their names are known later."""
     count = meet.nodes.most
     each = _ranks_here(asked.per_node) if asked.per_node or not asked.total else None
     if each is None:
@@ -149,7 +149,7 @@ def _meeting_plan(asked: LaunchCommand, world: World, meet: JointLaunch) -> Host
 def _as_asked(
     request: Any, asked: LaunchCommand, meet: JointLaunch | None, modules: Sequence[str]
 ) -> Any:
-    """Return a request with what was asked for beside the ranks."""
+    """Return a request with the remaining options: log copies, run id, join limits."""
     ranks = max(role.ranks for role in request.launch.roles)
     streams = [asked.redirects.of(n) | asked.tee.of(n) for n in range(ranks)]
     changes: dict[str, Any] = {}
@@ -168,12 +168,12 @@ def _as_asked(
 
 
 def _world(asked: LaunchCommand) -> World:
-    """Return where this is: the allocation around us, the user's host file, or a job elsewhere."""
+    """Return the hosts: of this allocation, of the host file, or of the user's running job."""
     world = find_world(environment(), host_name())
     if asked.hostfile:
         return world.with_hosts(read_hosts(Path(asked.hostfile)))
     if world.is_rank and (is_alone(asked) or not is_one_a_host(world)):
-        return find_world({}, host_name())  # a launch inside another's rank is its own
+        return find_world({}, host_name())  # a launch inside a rank of another is independent
     if asked.as_torchrun and is_alone(asked):  # torchrun starts nothing on other hosts
         return find_world({}, host_name())
     if meeting_of(asked, world) is not None:
@@ -210,7 +210,7 @@ def _spread(
 def _loading(
     request: "LaunchRequest", here: "Site", modules: Sequence[str]
 ) -> "tuple[LaunchRequest, Site]":
-    """Return both so that every host loads modules, and what they put on PATH stays there."""
+    """Return both changed so that every host loads modules and keeps the PATH they set."""
     from torchloom.launch.variables import MODULES_VARIABLE
 
     (role,) = request.roles
@@ -250,7 +250,7 @@ def _whole(seconds: float | None) -> int | None:
 
 
 def _ranks_here(wanted: object) -> int:
-    """Return how many ranks `auto`, `gpu` or `cpu` is on a host like this one."""
+    """Return the number of ranks that `auto`, `gpu` or `cpu` means on this host."""
     if isinstance(wanted, int):
         return wanted
     found, cores = len(devices.visible(environment())), os.cpu_count() or 1
@@ -266,7 +266,7 @@ def has(program: str) -> bool:
 
 
 def mpiexec_version() -> str:
-    """Return what the site's mpiexec says of itself."""
+    """Return the output of `mpiexec --version`."""
     if not has("mpiexec"):
         raise UserError("mpiexec is not on PATH: load the site's MPI module, or use --launcher ssh")
     return _output(["mpiexec", "--version"])

@@ -1,4 +1,4 @@
-"""The door: answer the quick questions at once, find the verb, turn errors into exit codes."""
+"""Entry point of `loom`: answer `--help` and completion at once, dispatch everything else."""
 
 import contextlib
 import gc
@@ -10,21 +10,23 @@ _NO_RUN = frozenset(("-h", "--help", "--dryrun", "--dry-run"))
 
 
 def run() -> None:
-    """Be the `loom` of a shell: leave at once, without the interpreter's long good-bye."""
-    gc.disable()  # while modules are imported nothing becomes garbage; the dispatcher turns it on
+    """Run `loom` from a shell; exit without the interpreter's slow shutdown."""
+    gc.disable()  # imports create no garbage; the dispatcher enables it again
     if sys.argv[1:2] == ["launch"] and not _NO_RUN.intersection(sys.argv):
         _start_ahead()
     code = main()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # closed, or without a reader
             stream.flush()
     os._exit(code)
 
 
 def _start_ahead() -> None:
-    """Let the run's first process import its modules on another core: 50 ms that nobody waits for.
+    """Start the run's first process now, so that its 50 ms of imports run on another core.
 
-    Where a standard stream is closed its number must stay free for what will take its place.
+    If a standard stream is closed, nothing is started: its descriptor must stay free.
     """
     if sys.stdin and sys.stdout and sys.stderr:
         from torchloom.launch.supervisor.detached import start_ahead
@@ -44,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _quick_answer(words: list[str]) -> str | None:
-    """Return what needs no CLI library, no scheduler and no state."""
+    """Return the output of a command line that needs no click, no scheduler and no state."""
     from torchloom.cli.verbs import help_text
 
     if not words or words[0] in ("--help", "-h") or words == ["help"]:
@@ -69,5 +71,5 @@ def _print(text: str) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing left to say at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the flush at exit must not fail again
     return 0

@@ -1,4 +1,4 @@
-"""What verbs print: tables that fit, JSON in one shape, ages that people read."""
+"""Output of the verbs: messages, tables that fit the terminal, JSON, ages."""
 
 import io
 import os
@@ -15,11 +15,11 @@ from torchloom.settings import environment
 GAP = 2  # columns between two cells
 # Colours but none that hides text (8, which may also end 38;5;8), and the ends of lines.
 _HARMLESS = re.compile(r"(\x1b\[(?![0-9;]*(?<!8;5;)(?<=[\[;])0*8[;m])[0-9;]*m|\r\n)")
-_TEXT, _LEAST = 12, 4  # columns that a text keeps before others give way, and any cell
+_TEXT, _LEAST = 12, 4  # least width of the last column before others shrink, and of any column
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Say something beside the output; where nobody is there to be told, nothing is said."""
+    """Print a message on stderr; if stderr has no reader, drop it."""
     try:
         print(f"loom: {text}{end}", end="", file=sys.stderr, flush=True)
     except OSError:
@@ -27,7 +27,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """Print a line at once; the library of the command line takes longer to import than this."""
+    """Print a line and flush; used instead of click's `echo`, whose import takes long."""
     print(
         text if text.isascii() else fitting(text),
         file=sys.stderr if err else sys.stdout,
@@ -36,12 +36,12 @@ def echo(text: str = "", err: bool = False) -> None:
 
 
 def is_attended() -> bool:
-    """Tell whether a person reads what is asked and can answer."""
+    """Tell whether a person can read a question and answer it: stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def agree(question: str, otherwise: str) -> None:
-    """Ask a person on the terminal; a no ends the command, which has changed nothing."""
+    """Ask for confirmation on the terminal; raise `Failure(otherwise)` on a no."""
     import click
 
     from torchloom.errors import Failure
@@ -51,12 +51,12 @@ def agree(question: str, otherwise: str) -> None:
 
 
 def mute(fd: int) -> None:
-    """Let what is still to be written at exit go nowhere: its reader is gone."""
+    """Send what is still to be written at exit to /dev/null: its reader has closed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
 def echo_json(value: Any) -> None:
-    """Print one value; lists are bare arrays."""
+    """Print one value as JSON; lists are bare arrays."""
     import json
 
     echo(json.dumps(value, indent=2))
@@ -67,9 +67,9 @@ def table(
     rows: Iterable[Sequence[str]],
     paints: Mapping[str, Callable[[str], str]] | None = None,
 ) -> str:
-    """Return rows in columns; on a terminal long cells shrink until all columns fit.
+    """Return rows in columns; on a terminal long cells are shortened until all columns fit.
 
-    A pipe gets all of it. `paints` colours the cells below some heads, on a terminal alone.
+    A pipe gets whole cells. `paints` colours the cells of some columns, on a terminal only.
     """
     lines = [tuple(map(printable, row)) for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -94,10 +94,10 @@ def _line(
 
 
 def narrowed(widths: Sequence[int], room: int) -> list[int]:
-    """Return widths of columns that fit beside each other.
+    """Return column widths that fit into `room`.
 
-    The last column, which is text, gives way first; then the widest, so that one long name takes
-    nothing from the columns beside it.
+    The last column, which is text, shrinks first; then the widest, so that one long name does not
+    shrink the other columns.
     """
     fit = list(widths)
     over = sum(fit) + GAP * (len(fit) - 1) - room
@@ -128,7 +128,7 @@ def clip(line: str) -> str:
 
 
 def _room() -> int | None:
-    """Return the columns of the terminal that is printed to; nothing where there is none."""
+    """Return the width of the terminal on stdout; None if it is not a terminal."""
     if not sys.stdout.isatty():
         return None
     import shutil
@@ -137,19 +137,19 @@ def _room() -> int | None:
 
 
 def fitting(text: str) -> str:
-    """Return text in characters that stdout and the user's locale have: in C, ASCII drawings."""
+    """Return text in characters that stdout and the locale can show; drawings become ASCII in C."""
     return text if shows_unicode() else in_ascii(text)
 
 
 def shows_unicode() -> bool:
-    """Tell whether drawings may be other than ASCII: stdout and the locale are UTF-8."""
+    """Tell whether stdout and the locale are UTF-8."""
     name = settings.locale_name()
     encodings = (getattr(sys.stdout, "encoding", None) or "", name or "utf-8")
     return all("utf8" in one.lower().replace("-", "") for one in encodings)
 
 
 def in_ascii(text: str) -> str:
-    """Return text with each letter of a drawing (bars, boxes, braille) as one of ASCII."""
+    """Return text with each drawing character (bars, boxes, braille) replaced by an ASCII one."""
     return text.translate(_ascii_drawings())
 
 
@@ -165,7 +165,7 @@ def _ascii_drawings() -> dict[int, str]:
 
 
 def _dots(dots: int) -> str:
-    """Return what looks most like a braille letter, by the rows in which it has dots."""
+    """Return the ASCII character that looks most like a braille pattern."""
     rows = tuple(bool(dots & row) for row in (0x09, 0x12, 0x24, 0xC0))
     if not any(rows):
         return " "
@@ -177,19 +177,19 @@ def _dots(dots: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text as one line, without what could move the cursor or forge a line."""
+    """Return text as one line without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def visible(text: str) -> str:
-    """Return lines in which every control can be read: a terminal's, or of writing direction."""
+    """Return text in which every control character is written as an escape."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
     )
 
 
 def for_terminal(text: str) -> str:
-    """Return text for a terminal: lines and plain colours stay, other controls are shown."""
+    """Return text for a terminal: newlines and colours stay, other controls are escaped."""
     if text.isprintable():
         return text
     parts = _HARMLESS.split(text)  # every second one is harmless
@@ -197,19 +197,19 @@ def for_terminal(text: str) -> str:
 
 
 class Terminal(io.TextIOWrapper):
-    """Standard output or error on a terminal: whatever is printed, only colours steer it."""
+    """Standard output or error on a terminal; escapes every control sequence but colours."""
 
     def write(self, text: str) -> int:
         super().write(for_terminal(text))
         return len(text)
 
     def write_as_is(self, text: str) -> None:
-        """Write what may steer the terminal."""
+        """Write text with its control sequences."""
         super().write(text)
 
 
 def guard_terminals() -> None:
-    """Have what is printed to a terminal from now on go through `for_terminal`."""
+    """Replace `sys.stdout` and `sys.stderr`, where they are terminals, with `Terminal`."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.isatty() and stream.fileno() == fd:
@@ -220,26 +220,26 @@ def guard_terminals() -> None:
 
 
 def write_as_is(text: str, err: bool = False) -> None:
-    """Write text that may steer a terminal: the caller asked for it, or it is ours."""
+    """Write text with its control sequences, such as the output of `logs --raw`."""
     stream = sys.stderr if err else sys.stdout
     getattr(stream, "write_as_is", stream.write)(text)
     stream.flush()
 
 
 def rewrite_line(text: str) -> None:
-    """Put a text in the place of the terminal's last line, on stderr."""
+    """Replace the current line of the terminal on stderr."""
     write_as_is(f"\r\033[K{printable(text)}", err=True)
 
 
 def one_line(message: str, longest: int) -> str:
-    """Return a message of several lines as one, without what could move the cursor."""
+    """Return a message of several lines as one line without control characters."""
     flat = re.sub(r":\s*\n\s*", ": ", message.strip())
     flat = printable(re.sub(r"\s*\n\s*", "; ", flat))
     return flat if len(flat) <= longest else f"{flat[:longest]}..."
 
 
 def paint(text: str, colour: str | None) -> str:
-    """Return text in a colour; click drops it where there is no terminal."""
+    """Return text in a colour; click drops the colour if the output is not a terminal."""
     if environment().get("NO_COLOR"):
         return text
     import click
@@ -248,14 +248,14 @@ def paint(text: str, colour: str | None) -> str:
 
 
 def age(since: str | None) -> str:
-    """Return how long ago an instant was."""
+    """Return the time since an instant, such as 3m10s."""
     if since is None:
         return "-"
     return duration((datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds())
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: 42s, 3m10s, 2h05m, 3d4h."""
+    """Return seconds in short form: 42s, 3m10s, 2h05m, 3d4h."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

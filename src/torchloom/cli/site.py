@@ -1,4 +1,4 @@
-"""The site this command runs at: what it hides of the ranks' output, what it loads before them."""
+"""The site of this host: which output lines it hides, which modules it loads before the ranks."""
 
 import os
 import sys
@@ -16,14 +16,14 @@ TABLE = "sites.toml"  # in $LOOM_HOME
 
 
 def here() -> "Site":
-    """Return the site of this host, by the built-in table and the user's."""
+    """Return the site of this host from the built-in table and the user's."""
     from torchloom.launch.hosts.sites import site_of
 
     return site_of(host_name(), environment(), loom_home() / TABLE)
 
 
 def noise() -> "NoiseFilter | None":
-    """Return what hides this site's noise; nothing where it has none."""
+    """Return the filter for this site's known noise; None if it has none."""
     from torchloom.launch.hosts.sites import NoiseFilter
 
     site = here()
@@ -31,9 +31,9 @@ def noise() -> "NoiseFilter | None":
 
 
 def modules() -> tuple[str, ...]:
-    """Return what is to be loaded before the ranks: $LOOM_MODULES, else what the site says.
+    """Return the modules to load before the ranks: $LOOM_MODULES, else those of the site.
 
-    The built-in table names no modules, so without one of the user's nothing is read.
+    The built-in table names no modules, so the site is only read if the user has a table.
     """
     from torchloom.launch.variables import MODULES_VARIABLE
 
@@ -43,11 +43,11 @@ def modules() -> tuple[str, ...]:
 
 
 def run_after(loaded: Sequence[str]) -> None:
-    """Start this very command again after `module load`; it finds nothing left to be loaded."""
+    """Replace this process by the same command after `module load`."""
     from torchloom.launch.assembly.launchers import after_modules
 
     words = after_modules([sys.executable, *sys.orig_argv[1:]], loaded)
     try:
         os.execvp(words[0], words)
     except OSError as error:
-        raise Failure(f"{words[0]}: {error.strerror}; it is what loads modules") from error
+        raise Failure(f"cannot load modules: {words[0]}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`torchrun` with our launcher behind it: torchrun's words, `loom launch`'s door."""
+"""A `torchrun` that runs `loom launch` with torchrun's options."""
 
 import sys
 

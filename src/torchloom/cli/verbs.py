@@ -1,10 +1,10 @@
-"""The table of verbs: what `--help`, completion and the dispatcher know without importing any."""
+"""The table of verbs, for `--help`, completion and the dispatcher, which import no command."""
 
 from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """One verb: what it does, and the flags that completion offers; `=` ends those with a value."""
+    """One verb: its summary, and its flags for completion; flags with a value end in `=`."""
 
     summary: str
     flags: tuple[str, ...]
@@ -29,12 +29,12 @@ _TARGET = (
 
 VERBS: dict[str, Verb] = {
     "run": Verb(
-        "run a script, component or spec file; follows it, -d does not",
+        "run a script, component or spec file and follow its output",
         ("--detach", "--dryrun", "--wait", "--log", "--stdin", "--key=", *_TARGET),
         "target",
     ),
     "launch": Verb(
-        "start the ranks of a command here or over hosts, like torchrun",
+        "start ranks on this host or several, like torchrun",
         (
             *(
                 "--np=",
@@ -51,7 +51,7 @@ VERBS: dict[str, Verb] = {
         "file",
     ),
     "plan": Verb(
-        "show what `run` would send, and what could not be honoured",
+        "show what `run` would submit, without submitting it",
         ("--all", "--check", "--save", *_TARGET),
         "target",
     ),
@@ -59,12 +59,12 @@ VERBS: dict[str, Verb] = {
         "list jobs, newest first", ("--scheduler=", "--state=", "--limit=", "--all", "--json")
     ),
     "show": Verb(
-        "one job: state and why, ranks, first error",
+        "show one job: state, reason, ranks, first error",
         ("--wait", "--spec", "--events", "--roles=", "--json"),
         "job",
     ),
     "logs": Verb(
-        "print or follow the logs of some or all ranks",
+        "print or follow the logs of a job's ranks",
         (
             "--follow",
             "--ranks=",
@@ -80,10 +80,10 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "monitor": Verb(
-        "live screen of jobs, ranks and curves; elsewhere a prompt", ("--job=", "--plain")
+        "live screen of jobs, ranks and curves; a prompt in a pipe", ("--job=", "--plain")
     ),
     "set": Verb(
-        "change knobs at one step on all ranks; without values list them",
+        "change knobs of a running job, or list them",
         (
             *("--at=", "--hold", "--reason=", "--wait=", "--guard=", "--for=", "--undo="),
             *("--replay=", "--json"),
@@ -91,50 +91,50 @@ VERBS: dict[str, Verb] = {
         "job",
     ),
     "pause": Verb(
-        "have all ranks wait at one step; go on",
+        "pause all ranks at one step; continue a job",
         ("--release", "--at=", "--reason=", "--wait=", "--json"),
         "job",
     ),
     "resume": Verb(
-        "go on with a job that is paused or has ended",
+        "continue a job that is paused or has ended",
         ("-n=", "--from=", "--until=", "--from-scratch", "--detach", "--reason=", "--json"),
         "job",
         beside="pause",
     ),
     "resize": Verb(
-        "have a job go on with more ranks, or with fewer",
+        "restart a job from a checkpoint with more or fewer ranks",
         ("--at=", "--reason=", "--json"),
         "job",
         first=False,
     ),
     "checkpoint": Verb(
-        "have all ranks save at one step; ls, verify, diff, export, rm",
+        "save a checkpoint; ls, verify, diff, export, rm",
         ("--at=", "--reason=", "--wait=", "--no-wait", "--json"),
         "job",
     ),
     "stop": Verb(
-        "end a job: SIGTERM, grace, SIGKILL; or at a step",
+        "stop a job: SIGTERM, then SIGKILL; or stop at a step",
         ("--now", "--at=", "--all", "--state=", "--reason=", "--no-wait", "--yes", "--json"),
         "job",
     ),
-    "devices": Verb("devices and the ranks on them; fail, recover, drain, register", ("--json",)),
+    "devices": Verb("list devices; fail, recover, drain, register", ("--json",)),
     "up": Verb(
-        "start or see the plane: NATS, weaver, agent; end it",
+        "start the control plane or show its status; stop it",
         ("--host=", "--trust-operators", "--only=", "--status", "--json"),
     ),
-    "down": Verb("end the plane; jobs run on", ("--json",), beside="up"),
+    "down": Verb("stop the control plane; jobs keep running", ("--json",), beside="up"),
     "doctor": Verb(
-        "check this machine; end what crashes left behind",
+        "check this machine; clean up after crashes",
         ("--quick", "--hostfile=", "--clean", "--dryrun", "--json"),
     ),
     "backup": Verb(
-        "copy both databases and the plane's keys into one file, online",
+        "copy the plane's databases and keys into one file",
         ("--json",),
         "file",
         False,
     ),
     "restore": Verb(
-        "bring back a backup, or salvage damaged databases",
+        "restore a backup, or salvage damaged databases",
         ("--salvage", "--json"),
         "file",
         False,
@@ -146,12 +146,12 @@ VERBS: dict[str, Verb] = {
         False,
     ),
     "login": Verb(
-        "use a plane elsewhere: its address, then a link or a token",
+        "use the plane of another host, with a link or a token",
         ("--fingerprint=", "--forget", "--json"),
         "",
         False,
     ),
-    "tokens": Verb("who may come in: tokens, one-time links, roles", ("--json",), "", False),
+    "tokens": Verb("manage users, tokens and one-time links", ("--json",), "", False),
     "rm": Verb("remove ended jobs and their logs", ("--ended", "--yes", "--json"), "job", False),
     "compare": Verb(
         "show how runs differ: config, results, source, packages",
@@ -160,25 +160,25 @@ VERBS: dict[str, Verb] = {
         False,
     ),
     "plot": Verb(
-        "draw a run's curves, in the terminal or as a picture",
+        "plot a run's metrics, in the terminal or to a file",
         ("--out=", "--smooth=", "--by=", "--all-ranks", "--json"),
         "job",
         False,
     ),
     "export": Verb(
-        "put a run, or several, into one HTML file that opens anywhere",
+        "write one or several runs to a self-contained HTML file",
         ("--output=", "--last=", "--yes", "--json"),
         "job",
         False,
     ),
     "inspect": Verb(
-        "look closer at a job: audit, stacks",
+        "show the audit log or the stacks of a job",
         ("--yaml", "--rank=", "--threads", "--json"),
         "job",
         False,
     ),
     "chaos": Verb(
-        "hurt a running job on purpose; does it keep its promises",
+        "inject faults into a running job and check its guarantees",
         (
             *("--plan=", "--mtbf=", "--kinds=", "--seed=", "--link=", "--faults=", "--for="),
             *("--limit=", "--against=", "--output=", "--dryrun", "--yes", "--json"),
@@ -193,16 +193,16 @@ VERBS: dict[str, Verb] = {
     "config": Verb("show or write config files", (), "config", False),
     "env": Verb("save and load a job's variables; pack and push environments", (), "env", False),
     "test": Verb(
-        "train something small on several ranks: does this place work",
+        "train a small model on several ranks to check this machine",
         ("--np=", "--steps=", "--model=", "--backend=", "--json"),
         "",
         False,
     ),
     "completion": Verb("print shell completion: bash, zsh or fish", (), "shell", False),
-    "bench": Verb("measure us beside our peers", ("--json", "--only=", "-n="), "", False),
+    "bench": Verb("run the benchmarks of a checkout", ("--json", "--only=", "-n="), "", False),
 }
 
-# Other tools' words. The value is our verb and the flags that make it mean the same.
+# Verbs of other tools. The value is our verb and the flags that give it the same meaning.
 ALIASES: dict[str, tuple[str, ...]] = {
     "submit": ("run", "-d"),
     "list": ("ls", "--as-torchx"),
@@ -225,14 +225,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "validate": ("plan", "--check"),
 }
 
-# What is said of a word that means something else elsewhere, when it comes without a job.
+# Notes on aliases that mean something else in other tools; printed when no job is named.
 REMARKS: dict[str, str] = {
-    "kill": "`kill` is `stop`; what crashed launches left is ended by `loom doctor --clean`",
+    "kill": "`kill` is `stop`; `loom doctor --clean` ends what crashed launches left running",
 }
 
-# Words that others have for what we write otherwise: of verbs, and of a verb's options.
+# Verbs and options of other tools, with the way to write them here.
 WRITTEN: dict[str, str] = dict.fromkeys(
-    ("queue", "squeue", "qstat", "bjobs"), "`loom ls --state queued` lists the jobs that wait"
+    ("queue", "squeue", "qstat", "bjobs"), "`loom ls --state queued` lists the waiting jobs"
 )
 _RANKS = "write `-n N` for N processes; `loom launch` takes torchrun's options"
 WRITTEN_OPTIONS: dict[str, dict[str, str]] = {
@@ -244,13 +244,13 @@ WRITTEN_OPTIONS: dict[str, dict[str, str]] = {
 _HEAD = """\
 usage: loom [--version] [--debug] VERB ...
 
-Describe a job once, run it anywhere, watch every rank, change it while it
-runs, lose nothing when something dies.
+Launch PyTorch training jobs, watch and change them while they run, and
+recover from failures.
 """
 
 _TAIL = """\
-JOB is an id, the beginning of one, a name, a handle, or @ for the newest.
-`loom VERB --help` explains a verb; `loom completion bash` completes them.
+JOB is an id, a prefix of one, a name, a handle, or @ for the newest job.
+`loom VERB --help` describes a verb; `loom completion SHELL` prints completion.
 """
 
 
@@ -262,7 +262,7 @@ def help_text() -> str:
 
 
 def _wrapped(names: list[str]) -> str:
-    """Return names in lines that fit behind a word of their own."""
+    """Return names wrapped into lines that fit behind `more: `."""
     lines = [""]
     for name in names:
         if len(lines[-1]) + len(name) > 73:

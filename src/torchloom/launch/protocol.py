@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any
 
-from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from torchloom.rules.replicas import (
     Reached,
     Replace,
     Replica,
-    ReplicaKey,
     ReplicaPhase,
     RestartHistory,
     RoleRule,
@@ -39,6 +38,7 @@ from torchloom.rules.replicas import (
     WaitOver,
 )
 from torchloom.specs.api import AppState, RetryPolicy
+from torchloom.specs.states import ReplicaKey
 
 CRASH_LOOP = "crash_loop_"  # before the cause: no life came further than one before
 LONGEST_BACKOFF = 300.0  # seconds

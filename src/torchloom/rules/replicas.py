@@ -6,16 +6,9 @@ from enum import Enum
 
 from torchloom.specs.api import AppState, RetryPolicy
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 
 _CLEARLY = 1.5  # a life that lasted so many times as long is not the same crash a moment later
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaKey:
-    """Which copy of which role."""
-
-    role: str
-    index: int
 
 
 @dataclass(frozen=True, slots=True)

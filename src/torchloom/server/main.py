@@ -35,7 +35,7 @@ from torchloom.server.security.limits import (
     Visit,
     fit_open_files,
 )
-from torchloom.server.security.protocol import LimitedProtocol, Listener
+from torchloom.server.security.protocol import ConnectionListener, LimitedProtocol
 from torchloom.server.stream import frames
 from torchloom.server.stream.frames import FramedProtocol
 from torchloom.server.weaver_link import WeaverLink
@@ -105,7 +105,7 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # uvicorn would accept all that have called in one turn
         if self.started:
-            listener = Listener(self.table, self._context, self._protocol)
+            listener = ConnectionListener(self.table, self._context, self._protocol)
             work = [listener.run(each) for each in sockets or ()]
             self._accepting = [asyncio.create_task(each) for each in work]
         if self.started:

@@ -2,6 +2,8 @@
 
 from enum import Enum, StrEnum
 
+from torchloom.specs.dataclass import dataclass
+
 
 class AppState(int, Enum):
     """The state of an app; a preempted one returns from RUNNING to PENDING."""
@@ -23,6 +25,18 @@ class AppState(int, Enum):
 
 
 ReplicaState = AppState
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """Which copy of which role."""
+
+    role: str
+    index: int
+
+    def __lt__(self, other: "ReplicaKey") -> bool:
+        return (self.role, self.index) < (other.role, other.index)
+
 
 TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 STARTED = TERMINAL | {AppState.RUNNING}

@@ -29,7 +29,7 @@ from torchloom.weaver.account_runs import have_agent
 from torchloom.weaver.api.doors import BusDoor, Door
 from torchloom.weaver.api.router import Router
 from torchloom.weaver.checkpoints.triggers import MARGIN
-from torchloom.weaver.jobs.adoption import Adoption, RunNotices
+from torchloom.weaver.jobs.adoption import RunNotices
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, daily_backup, open_store, place_of
 from torchloom.weaver.store.place import VARIABLE as DATABASE_VARIABLE
@@ -134,11 +134,9 @@ async def _run(options: WeaverOptions) -> int:
         name="weaver",
         tls=ssl.create_default_context(cafile=options.authority) if options.authority else None,
     )
-    weaver = Weaver(store, bus)
-    weaver.prompting.margin = options.margin
-    introduce(weaver.people, options.home)
-    adoption = Adoption(weaver.jobs, weaver.roster, weaver.reports, weaver.journal, weaver.dropped)
-    weaver.jobs.on_unknown = adoption.look_at
+    weaver = Weaver(store, bus, checkpoint_margin=options.margin)
+    introduce(weaver.users, options.home)
+    adoption = weaver.adoption
     weaver.every(_LOOK_AGAIN, adoption.look_again)
     copies = daily_backup.DailyCopy(options.place, options.home)
     weaver.every(daily_backup.PERIOD, copies.look_soon)
@@ -149,7 +147,6 @@ async def _run(options: WeaverOptions) -> int:
     await weaver.start()
     pokes.open()
     adoption.look_at_all()
-    weaver.coordinator.starting.on_started = adoption.look_at
     await _have_agents(weaver)
     weaver.coordinator.start()
     await bus_door.open()

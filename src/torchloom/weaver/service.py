@@ -1,4 +1,4 @@
-"""The weaver as one object: it takes an epoch, listens, lets time pass, and leaves in order."""
+"""The weaver: a list of its parts, and a table of which part handles which event."""
 
 import asyncio
 import functools
@@ -14,29 +14,52 @@ from typing import ParamSpec, TypeVar
 from torchloom.bus import subjects
 from torchloom.bus.api import Bus, Handler, RawMessage, Subscription, Taker
 from torchloom.bus.codec import MessageReader
-from torchloom.messages.plane import DeviceEvent, Metrics
+from torchloom.messages.plane import DeviceEvent
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.account_runs import AccountLauncher
 from torchloom.weaver.checkpoints.collection import CheckpointCollector
 from torchloom.weaver.checkpoints.requests import CheckpointPruning, CheckpointRequests
 from torchloom.weaver.checkpoints.rows import CheckpointRows
-from torchloom.weaver.checkpoints.triggers import CheckpointTriggers
+from torchloom.weaver.checkpoints.triggers import MARGIN, CheckpointTriggers
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.guards import Guards
 from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.events import (
+    AgentDown,
+    BackgroundTasks,
+    Dispatcher,
+    JobChanged,
+    JobStopping,
+    JobVacated,
+    LaunchRegistered,
+    MemberReported,
+    MetricsReceived,
+    NodeReported,
+    RankEventReceived,
+    RankEventReported,
+    RankProcessEnded,
+    RankRegistered,
+    RecordsStored,
+    RunStarted,
+    UnknownJobRequested,
+    on,
+)
 from torchloom.weaver.health.agents import Agents
 from torchloom.weaver.health.devices import DeviceMap, NoAlerts, read_alerts
 from torchloom.weaver.health.divergence import LossWatch
 from torchloom.weaver.health.hangs import Hangs, StackRequests
+from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.liveness import LOOK, AgentLiveness
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
+from torchloom.weaver.jobs.adoption import Adoption
 from torchloom.weaver.jobs.coordinator import Coordinator
 from torchloom.weaver.jobs.launch import Launcher, RunnerLauncher
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.reports import BatchIngest, RankReports
 from torchloom.weaver.jobs.retention import PERIOD, RunRetention
 from torchloom.weaver.journal import Journal
+from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.membership.effects import MemberMessages
 from torchloom.weaver.membership.live_recovery import LiveRecovery
 from torchloom.weaver.runs.experiments import Experiments
@@ -49,230 +72,273 @@ from torchloom.weaver.users import People
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TICK = 0.05  # seconds between two looks at what waits
-_READERS = 4  # threads that read the database for a door
-_FENCE = 1.0  # seconds between two looks whether a later weaver has begun
-_SAVING = 0.5  # seconds between two looks at checkpoints that wait for something
-_ROOM = 1.0  # seconds between two looks at what devices that are well can be given to jobs
+TICK = 0.05  # seconds between two ticks
+_READERS = 4  # threads that read the database for clients
+_FENCE = 1.0  # seconds between two checks for a later weaver
+_CHECKPOINTS = 0.5  # seconds between two checks of unfinished checkpoints
+_QUEUE = 1.0  # seconds between two checks of what the queue can place
 _log = logging.getLogger(__name__)
 
 
 class Weaver:
-    """All parts, wired. `run` lives until cancelled or superseded; tests call `tick` themselves."""
+    """All parts, wired. `run` returns when cancelled or superseded; tests call `tick`."""
 
-    def __init__(self, store: PlaneStore, bus: Bus, launcher: Launcher | None = None) -> None:
+    def __init__(
+        self,
+        store: PlaneStore,
+        bus: Bus,
+        launcher: Launcher | None = None,
+        checkpoint_margin: float = MARGIN,
+    ) -> None:
         self.store = store
         self.bus = bus
         self.started_at = time.time()
         self.host = socket.gethostname()
-        state = store.state
         self.epoch = store.take_epoch(self.host, os.getpid())
         self.dropped: Counter[str] = Counter()
-        self.journal = Journal(state)
-        self.people = People(state, self.journal)
-        self.jobs = JobRegistry(state, self.journal, self.dropped)
-        self.roster = Roster(state, self.jobs, self.journal, self.dropped)
-        self.devices = DeviceMap(state, self.roster.everyone(), self.journal)
-        self.sender = Sender(bus, self.dropped)
-        self.ledger = CommandRows(state, self.journal)
-        self.commands = CommandDriver(self.ledger, self.jobs, self.roster, self.sender)
-        self.reports = RankReports(
-            self.jobs, self.roster, self.devices, self.commands, self.dropped
-        )
-        self.responses = Responses(
-            state, self.jobs, self.roster, self.devices, self.journal, self.sender
-        )
-        self.desk = StackRequests(self.roster, self.sender, self.epoch, self.dropped)
-        self.hangs = Hangs(self.jobs, self.roster, self.responses, self.journal, self.desk)
-        self.watching = AgentLiveness(bus, self.roster)
-        self.agents = Agents(
-            state,
-            self.roster,
-            self.devices,
-            self.commands,
-            self.reports,
-            self.watching,
-            self.hangs,
-            self.sender,
-            self.dropped,
-        )
-        self.ingest = BatchIngest(store, self.reports, self.journal, self.sender, self.dropped)
-        self.guards = Guards(
-            store, self.jobs, self.roster, self.ledger, self.commands, self.journal
-        )
-        self.finite = LossWatch(self.jobs, self.journal)
-        self.experiments = Experiments(store, self.jobs, self.roster, self.devices, self.host)
-        self.coordinator = Coordinator(
-            state,
-            self.jobs,
-            self.roster,
-            self.devices,
-            self.journal,
-            launcher or AccountLauncher(RunnerLauncher(), self.jobs.get),
-        )
-        self._keep_checkpoints()
-        self.regrouping = LiveRecovery(
-            state,
-            self.jobs,
-            self.roster,
-            self.reports,
-            self.commands,
-            self.shelf,
-            self.journal,
-            MemberMessages(self.roster, self.sender, self.epoch, self.dropped),
-            self.dropped,
-        )
-        self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
-        self.retaining = RunRetention(store, self.jobs, self.journal)
-        self.retaining.on_forgotten = self.shelf.forget
+        self.events = Dispatcher()
+        self.tasks = BackgroundTasks()
+        self._make_core()
+        self._make_checkpoints(checkpoint_margin)
+        self._make_health()
+        self._make_jobs(launcher or AccountLauncher(RunnerLauncher(), self.jobs.get))
         self._device_events: MessageReader[DeviceEvent] = MessageReader(DeviceEvent, self.dropped)
         self._subscriptions: list[Subscription] = []
-        self._turns: list[tuple[float, Callable[[], None]]] = [(_FENCE, state.check)]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._own_tasks: list[asyncio.Task[None]] = []
         self._readers = ThreadPoolExecutor(_READERS, "reader")
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connect()
+        self._periodic: list[tuple[float, Callable[[], None]]] = [
+            (_FENCE, store.state.check),
+            (_CHECKPOINTS, self.checkpoints.tick),
+            (_QUEUE, self.triggers.look),
+            (_QUEUE, self.coordinator.rooms.look),
+            (PERIOD, self.retention.look_soon),
+            (LOOK_AT_FILES, self.health.look),
+        ]
 
-    def _keep_checkpoints(self) -> None:
-        """Make the parts that turn what ranks have written into checkpoints."""
-        self.shelf = CheckpointRows(self.store.state, self.journal)
-        self.errands = CheckpointRequests(
-            self.shelf, self.roster, self.sender, self.epoch, self.host, self.dropped
+    def _make_core(self) -> None:
+        """Jobs, agents, ranks and devices; commands to ranks and reports from them."""
+        state, dropped = self.store.state, self.dropped
+        self.journal = Journal(state)
+        self.users = People(state, self.journal)
+        self.jobs = JobRegistry(state, self.journal, self.events, dropped)
+        self.roster = Roster(state, self.jobs, self.journal, self.events, dropped)
+        self.devices = DeviceMap(state, self.roster.everyone(), self.journal)
+        self.sender = Sender(self.bus, dropped)
+        self.heartbeats = Heartbeats()
+        self.live_attempts = LiveAttempts(state)
+        self.command_rows = CommandRows(state, self.journal)
+        self.commands = CommandDriver(
+            self.command_rows,
+            self.jobs,
+            self.roster,
+            self.sender,
+            self.live_attempts,
+            self.events,
         )
-        self.thinning = CheckpointPruning(self.jobs, self.shelf, self.errands)
+        self.checkpoint_rows = CheckpointRows(state, self.journal)
+        self.reports = RankReports(
+            self.jobs,
+            self.roster,
+            self.devices,
+            self.commands,
+            self.checkpoint_rows,
+            self.heartbeats,
+            self.events,
+            dropped,
+        )
+        self.ingest = BatchIngest(
+            self.store, self.reports, self.journal, self.sender, self.events, dropped
+        )
+
+    def _make_checkpoints(self, margin: float) -> None:
+        """What turns the shards of ranks into checkpoints, and removes old ones."""
+        self.checkpoint_requests = CheckpointRequests(
+            self.checkpoint_rows, self.roster, self.sender, self.epoch, self.host, self.dropped
+        )
+        self.pruning = CheckpointPruning(self.jobs, self.checkpoint_rows, self.checkpoint_requests)
         self.checkpoints = CheckpointCollector(
             self.store.state,
             self.jobs,
             self.roster,
-            self.ledger,
-            self.shelf,
-            self.errands,
-            self.thinning,
+            self.command_rows,
+            self.checkpoint_rows,
+            self.checkpoint_requests,
+            self.pruning,
             self.dropped,
         )
-        self.prompting = CheckpointTriggers(self.jobs, self.ledger, self.commands, self.shelf)
+        self.triggers = CheckpointTriggers(
+            self.jobs, self.command_rows, self.commands, self.checkpoint_rows, margin
+        )
+
+    def _make_health(self) -> None:
+        """What watches agents, ranks and devices, and responds when they fail."""
+        state, jobs, roster, journal = self.store.state, self.jobs, self.roster, self.journal
+        self.live_recovery = LiveRecovery(
+            state,
+            jobs,
+            roster,
+            self.reports,
+            self.commands,
+            self.checkpoint_rows,
+            journal,
+            MemberMessages(roster, self.sender, self.epoch, self.dropped),
+            self.live_attempts,
+            self.dropped,
+        )
+        self.responses = Responses(
+            state, jobs, roster, self.devices, journal, self.sender, self.live_recovery
+        )
+        self.stack_requests = StackRequests(roster, self.sender, self.epoch, self.dropped)
+        self.hangs = Hangs(
+            jobs,
+            roster,
+            self.responses,
+            journal,
+            self.stack_requests,
+            self.heartbeats,
+            self.live_attempts,
+            self.tasks,
+        )
+        self.liveness = AgentLiveness(self.bus, roster)
+        self.agents = Agents(
+            state,
+            roster,
+            self.devices,
+            self.commands,
+            self.reports,
+            self.heartbeats,
+            self.liveness,
+            self.hangs,
+            self.sender,
+            self.events,
+            self.tasks,
+            self.dropped,
+        )
+        self.losses = LossWatch(jobs, journal)
+        self.guards = Guards(self.store, jobs, roster, self.command_rows, self.commands, journal)
+
+    def _make_jobs(self, launcher: Launcher) -> None:
+        """What starts jobs, records their runs, and removes them."""
+        store, jobs = self.store, self.jobs
+        self.adoption = Adoption(jobs, self.roster, self.reports, self.journal, self.dropped)
+        self.coordinator = Coordinator(
+            store.state,
+            jobs,
+            self.roster,
+            self.devices,
+            self.journal,
+            launcher,
+            self.events,
+            self.tasks,
+        )
+        self.experiments = Experiments(
+            store, jobs, self.roster, self.devices, self.host, self.tasks
+        )
+        self.health = DatabaseHealth(store.place, store.damage, lambda: self.ingest.writer.trouble)
+        self.retention = RunRetention(store, jobs, self.journal, self.checkpoint_rows, self.tasks)
 
     def _connect(self) -> None:
-        """Have the parts tell one another what each must know of."""
-        self.reports.listen(self.finite.report)  # before what may end the ranks
-        self.reports.listen(self.responses.told)
-        self.reports.listen(self.experiments.told)
-        self.reports.listen(self.prompting.told)
-        self.reports.hear(self.checkpoints.told, self.shelf.settle)
-        self.reports.step_of = self.agents.step
-        self.reports.on_end(self.hangs.forget)
-        self.ingest.on_metrics = self._saw
-        self.ingest.on_stored = self.experiments.stored
-        self.jobs.on_change = self.experiments.changed
-        self.agents.on_rank = self.checkpoints.known
-        self.agents.on_node = self.coordinator.rooms.node
-        self.agents.on_gone = self.coordinator.rooms.gone
-        self.hangs.progress = self.agents.progress
-        self.agents.on_task = self.hangs.on_task = self._watch
-        self.experiments.on_task = self.retaining.on_task = self._watch
-        self.coordinator.on_task(self._watch)
-        self._connect_regrouping()
-        self.every(_SAVING, self.checkpoints.tick)
-        self.every(_ROOM, self.prompting.look)
-        self.every(_ROOM, self.coordinator.rooms.look)
-        self.every(PERIOD, self.retaining.look_soon)
-        self.every(LOOK_AT_FILES, self.health.look)
-
-    def _saw(self, metrics: Metrics) -> None:
-        self.finite.saw(metrics)
-        self.guards.saw(metrics)
-
-    def _connect_regrouping(self) -> None:
-        """Have the parts hear of jobs whose members change while they run."""
-        regrouping = self.regrouping
-        self.agents.on_talk, self.agents.on_launch = regrouping.take, regrouping.launched
-        self.hangs.is_regrouping = regrouping.is_regrouping
-        self.responses.live, self.responses.give_up = regrouping.watched, regrouping.given_up
-        self.responses.leave_live = self.coordinator.on_cancel = regrouping.close
-        self.commands.beginning, self.commands.on_stopped = regrouping.beginning, regrouping.close
-        given_back = self.jobs.on_over
-
-        def over(job: str) -> None:
-            given_back(job)
-            regrouping.over(job)
-
-        self.jobs.on_over = over
+        """Set which part handles which event; several handle it in this order."""
+        coordinator, live_recovery = self.coordinator, self.live_recovery
+        self.events.connect(
+            on(UnknownJobRequested, self.adoption.on_run),
+            on(RunStarted, self.adoption.on_run),
+            on(JobChanged, self.experiments.on_job_changed),
+            on(JobVacated, coordinator.turns.on_job_vacated, live_recovery.on_job_vacated),
+            on(JobStopping, live_recovery.on_job_stopping),
+            on(NodeReported, coordinator.rooms.on_node_reported),
+            on(AgentDown, self.agents.on_agent_down, coordinator.rooms.on_agent_down),
+            on(RankRegistered, self.checkpoints.on_rank_registered),
+            on(RankProcessEnded, self.hangs.on_rank_ended),
+            on(LaunchRegistered, live_recovery.on_launch_registered),
+            on(MemberReported, live_recovery.on_member_report),
+            on(RankEventReceived, self.checkpoints.on_rank_event),
+            on(
+                RankEventReported,
+                self.losses.on_rank_event,  # before the responses, which may end the ranks
+                self.responses.on_rank_event,
+                self.experiments.on_rank_event,
+                self.triggers.on_rank_event,
+            ),
+            on(MetricsReceived, self.losses.on_metrics, self.guards.on_metrics),
+            on(RecordsStored, self.experiments.on_records_stored),
+        )
 
     async def start(self) -> None:
-        """Begin to listen and speak."""
+        """Subscribe to the bus and start to send."""
         self.ingest.writer.start()
         for subject, handler in (
             (subjects.HELLOS, self.agents.hello),
             (subjects.RECORDS, self.ingest.batch),
             (subjects.ACTS, self.agents.act),
-            (subjects.STACKS, self.desk.hear),
-            (subjects.CHECKPOINTS, self.errands.hear),
-            (subjects.DEVICE_EVENTS, self.device_event),
-            (subjects.AGENT_DEVICES, self.agent_device),
-            (subjects.DEVICE_ALERTS, self.device_alerts),
+            (subjects.STACKS, self.stack_requests.on_stacks),
+            (subjects.CHECKPOINTS, self.checkpoints.on_reply),
+            (subjects.DEVICE_EVENTS, self.on_device_event),
+            (subjects.AGENT_DEVICES, self.on_agent_device),
+            (subjects.DEVICE_ALERTS, self.on_device_alerts),
         ):
-            heard = await self.bus.subscribe(subject, self._guarded(handler))
-            self._subscriptions.append(heard)
-        heard = await self.bus.collect(subjects.HEARTBEATS, self._guarded_taker(self.agents.beats))
-        self._subscriptions.append(heard)
-        self._tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
-        losing = asyncio.create_task(self.watching.run(), name="losses")
-        losing.add_done_callback(self._watch)
-        self._tasks.append(losing)
+            subscription = await self.bus.subscribe(subject, self._guarded(handler))
+            self._subscriptions.append(subscription)
+        heartbeats = self._guarded_taker(self.agents.on_heartbeats)
+        self._subscriptions.append(await self.bus.collect(subjects.HEARTBEATS, heartbeats))
+        self._own_tasks.append(asyncio.create_task(self.sender.run(), name="sender"))
+        self._own_tasks.append(self.tasks.start(self.liveness.run(), "losses"))
         self.bus.on_back(self.agents.call_all)
-        self.bus.on_back(self.watching.interrupted)
-        self.bus.on_lost(self.watching.interrupted)
+        self.bus.on_back(self.liveness.interrupted)
+        self.bus.on_lost(self.liveness.interrupted)
         self.agents.call_all()
         self.experiments.start()
 
     async def run(self) -> None:
-        """Let time pass until cancelled; a lost database ends it."""
-        ticking = asyncio.create_task(self._ticks(), name="ticks")
-        self._tasks.append(ticking)
-        await asyncio.wait((ticking, self._over), return_when=asyncio.FIRST_COMPLETED)
-        for done in (ticking, self._over):
+        """Call what is periodic, until cancelled or until a part fails; then raise its error."""
+        ticks = asyncio.create_task(self._ticks(), name="ticks")
+        failure = asyncio.create_task(self.tasks.failure(), name="failure")
+        self._own_tasks += (ticks, failure)
+        await asyncio.wait((ticks, failure), return_when=asyncio.FIRST_COMPLETED)
+        for done in (ticks, failure):
             if done.done():
                 done.result()
 
     async def stop(self) -> None:
-        """Stop listening, store what has come, answer it, and let go."""
-        for heard in self._subscriptions:
-            await heard.end()
+        """Unsubscribe, store and confirm what has arrived, end the tasks."""
+        for subscription in self._subscriptions:
+            await subscription.end()
         await self.hangs.close()
         await self.coordinator.close()
         await self.experiments.close()
-        await self.retaining.close()
+        await self.retention.close()
         await self.health.close()
         await asyncio.to_thread(self.ingest.writer.stop)
         await asyncio.to_thread(self._readers.shutdown)  # the database is closed after this
-        await asyncio.sleep(0)  # what the writer answered last is to be said
-        for task in self._tasks:
+        await asyncio.sleep(0)  # the writer's last confirmations are queued in the loop
+        for task in self._own_tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._own_tasks, return_exceptions=True)
         await self.sender.drain()
 
-    async def device_event(self, subject: str, data: bytes, reply: str) -> None:
-        """Somebody who watches hardware says something over the bus."""
-        said = self._device_events.read(data)
-        if said is not None:
-            state = DeviceState(said.state)
-            self.responses.device(said.device, state, said.source, said.reason)
+    async def on_device_event(self, subject: str, data: bytes, reply: str) -> None:
+        """Handle the report of a hardware monitor on a device."""
+        event = self._device_events.read(data)
+        if event is not None:
+            state = DeviceState(event.state)
+            self.responses.device(event.device, state, event.source, event.reason)
 
-    async def agent_device(self, subject: str, data: bytes, reply: str) -> None:
-        """An agent says something of a device, which must be of its own node."""
-        said = self._device_events.read(data)
-        if said is None:
+    async def on_agent_device(self, subject: str, data: bytes, reply: str) -> None:
+        """Handle the report of an agent on a device, which must be on its own node."""
+        event = self._device_events.read(data)
+        if event is None:
             return
         agent = self.roster.agent(subjects.agent_of(subject) or "")
-        device = self.devices.get(said.device)
+        device = self.devices.get(event.device)
         is_foreign = agent is None or bool(subjects.account_mark(agent.id))
         if agent is None or is_foreign or device is None or device.node != agent.host:
             self.dropped["foreign_device"] += 1
             return
-        self.responses.device(said.device, DeviceState(said.state), said.source, said.reason)
+        self.responses.device(event.device, DeviceState(event.state), event.source, event.reason)
 
-    async def device_alerts(self, subject: str, data: bytes, reply: str) -> None:
-        """Alertmanager says something over the bus."""
+    async def on_device_alerts(self, subject: str, data: bytes, reply: str) -> None:
+        """Handle alerts of Alertmanager."""
         try:
             alerts = read_alerts(data)
         except NoAlerts:
@@ -282,78 +348,66 @@ class Weaver:
             self.responses.device(alert.device, alert.state, alert.source, alert.reason)
 
     async def aside(self, read: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
-        """Return what a long look at the database finds; the weaver goes on meanwhile."""
+        """Return the result of a long read, done in another thread."""
         read_now = functools.partial(read, *args, **words)
         return await asyncio.get_running_loop().run_in_executor(self._readers, read_now)
 
-    def every(self, seconds: float, turn: Callable[[], None]) -> None:
-        """Have something done now and then, in the weaver's own thread."""
-        self._turns.append((seconds, turn))
+    def every(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call a function periodically, in the weaver's own thread."""
+        self._periodic.append((seconds, act))
 
     def tick(self) -> None:
-        """One look at everything that waits for time to pass."""
+        """Have the parts act on what time has made due."""
         self.commands.tick()
-        self.regrouping.tick()
+        self.live_recovery.tick()
         self.responses.tick()
         self.guards.tick()
 
     async def _ticks(self) -> None:
-        looked = time.monotonic()
+        checked = time.monotonic()
         done: dict[Callable[[], None], float] = {}
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
-            if now - looked >= LOOK:
-                looked = now
-                await self.watching.look()
-            for seconds, turn in self._turns:
-                if now - done.setdefault(turn, now) >= seconds:
-                    done[turn] = now
-                    turn()
+            if now - checked >= LOOK:
+                checked = now
+                await self.liveness.look()
+            for seconds, act in self._periodic:
+                if now - done.setdefault(act, now) >= seconds:
+                    done[act] = now
+                    act()
             self.tick()
 
     def failing(self, act: Callable[[str], None]) -> Callable[[str], None]:
-        """Return the same, but for somebody who cannot hear what goes wrong."""
+        """Wrap a function whose caller cannot handle `StateLost`: that ends the weaver."""
 
-        def acted(word: str) -> None:
+        def guarded(text: str) -> None:
             try:
-                act(word)
+                act(text)
             except StateLost as error:
-                self.fail(error)
+                self.tasks.fail(error)
 
-        return acted
-
-    def fail(self, error: BaseException) -> None:
-        """End: what is in memory is not what is stored. The next weaver reads what is."""
-        if not self._over.done():
-            self._over.set_exception(error)
-
-    def _watch(self, task: asyncio.Task[None]) -> None:
-        """Have what a task fails with end the weaver: it is superseded, or its database is gone."""
-        if not task.cancelled() and (error := task.exception()):
-            self.fail(error)
+        return guarded
 
     def _guarded_taker(self, taker: Taker) -> Taker:
-        """The same for what is taken in together."""
-
-        def guarded(said: list[RawMessage]) -> None:
+        def guarded(messages: list[RawMessage]) -> None:
             try:
-                taker(said)
+                taker(messages)
             except StateLost as error:
-                self.fail(error)
+                self.tasks.fail(error)
 
         return guarded
 
     def _guarded(self, handler: Handler) -> Callable[[str, bytes, str], Awaitable[None]]:
-        """Have a handler that finds a later weaver in charge end this one."""
+        """Wrap a handler of the bus: a later weaver, or a lost database, ends this one."""
 
         async def guarded(subject: str, data: bytes, reply: str) -> None:
             try:
                 await handler(subject, data, reply)
             except StateLost as error:
-                self.fail(error)
+                self.tasks.fail(error)
             except Exception:
-                _log.exception("what came on %s could not be dealt with", subject)
+                _log.exception("a message on %s could not be handled", subject)
                 raise
 
         return guarded

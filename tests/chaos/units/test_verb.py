@@ -21,9 +21,9 @@ DRAW = ["--mtbf", "5s", "--seed", "7"]
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "say --plan FILE, or --mtbf 5s to have one drawn"),
-        (["--plan", "p", *DRAW], "--plan says it all; leave --mtbf out"),
-        ([*DRAW, "--faults", "3", "--for", "1m"], "say --faults N or --for TIME, not both"),
+        ([], "give --plan FILE, or --mtbf 5s for random faults"),
+        (["--plan", "p", *DRAW], "--plan cannot be combined with --mtbf"),
+        ([*DRAW, "--faults", "3", "--for", "1m"], "--faults and --for exclude each other"),
         (
             [*DRAW, "--kinds", "kill,stab"],
             "did you mean 'stop'?; known: kill, stop, raise",
@@ -34,10 +34,10 @@ DRAW = ["--mtbf", "5s", "--seed", "7"]
         (["--plan", "back.yaml"], "back.yaml: fault 1: at is -1; it must be 0 or more seconds"),
         ([*DRAW, "--kinds", "cut-link"], "cut-link needs"),
         ([*DRAW, "--kinds", "kill,kill-nats"], "the plane has no NATS server of its own"),
-        ([*DRAW, "--dryrun", "--json"], "--dryrun prints YAML, which --plan reads"),
+        ([*DRAW, "--dryrun", "--json"], "--dryrun prints YAML for --plan"),
         (
             ["--mtbf", "1h", "--for", "1ms", "--seed", "7"],
-            "the plan holds no fault; give it more time",
+            "the plan has no faults; give it more time",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_on_a_terminal_it_asks_first_and_takes_no_for_an_answer(
     job = standins(ranks=1)
 
     terminal = on_terminal("chaos", "train-a", *DRAW, "--faults", "3")
-    terminal.expect(b"hurt train-a 3 times (kill)? [y/N]: ")
+    terminal.expect(b"inject 3 faults into train-a (kill)? [y/N]: ")
     terminal.send(b"n\n")
 
     assert terminal.wait() == 130

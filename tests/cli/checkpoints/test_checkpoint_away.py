@@ -84,5 +84,7 @@ def test_what_reads_the_store_says_where_it_must_be_run(
     code, out, err = ann.loom("checkpoint", "verify", "saving", "--all")
 
     assert (code, out) == (2, "")
-    assert "`checkpoint verify`, which reads the store itself, is not to be had from a plane" in err
+    assert (
+        "`checkpoint verify`, which reads the store directly, is not to be had from a plane" in err
+    )
     assert "ask on its host" in err

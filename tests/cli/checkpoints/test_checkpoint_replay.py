@@ -73,15 +73,15 @@ def test_the_same_program_runs_again_under_another_id_and_saves_nothing(state: P
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (request(nodes=("a", "b")), "ran on other hosts"),
-        (request(carrier=AgentCarrier("ssh", {})), "ran on other hosts"),
+        (request(nodes=("a", "b")), "ran on several hosts"),
+        (request(carrier=AgentCarrier("ssh", {})), "ran on several hosts"),
         (
             request(roles=(replace(request().roles[0], replicas=request().roles[0].replicas * 2),)),
             "ran on several hosts",
         ),
         (
             request(roles=(replace(request().roles[0], distributed=False),)),
-            "is no group of 2 ranks",
+            "is not a group of 2 ranks",
         ),
     ],
 )

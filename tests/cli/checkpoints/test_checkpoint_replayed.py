@@ -190,7 +190,7 @@ def test_people_read_bit_exact_and_with_what_it_was_compared(trained: Trained) -
         "bit-exact: 10 steps from 10 agree in both replays and with the job's own checkpoint"
         " of step 20\n",
     )
-    assert err == f"loom: steps 10 to 19 of {trained.job} are trained again, twice, by 2 ranks\n"
+    assert err == f"loom: repeating steps 10 to 19 of {trained.job} twice with 2 ranks\n"
 
 
 def test_the_first_step_and_tensor_that_chance_has_changed_are_named(trained: Trained) -> None:

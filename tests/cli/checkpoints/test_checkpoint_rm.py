@@ -79,7 +79,10 @@ def test_the_newest_goes_by_force(root: Path, capsys: Captured) -> None:
     [
         (["train-1", "-y"], "name the job and the steps to remove"),
         (["train-1", "10", "11", "-y"], "no checkpoint of step '11'; train-1 has: 30, 20, 10"),
-        (["train-1", "10"], "this removes the checkpoint of step 10; give --yes"),
+        (
+            ["train-1", "10"],
+            "this removes the checkpoint of step 10; without a terminal, confirm with --yes",
+        ),
     ],
 )
 def test_what_is_refused_has_removed_nothing(

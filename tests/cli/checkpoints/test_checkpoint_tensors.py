@@ -95,12 +95,12 @@ def test_the_step_that_is_named_is_the_one_that_is_exported(root: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["export", "train-1", "-o", "there.pt"], "there.pt is there already; --yes replaces it"),
-        (["export", "train-1", "-o", "m.onnx"], "write a name that ends in .pt or .safetensors"),
-        (["export", "train-1", "-o", "no/m.pt"], "there is no folder"),
+        (["export", "train-1", "-o", "there.pt"], "there.pt exists; --yes replaces it"),
+        (["export", "train-1", "-o", "m.onnx"], "the name must end in .pt or .safetensors"),
+        (["export", "train-1", "-o", "no/m.pt"], "no does not exist"),
         (["export", "train-1", "5", "-o", "m.pt"], "no checkpoint of step '5'"),
         (["export", "train-1"], "Missing option '-o'"),
-        (["diff", "train-1", "10"], "'train-1' is no step"),
+        (["diff", "train-1", "10"], "'train-1' is not a step"),
         (["diff", "10"], "name two checkpoints"),
         (["diff", "train-1", "10", "11"], "no checkpoint of step '11'; train-1 has: 20, 10"),
     ],
@@ -148,7 +148,7 @@ def test_without_torch_here_the_jobs_own_interpreter_is_asked(
     done = loom("checkpoint", "diff", "train-1", "10", "20", env=env)
 
     assert without.returncode == 2
-    assert b"reading tensors takes torch, which" in without.stderr
+    assert b"reading tensors needs torch, which" in without.stderr
     assert (done.returncode, done.stdout.splitlines()[:1]) == (
         0,
         [b"1 tensor differs, 21 have the same bits"],

@@ -252,4 +252,4 @@ def test_a_mistake_in_the_section_is_refused_before_anything_goes(
 def test_a_dry_run_without_cleaning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--dryrun"]) == 2
 
-    assert "--dryrun goes with --clean" in capsys.readouterr().err
+    assert "--dryrun needs --clean" in capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_what_one_shell_saves_another_one_loads(
     done = subprocess.run(["bash", "-c", script], env=second, capture_output=True, text=True)
 
     assert told.out.endswith(f"variables: {path}\n")
-    assert "left out, by their names or values secret: HF_TOKEN" in told.err
+    assert "left out as secrets: HF_TOKEN" in told.err
     assert path.stat().st_mode & 0o777 == 0o600
     assert (done.stdout, done.stderr) == ("it's\ntwo lines,41,none", "")
 
@@ -166,7 +166,7 @@ def test_the_allocations_hosts_are_the_default(
         (["push", "small", "--hosts", ","], "no hosts: pass --hosts a,b,c"),
         (["push", "small", "--hosts=-oProxyCommand=x"], "is no host name"),
         (["push", "small", "--hostfile", "none"], "pass --hostfile FILE"),
-        (["push", "small", "--hosts", "a", "--hostfile", "f"], "leave one out"),
+        (["push", "small", "--hosts", "a", "--hostfile", "f"], "exclude each other"),
         (["push", "none.tar.gz", "--hosts", "localhost"], "name an archive of `loom env pack`"),
         (["push", "small", "--hosts", "a", "--dest", "rel ative"], "write a full path"),
         (["push", "small", "--hosts", "a", "--ssh", ""], "LOOM_SSH"),

@@ -99,7 +99,7 @@ def test_a_link_without_a_server_is_a_code_and_says_so(run: Any) -> None:
 
     assert code == 0
     assert len(out.strip()) == 43
-    assert "good once, for alice, until " in err
+    assert "one-time link for alice, valid until " in err
     assert "no server runs that takes it; `loom up` starts one" in err
 
 
@@ -109,9 +109,9 @@ def test_a_link_makes_a_user_that_is_not_known_and_says_as_what(run: Any) -> Non
     users = {one["name"]: one["role"] for one in json.loads(run("users", "--json")[1])}
 
     assert (first[0], again[0], chosen[0]) == (0, 0, 0)
-    assert "zoe is a new user, viewer; `loom tokens user zoe --role operator`" in first[2]
+    assert "created user zoe, viewer; `loom tokens user zoe --role operator`" in first[2]
     assert "new user" not in again[2]
-    assert "yan is a new user, operator\n" in chosen[2]
+    assert "created user yan, operator\n" in chosen[2]
     assert (users["zoe"], users["yan"]) == ("viewer", "operator")
 
 

@@ -57,7 +57,7 @@ def test_up_twice_is_one_plane_and_down_twice_is_none(plane: Any) -> None:
 
     second = plane("up", "--only", "nats")
 
-    assert (second.returncode, second.stderr) == (0, b"loom: the plane was up\n")
+    assert (second.returncode, second.stderr) == (0, b"loom: the plane was already running\n")
     assert status(plane) == first
     ends = [plane("down") for _ in range(2)]
     assert [(end.returncode, end.stdout) for end in ends] == [

@@ -183,9 +183,9 @@ def test_where_there_are_very_many_curves_the_lowest_ranks_are_kept_and_it_is_sa
     assert (len(every), nothing) == (8, [])
     assert [(one["name"], one["rank"]) for one in few] == [(f"m{n}", 1) for n in range(4)]
     assert sum(len(one["steps"]) for one in few) <= 1200
-    assert notes == ["Of each metric only the lowest rank is here; the file would be too large."]
+    assert notes == ["To limit the file size, each metric has only the curve of its lowest rank."]
     assert [one["name"] for one in least] == ["m0", "m1", "m2"]
-    assert more[1] == "1 metrics are left out; the file would be larger."
+    assert more[1] == "To limit the file size, 1 metrics are left out."
 
 
 def test_nothing_that_was_logged_or_named_can_leave_its_place_in_the_file(
@@ -282,7 +282,7 @@ def test_a_file_that_is_there_is_replaced_only_when_that_is_said(ended: Any, sai
     kept = Path("a-1.html").read_text()
     again = said("export", "a-1", "--yes")
 
-    why = "loom: a-1.html is there already; --yes replaces it, or choose another name\n"
+    why = "loom: a-1.html exists; --yes replaces it, or choose another name\n"
     assert (first[0], refused, kept) == (0, ((2, "", why), (2, "", why)), "mine")
     assert (again[0], within(Path("a-1.html").read_text())["version"]) == (0, 1)
     assert [path.name for path in Path().iterdir()] == ["a-1.html"]
@@ -293,8 +293,8 @@ def test_a_file_that_is_there_is_replaced_only_when_that_is_said(ended: Any, sai
     [
         (["export"], 2, "Missing argument"),
         (["export", "a-2"], 2, "no job 'a-2'; did you mean 'a-1'?"),
-        (["export", "a-1", "-o", "nosuch/x.html"], 2, "there is no folder"),
-        (["export", "a-1", "-o", "."], 2, "is there already"),
+        (["export", "a-1", "-o", "nosuch/x.html"], 2, "nosuch does not exist"),
+        (["export", "a-1", "-o", "."], 2, ". exists; --yes replaces it"),
         (["export", "a-1", "--last", "-1"], 2, "--last"),
         (["export", *("a-1" for _ in range(9))], 2, "name 1 to 8 runs, not 9"),
     ],
@@ -322,7 +322,11 @@ def test_where_no_dashboard_was_built_it_says_how_to_have_one(
 
     code, _, err = said("export", "a-1")
 
-    assert (code, "run `make dashboard`" in err, "`--json` needs none" in err) == (1, True, True)
+    assert (code, "run `make dashboard`" in err, "`--json` does not need it" in err) == (
+        1,
+        True,
+        True,
+    )
     assert not Path("a-1.html").exists()
 
 

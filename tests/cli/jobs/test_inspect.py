@@ -51,7 +51,7 @@ def test_each_stack_is_printed_once_with_its_ranks() -> None:
         "    load (job/train.py:32)  time.sleep(9)\n"
         "    <module> (job/train.py:9)\n"
         "\n"
-        "rank 3  step 20, unknown, moves\n"
+        "rank 3  step 20, unknown, moving\n"
         "    no stack: py-spy is not installed\n"
         "\n"
         "ranks 0, 2  step 20, waiting in a collective, has not moved, by py-spy\n"
@@ -74,7 +74,7 @@ def test_ranks_at_one_place_in_different_steps_are_one_line() -> None:
     assert list(stacks.stack_lines(found, all_threads=False)) == [
         "trainer: no rank waits for another: ranks 0-3 go from step to step",
         "",
-        "ranks 0-3  steps 31-34, waiting, moves, by py-spy",
+        "ranks 0-3  steps 31-34, waiting, moving, by py-spy",
         "    load (job/train.py:32)  time.sleep(9)",
         "    <module> (job/train.py:9)",
     ]
@@ -84,14 +84,14 @@ def test_ranks_at_one_place_that_are_not_about_the_same_have_a_line_each() -> No
     found = answer(going_on(0, 30, 31), of(1, SLEEP, MAIN))
 
     assert list(stacks.stack_lines(found, all_threads=False))[2:4] == [
-        "rank 0  step 31, waiting, moves, by py-spy",
+        "rank 0  step 31, waiting, moving, by py-spy",
         "rank 1  step 20, waiting, has not moved, by py-spy",
     ]
 
 
 def test_before_there_are_ranks_it_is_said_so() -> None:
     assert list(stacks.stack_lines({**answer(), "roles": []}, all_threads=False)) == [
-        "no rank of the job is known yet: stacks can be taken once its ranks have started"
+        "the job has no ranks yet: stacks can be taken once they have started"
     ]
 
 
@@ -126,7 +126,7 @@ def test_all_threads_of_one_rank_are_printed_with_whole_paths() -> None:
         "  MainThread (main)",
         "    load (/job/train.py:32)  time.sleep(9)",
         "    <module> (/job/train.py:9)",
-        "  a thread without a name",
+        "  unnamed thread",
         "    load (/job/train.py:32)  time.sleep(9)",
     ]
 
@@ -174,6 +174,6 @@ def test_of_a_job_that_ended_without_a_verdict_there_is_nothing(
     code = main(["inspect", "train-1", "stacks"])
 
     out = capsys.readouterr().out
-    assert (code, out) == (0, "the job has ended, and no stacks of it were kept\n")
+    assert (code, out) == (0, "the job has ended, and no stacks were stored\n")
     assert main(["inspect", "train-1", "stacks", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["roles"] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torchloom.cli.monitor.poll import Looker, PollRequest
+from torchloom.cli.monitor.poll import PollRequest, SnapshotReader
 from torchloom.client import chosen
 from torchloom.client.trust import fingerprint
 from torchloom.plane.certificates import certificate
@@ -172,7 +172,7 @@ def test_the_monitor_tells_of_the_other_plane_and_steers_it(
     assert metrics[1].splitlines()[1].split() == ["loss", "0", "2", "1", "█▅▁"]
     told = asyncio.run(plane.ask("status"))
     assert f"{told['host']} pid {told['pid']}, epoch {told['epoch']}" in weaver[1]
-    assert "job-1 is meant\nRANK  STATE" in piped[1]
+    assert "default job: job-1\nRANK  STATE" in piped[1]
     assert "\nKNOB " in piped[1]
     assert " rank_up " in piped[1]
     assert (refused[0], refused[1]) == (2, "")
@@ -189,10 +189,10 @@ def test_the_monitors_screen_shows_of_the_other_plane_what_its_own_host_shows(
         teller.tell(0, *((step, {"loss": 3.0 - step}) for step in range(3)))
         until(teller.is_stored, PATIENCE)
         monkeypatch.setenv("LOOM_HOME", alice.env["LOOM_HOME"])
-        away = Looker(chosen.asker()).look(PollRequest(job="shown", devices=True))
+        away = SnapshotReader(chosen.asker()).read(PollRequest(job="shown", devices=True))
         monkeypatch.setenv("LOOM_HOME", str(plane.home))
         monkeypatch.setenv("XDG_RUNTIME_DIR", plane.env["XDG_RUNTIME_DIR"])
-        here = Looker(chosen.asker()).look(PollRequest(job="shown", devices=True))
+        here = SnapshotReader(chosen.asker()).read(PollRequest(job="shown", devices=True))
 
     assert (away.trouble, here.trouble) == ("", "")
     assert (away.job, away.series) == (here.job, here.series)
@@ -215,7 +215,7 @@ def test_the_screen_of_a_plane_that_is_away_says_so(
     gone.write_text(json.dumps({**kept, "url": "https://127.0.0.1:1"}))
     monkeypatch.setenv("LOOM_HOME", str(tmp_path))
 
-    seen = Looker(chosen.asker()).look(PollRequest())
+    seen = SnapshotReader(chosen.asker()).read(PollRequest())
 
     assert seen.trouble.startswith("https://127.0.0.1:1 does not answer")
 
@@ -225,7 +225,7 @@ def test_what_is_not_there_is_refused_in_words(alice: Person, bob: Person) -> No
         (alice, ["show", "none"], "no job 'none'"),
         (bob, ["run", "train.py"], "'train.py' is no spec file; a plane elsewhere is given one"),
         (bob, ["run", "none.yaml"], "cannot read 'none.yaml'"),
-        (alice, ["logs", "gpt", "--ranks", "x"], "'x' are no ranks; write 0,2,3"),
+        (alice, ["logs", "gpt", "--ranks", "x"], "'x' is not a list of ranks; write 0,2,3"),
     ]
     for person, words, why in cases:
         code, out, err = person.loom(*words)

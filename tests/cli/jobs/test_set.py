@@ -53,15 +53,15 @@ def test_a_change_is_made_on_all_ranks_and_listed_afterwards(
         (["lr=abc"], "lr takes a finite number, not 'abc'"),
         (["lr=2"], "lr must be at most 1, not 2"),
         (["nobody", "lr=0.1"], "no job 'nobody'"),
-        (["lr=0.1", "a", "b"], "'b' is neither a second job nor NAME=VALUE"),
+        (["lr=0.1", "a", "b"], "'b' is not NAME=VALUE"),
         (["--hold"], "nothing to set"),
         (["--replay", "none.yaml"], "cannot read none.yaml"),
-        (["--replay", "x", "lr=1"], "--replay brings its own values"),
-        (["--replay", "x", "--undo"], "--replay brings its own values"),
+        (["--replay", "x", "lr=1"], "--replay takes values and steps from the file"),
+        (["--replay", "x", "--undo"], "--replay takes values and steps from the file"),
         (["--undo"], "nothing to undo in job train-1: no change of knobs is in force"),
         (["--undo", "c9"], "no change of knobs has the id 'c9'"),
-        (["--undo", "c9", "lr=1"], "--undo brings its own values"),
-        (["lr=0.2", "--for", "3"], "--for says how long a guard watches"),
+        (["--undo", "c9", "lr=1"], "--undo restores earlier values"),
+        (["lr=0.2", "--for", "3"], "--for needs a guard"),
         (["lr=0.2", "--guard", "high"], "'high' is no condition of a guard"),
         (["lr=0.2", "--guard", "loss>1"], "no metric 'loss'; it has logged nothing"),
         (["--guard", "loss>1"], "nothing to set"),
@@ -126,7 +126,7 @@ def test_a_guarded_change_says_so_and_the_audit_what_became_of_it(
     _, audit, _ = said(capsys, "inspect", "@", "audit")
 
     assert out.splitlines()[1] == "guard loss>2x over 20 steps"
-    found = "guard loss>2x over 20 steps: taken back, loss was 3 in step 3, 1 before"
+    found = "guard loss>2x over 20 steps: reverted, loss was 3 in step 3, 1 before"
     assert found in audit
     assert "undo of" in audit
 
@@ -149,7 +149,7 @@ def test_devices_are_shown_with_their_ranks_and_one_that_fails_is_marked(
     _, after, _ = said(capsys, "devices")
 
     assert device["processes"] == ["train-1/trainer/0"]
-    assert (code, out) == (0, f"{device['uuid']} is failed; it has train-1/trainer/0\n")
+    assert (code, out) == (0, f"{device['uuid']} is failed; used by train-1/trainer/0\n")
     assert re.search(rf"{device['uuid']} +\S+ +failed +train-1/trainer/0 +XID 79", after)
 
 
@@ -160,7 +160,7 @@ def test_a_device_that_is_not_there_is_not_made_up(plane: Plane, capsys: Capture
 
     assert refused[0] == 2
     assert "no device 'GPU-7'" in refused[2]
-    assert (code, out) == (0, "GPU-7 is failed; it has no rank\n")
+    assert (code, out) == (0, "GPU-7 is failed; used by no rank\n")
 
 
 def test_without_a_plane_the_remedy_is_named(state: Path, capsys: Captured) -> None:

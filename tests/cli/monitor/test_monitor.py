@@ -130,7 +130,7 @@ def test_a_failed_device_is_told_and_answered_with_whom_it_concerns(
 
     code, out, _ = said(capsys, f"{word} node1/cpu/1 --reason 'XID 79'")
 
-    assert (code, out) == (0, "node1/cpu/1 is failed; it has train-1/trainer/1\n")
+    assert (code, out) == (0, "node1/cpu/1 is failed; used by train-1/trainer/1\n")
     assert plane.rows("SELECT uuid, state, reason FROM devices ORDER BY uuid") == [
         ("node1/cpu/0", "healthy", ""),
         ("node1/cpu/1", "failed", "XID 79"),
@@ -148,9 +148,9 @@ def test_devices_are_drained_recovered_registered_and_listed(
     ]
 
     assert texts == [
-        "node1/cpu/0 is draining; it has train-1/trainer/0\n",
-        "node1/cpu/0 is healthy; it has train-1/trainer/0\n",
-        "GPU-7 is healthy; it has no rank\n",
+        "node1/cpu/0 is draining; used by train-1/trainer/0\n",
+        "node1/cpu/0 is healthy; used by train-1/trainer/0\n",
+        "GPU-7 is healthy; used by no rank\n",
     ]
     listed = said(capsys, "devices")[1].splitlines()[1:]
     assert [line.split() for line in listed] == [
@@ -164,18 +164,18 @@ def test_devices_are_drained_recovered_registered_and_listed(
     [
         ("test 50", "no device '50'; `devices` lists them"),
         ("fail_device node1/cpu", "device 'node1/cpu' is ambiguous: node1/cpu/0, node1/cpu/1"),
-        ("register_device GPU-7 A0", "ranks tell themselves which devices they use; write only"),
+        ("register_device GPU-7 A0", "ranks report their devices themselves; give only"),
         ("fail_device", "fail_device takes one device; write `fail_device UUID`"),
         ("jbos", "no word 'jbos'; did you mean 'jobs'?; `help` lists them"),
         ("set lr=fast", "lr takes a finite number, not 'fast'"),
         ("set lr=7", "lr must be at most 1, not 7"),
         ("set lrr=1", "no knob 'lrr'; did you mean 'lr'?"),
-        ("set lr=0.1 --at soon", "--at wants a whole number, not 'soon'"),
+        ("set lr=0.1 --at soon", "--at needs a whole number, not 'soon'"),
         ("set lr=0.1 --holt", "set has no '--holt'; did you mean '--hold'?"),
-        ("set lr=0.1 --at", "--at wants a value"),
+        ("set lr=0.1 --at", "--at needs a value"),
         ("set --hold", "nothing to set; write NAME=VALUE, such as lr=0.03"),
         ("ranks train-2", "no job 'train-2'; did you mean 'train-1'?"),
-        ("ranks a b", "'b' is one word too many; write `ranks [JOB]`"),
+        ("ranks a b", "unexpected argument 'b'; write `ranks [JOB]`"),
         ("set 'lr=1", "cannot read this line: no closing quotation"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_pipe_is_read_line_by_line_and_remembers_the_job(plane: Plane, loom: A
 
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()
-    assert lines[0] == "eval-2 is meant"
+    assert lines[0] == "default job: eval-2"
     assert lines[1].startswith("lr 0.1 -> 0.5 at step 2 on rank 0")
     assert len(lines) == 4
     assert plane.commands() == [("eval-2", "knob", "applied")]
@@ -253,7 +253,7 @@ def test_the_seeds_module_is_the_prompt(plane: Plane) -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "node1/cpu/0 is failed; it has train-1/trainer/0\n"
+    assert done.stdout == "node1/cpu/0 is failed; used by train-1/trainer/0\n"
 
 
 @pytest.mark.process

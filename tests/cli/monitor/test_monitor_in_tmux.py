@@ -101,7 +101,10 @@ def test_the_screen_is_drawn_steers_and_leaves_the_terminal_as_it_was(
     assert [rank.applied[0][1:] for rank in plane.ranks["train-1"]] == [(414, 0.03)] * 4
     tmux.keys("q")
     tmux.shows("^code 0")
-    assert "loom: jobs run on; `loom monitor train-1` comes back" in tmux.screen().splitlines()
+    assert (
+        "loom: jobs keep running; `loom monitor train-1` returns to them"
+        in tmux.screen().splitlines()
+    )
 
 
 def test_in_the_locale_c_the_screen_is_ascii_and_a_job_can_be_named(

@@ -229,7 +229,7 @@ def test_a_device_is_failed_from_its_window_after_a_look_at_the_line(plane: Plan
         await until(lambda: app.query_one(PromptLine).value == "fail_device node1/cpu/1", pilot)
         assert plane.rows("SELECT count(*) FROM devices WHERE state = 'failed'") == [(0,)]
         await pilot.press("enter")
-        await until(lambda: "node1/cpu/1 is failed; it has train-1/trainer/1" in text(app), pilot)
+        await until(lambda: "node1/cpu/1 is failed; used by train-1/trainer/1" in text(app), pilot)
 
         assert plane.rows("SELECT uuid FROM devices WHERE state = 'failed'") == [("node1/cpu/1",)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from torchloom.cli.monitor import answers, view
-from torchloom.cli.monitor.poll import Looker, PollRequest, ScreenSnapshot
+from torchloom.cli.monitor.poll import PollRequest, ScreenSnapshot, SnapshotReader
 from torchloom.cli.monitor.prompt import ALIASES, WORDS, PromptCommand, help_text, read_line
 from torchloom.cli.monitor.prompt_input import Completer, History
 from torchloom.cli.monitor.widgets import TableRow
@@ -184,10 +184,10 @@ def test_only_the_ends_of_known_curves_are_asked_for_until_a_new_life_begins() -
             question, {"items": []}
         )
 
-    looker = Looker(plane)
-    first, second = looker.look(PollRequest()), looker.look(PollRequest())
+    looker = SnapshotReader(plane)
+    first, second = looker.read(PollRequest()), looker.read(PollRequest())
     job["generation"] = 1
-    looker.look(PollRequest())
+    looker.read(PollRequest())
 
     assert [facts.get("after") for facts in asked[::2]] == [None, 499, None]
     assert len(first.series[0]["points"]) == len(second.series[0]["points"]) == 1000
@@ -197,7 +197,7 @@ def test_a_plane_that_is_away_leaves_what_was_seen_and_says_why() -> None:
     def away(*_: object, **facts: object) -> Any:
         raise NoPlane
 
-    assert Looker(away).look(PollRequest()) == ScreenSnapshot(
+    assert SnapshotReader(away).read(PollRequest()) == ScreenSnapshot(
         trouble="no plane runs here; `loom up` starts one"
     )
 

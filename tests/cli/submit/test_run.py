@@ -66,7 +66,7 @@ def test_detached_the_handle_and_the_next_commands_are_said(loom: Any, script: S
     (job,) = loom.ids()
     assert text(done.stdout) == f"local://torchx/{job}\n"
     assert text(done.stderr).splitlines() == [
-        f"loom: {job} is on its way",
+        f"loom: {job} submitted",
         f"  loom logs -f {job}",
         f"  loom show {job}",
         f"  loom stop {job}",

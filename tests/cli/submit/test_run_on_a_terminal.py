@@ -257,7 +257,7 @@ def test_the_first_ctrl_c_leaves_a_group_running_and_says_how_to_come_back(
     assert terminal.wait() == 130
     (job,) = loom.ids()
     for words in (
-        f"{job} goes on; Ctrl-C again stops it",
+        f"{job} is still running; press Ctrl-C again to stop it",
         f"loom logs -f {job}",
         f"loom show {job}",
         f"loom stop {job}",

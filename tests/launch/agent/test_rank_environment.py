@@ -11,7 +11,7 @@ from torchloom.launch.records.request import (
     RoleRequest,
     whole_group,
 )
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 SHELL = {"HOME": "/root", "PATH": "/bin", "LOOM_AGENT_OF": "app-1", "LOOM_LAUNCH_TOKEN": "t"}
 

@@ -311,7 +311,7 @@ def test_fifty_apps_from_ten_shells_are_fifty_apps(machine: Machine) -> None:
     ]
     outputs = [shell.communicate(timeout=300) for shell in shells]
 
-    assert [error for _, error in outputs if "on its way" not in error] == []
+    assert [error for _, error in outputs if " submitted\n" not in error] == []
     handles = [line for output, _ in outputs for line in output.split()]
     ids = {handle.rpartition("/")[2] for handle in handles}
     assert len(handles) == len(ids) == 50

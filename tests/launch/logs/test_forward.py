@@ -14,7 +14,7 @@ import pytest
 from torchloom.launch.agent.rank import AgentRank, Pump
 from torchloom.launch.logs.sinks import MOST_UNSENT, ForwardedLog
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 from ...harness.home import until
 

@@ -4,8 +4,11 @@ from dataclasses import replace
 import pytest
 
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
-from torchloom.rules.replicas import ReplicaKey, RoleRule
+from torchloom.rules.replicas import (
+    RoleRule,
+)
 from torchloom.specs.api import RetryPolicy
+from torchloom.specs.states import ReplicaKey
 
 TRAINER = RoleRequest(
     name="trainer",

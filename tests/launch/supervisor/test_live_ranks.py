@@ -2,7 +2,7 @@ from typing import Any
 
 from torchloom.launch.records.record_writer import Place
 from torchloom.launch.supervisor.live_ranks import LiveRanks
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 KEY = ReplicaKey("train", 0)
 PLACES: tuple[Place, ...] = (("train", 0, 0), ("train", 0, 1))

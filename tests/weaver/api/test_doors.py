@@ -85,7 +85,7 @@ def test_jobs_and_ranks_have_the_shape_that_every_door_shows(tmp_path: Path) -> 
         heads = [rank.head for rank in agent.ranks.values()]
         beats = [Progress(head, 10 + n, 1, 0.1, 0.01) for n, head in enumerate(heads)]
         await agent.beat(*beats)
-        await until(lambda: weaver.agents.present["node-1"].progress)
+        await until(lambda: weaver.heartbeats.present["node-1"].progress)
 
         (job,) = await caller.ask("jobs", active=True)
         one = await caller.ask("job", job="gpt")
@@ -280,7 +280,7 @@ def test_a_job_that_has_ended_keeps_how_far_it_came_and_how_many_it_was(tmp_path
         agent = await with_job(exchange)
         first, second = (rank.head for rank in agent.ranks.values())
         await agent.beat(Progress(first, 10, 1, 0.1, 0.01), Progress(second, 11, 1, 0.1, 0.01))
-        await until(lambda: weaver.agents.present["node-1"].progress)
+        await until(lambda: weaver.heartbeats.present["node-1"].progress)
         await agent.act(Goodbye(first, 14))
 
         await agent.act(job_event("job_ended", state="FAILED", reason="x"))

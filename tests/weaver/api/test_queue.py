@@ -12,6 +12,7 @@ from torchloom.bus.memory import Exchange, MemoryBus
 from torchloom.messages.plane import NO_RANK, VERSION, Device, Head, Hello
 from torchloom.specs.states import JobState
 from torchloom.weaver.api.router import Router
+from torchloom.weaver.events import AgentDown, NodeReported
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import DatabasePlace, open_store
 
@@ -42,7 +43,7 @@ class Door:
         head = Head(VERSION, "", 0, NO_RANK, "")
         said = Hello(head, name, f"{name}.host", "boot", 1, 0, devices, (), cpus, 4096)
         self.weaver.roster.greet(said)
-        self.weaver.coordinator.rooms.node(said)
+        self.weaver.coordinator.rooms.on_node_reported(NodeReported(said))
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +147,7 @@ def test_the_cluster_shows_what_is_free_and_who_has_the_rest_of_lost_nodes_too(
         door.node("n2", 2)
         one = (await door.ask("submit", spec=SPEC, owner="alice"))["id"]
         nodes = (await door.ask("cluster"))["nodes"]
-        door.weaver.coordinator.rooms.gone("n2")
+        door.weaver.coordinator.rooms.on_agent_down(AgentDown("n2"))
         left = (await door.ask("cluster"))["nodes"]
 
         shape = {"id": "n1", "host": "n1.host", "state": "up", "cpus": 4, "memory_mb": 4096}
@@ -319,7 +320,7 @@ def test_the_next_weaver_has_the_queue_of_the_last_one_on_either_database(
 
 def test_nothing_can_be_submitted_over_the_bus(tmp_path: Path) -> None:
     async def scenario(door: Door) -> None:
-        names = Router(door.weaver).names
+        names = Router(door.weaver).on_the_bus
 
         changing = {"submit", "submit_many", "cancel", "cancel_many", "quota"}
         assert changing.isdisjoint(names)

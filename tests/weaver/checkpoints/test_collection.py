@@ -130,8 +130,8 @@ def noted(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def soon(weaver: Weaver) -> None:
     """Let what was said be said again at the next look."""
-    for errand in weaver.errands._errands.values():
-        errand.due = 0.0
+    for request in weaver.checkpoint_requests._requests.values():
+        request.due = 0.0
 
 
 async def ask(weaver: Weaver, name: str, **facts: Any) -> Any:

@@ -14,7 +14,7 @@ from torchloom.messages.plane import Metrics
 from torchloom.specs.states import JobState
 from torchloom.weaver.api.commands import CommandApi
 from torchloom.weaver.api.refusals import JobOver, NothingToUndo
-from torchloom.weaver.api.request import WeaverRequest
+from torchloom.weaver.api.request import SetRequest, UndoRequest
 from torchloom.weaver.service import Weaver
 
 from ...harness.fake_agents import FakeAgent, FakeRank, crowd, rows, until, weaver_at
@@ -42,7 +42,7 @@ class Curve:
 
 async def set_lr(weaver: Weaver, **facts: Any) -> dict[str, Any]:
     asked = {"job": "job-1", "values": {"lr": 0.03}, "id": "c1", "author": "ann", **facts}
-    return await CommandApi(weaver).set(WeaverRequest(asked))
+    return await CommandApi(weaver).set(SetRequest.read(asked))
 
 
 async def begun(exchange: Exchange, *values: float) -> tuple[list[FakeRank], list[Curve]]:
@@ -163,14 +163,14 @@ def test_a_change_is_undone_as_a_command_of_its_own(tmp_path: Path) -> None:
             await set_lr(weaver)
 
             outcome = await CommandApi(weaver).undo(
-                WeaverRequest({"job": "job-1", "author": "bob"})
+                UndoRequest.read({"job": "job-1", "author": "bob"})
             )
 
             assert applied(ranks) == [[0.03, 0.1]] * 2
             assert outcome["payload"] == {"name": "lr", "value": 0.1, "hold": False, "undo": "c1"}
             assert (outcome["author"], outcome["reason"]) == ("bob", "undo of c1")
             with pytest.raises(NothingToUndo, match="no change of knobs is in force"):
-                await CommandApi(weaver).undo(WeaverRequest({"job": "job-1"}))
+                await CommandApi(weaver).undo(UndoRequest.read({"job": "job-1"}))
 
     asyncio.run(scenario())
 
@@ -181,7 +181,7 @@ def test_an_undo_whose_answer_was_lost_is_done_once_and_known_after_the_end(tmp_
         async with weaver_at(tmp_path, exchange) as weaver:
             ranks, _ = await begun(exchange, 1.0)
             await set_lr(weaver)
-            asked = WeaverRequest({"job": "job-1", "author": "bob", "id": "u1"})
+            asked = UndoRequest.read({"job": "job-1", "author": "bob", "id": "u1"})
 
             first = await CommandApi(weaver).undo(asked)
             second = await CommandApi(weaver).undo(asked)
@@ -191,7 +191,7 @@ def test_an_undo_whose_answer_was_lost_is_done_once_and_known_after_the_end(tmp_
             assert [one["payload"]["undo"] for one in (first, second, third)] == ["c1"] * 3
             assert applied(ranks) == [[0.03, 0.1]] * 2
             with pytest.raises(JobOver):
-                await CommandApi(weaver).undo(WeaverRequest({"job": "job-1", "id": "u2"}))
+                await CommandApi(weaver).undo(UndoRequest.read({"job": "job-1", "id": "u2"}))
 
     asyncio.run(scenario())
 

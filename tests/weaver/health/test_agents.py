@@ -171,8 +171,8 @@ def test_beats_say_how_far_ranks_are_and_a_stranger_is_asked_to_say_hello(tmp_pa
             await agent.beat(Progress(rank.head, 412, 1, 0.1, 0.005))
 
             row = weaver.roster.ranks("job-1")[0]
-            await until(lambda: weaver.agents.progress(row))
-            assert weaver.agents.progress(row) == Progress(rank.head, 412, 1, 0.1, 0.005)
+            await until(lambda: weaver.heartbeats.progress(row))
+            assert weaver.heartbeats.progress(row) == Progress(rank.head, 412, 1, 0.1, 0.005)
 
     asyncio.run(scenario())
 
@@ -205,7 +205,7 @@ def test_an_agent_that_says_goodbye_is_not_missed(tmp_path: Path) -> None:
 
             await agent.bus.publish(subjects.acts("node-1"), encode(goodbye))
 
-            await until(lambda: not weaver.agents.present)
+            await until(lambda: not weaver.heartbeats.present)
 
     asyncio.run(scenario())
 

@@ -195,7 +195,7 @@ def test_a_job_that_wants_no_looks_is_not_looked_at(tmp_path: Path) -> None:
             stage = await standing(exchange, action="off")
             await stage.stand(900.0)
             await stage.agent.beat()
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) is None)
+            await until(lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) is None)
 
             assert stage.agent.of(TakeStacks) == []
 
@@ -212,7 +212,7 @@ def test_slow_steps_are_no_reason_to_look(tmp_path: Path) -> None:
             await agent.hello()
             slow = Progress(rank.head, 5, 1, 5.0, 2.0)
             await agent.beat(slow)
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) == slow)
+            await until(lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) == slow)
 
             assert weaver.hangs.suspects == {}
 
@@ -257,13 +257,13 @@ def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
         async with weaver_at(tmp_path, exchange) as weaver:
             stage = await standing(exchange)
 
-            seen = await weaver.desk.take(weaver.roster.ranks("job-1"), patience=0.05)
+            seen = await weaver.stack_requests.take(weaver.roster.ranks("job-1"), patience=0.05)
             foreign = Stacks(stage.ranks[0].head, "other", "s", ())
             await stage.agent.bus.publish(subjects.stacks("other"), encode(foreign))
             await until(lambda: weaver.dropped["foreign_agent"])
 
             assert seen == {}
-            assert await weaver.desk.take([]) == {}
+            assert await weaver.stack_requests.take([]) == {}
 
     asyncio.run(scenario())
 

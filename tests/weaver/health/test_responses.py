@@ -24,7 +24,7 @@ from torchloom.messages.plane import (
 )
 from torchloom.rules.devices import DeviceState
 from torchloom.weaver.health.devices import DeviceAlert, NoAlerts, read_alerts
-from torchloom.weaver.health.responses import policy_of
+from torchloom.weaver.jobs.registry import failure_policy
 
 from ...harness.fake_agents import FakeAgent, crowd, job_event, register, rows, until, weaver_at
 from ...harness.home import allowed
@@ -185,7 +185,9 @@ def test_a_rank_that_stands_still_is_suspect_until_it_moves(tmp_path: Path) -> N
             waiting = Progress(rank.head, 6, 2, 900.0, 0.1)  # in a pause
             await agent.beat(waiting)
 
-            await until(lambda: weaver.agents.progress(weaver.roster.ranks("job-1")[0]) == waiting)
+            await until(
+                lambda: weaver.heartbeats.progress(weaver.roster.ranks("job-1")[0]) == waiting
+            )
             assert weaver.hangs.suspects == {}
             assert killed(agent) == []
 
@@ -268,4 +270,4 @@ def test_an_agent_speaks_for_the_devices_of_its_own_node_only(tmp_path: Path) ->
 def test_a_policy_that_makes_no_sense_is_the_usual_one() -> None:
     odd: list[Any] = [None, [], {"policy": 3}, {"policy": {"recovery": "pray", "min_groups": "x"}}]
 
-    assert {policy_of(facts) for facts in odd} == {policy_of({})}
+    assert {failure_policy(facts) for facts in odd} == {failure_policy({})}

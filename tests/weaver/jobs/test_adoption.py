@@ -24,8 +24,8 @@ from torchloom.rules.response import FailurePolicy, LossRecovery
 from torchloom.settings import plane_dir
 from torchloom.specs.api import AppState
 from torchloom.specs.states import JobState
-from torchloom.weaver.health.responses import policy_of
 from torchloom.weaver.jobs.adoption import Adoption, RunNotices
+from torchloom.weaver.jobs.registry import failure_policy
 from torchloom.weaver.service import Weaver
 
 from ...harness.fake_agents import Exchange, crowd, register, rows, until, weaver_at
@@ -117,7 +117,7 @@ def test_what_happened_while_no_weaver_was_up_is_known_to_the_next_and_only_once
 
 
 def policies(weaver: Weaver) -> list[FailurePolicy]:
-    return [policy_of(weaver.jobs.get(name).facts) for name in ("job-1", "job-2")]
+    return [failure_policy(weaver.jobs.get(name).facts) for name in ("job-1", "job-2")]
 
 
 def test_what_the_command_line_says_of_failures_counts_and_no_rank_changes_it(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchloom.rules.devices import DeviceState
+from torchloom.weaver.events import AgentDown
 from torchloom.weaver.jobs.launch import Spot
 from torchloom.weaver.jobs.submissions import KeyReused, Unschedulable
 
@@ -180,7 +181,7 @@ def test_a_run_that_cannot_be_ended_does_not_end_the_weaver(tmp_path: Path) -> N
         plane.node("node1", 1)
         plane.coordinator.start()
         await cancelled_while_it_starts(plane, world)
-        assert (plane.failures, len(world.running)) == ([], 1)
+        assert (plane.tasks.error, len(world.running)) == (None, 1)
         await plane.close()
 
     asyncio.run(scenario())
@@ -274,7 +275,7 @@ def test_a_job_spreads_over_nodes_and_keeps_its_share_of_one_that_is_lost(tmp_pa
         plane.coordinator.start()
         job = await plane.submit("wide", 3)
         await plane.settled()
-        plane.coordinator.rooms.gone("node2")
+        plane.coordinator.rooms.on_agent_down(AgentDown("node2"))
         waits = await plane.submit("next", 1)
         assert plane.coordinator.turns.why()[waits].startswith("waits for room")
         plane.end(job)

@@ -88,6 +88,8 @@ def retaining(weaver: Weaver, days: float, **limits: Any) -> RunRetention:
         weaver.store,
         weaver.jobs,
         weaver.journal,
+        weaver.checkpoint_rows,
+        weaver.tasks,
         lambda: RetentionLimits(**{"keep": 0, **limits}),
         lambda: time.time() + days * DAY,
     )
@@ -140,6 +142,8 @@ def test_a_clock_that_is_set_back_keeps_a_run_longer_and_one_set_forward_less_lo
             weaver.store,
             weaver.jobs,
             weaver.journal,
+            weaver.checkpoint_rows,
+            weaver.tasks,
             lambda: RetentionLimits(runs=2 * DAY, keep=0),
             lambda: time.time() + days[0] * DAY,
         )
@@ -230,7 +234,7 @@ def test_what_is_due_can_be_asked_and_had_done_at_the_door(tmp_path: Path) -> No
 
         assert would == {"ok": [{**row, "done": False, "text": "would go"}]}
         assert done == {"ok": [{**row, "done": True, "text": "removed"}]}
-        assert "retain" not in answering.names  # nobody removes anything over the bus
+        assert "retain" not in answering.on_the_bus  # nobody removes anything over the bus
 
     scene(tmp_path, act, OLD)
 
@@ -266,7 +270,7 @@ def test_a_run_whose_end_nobody_can_read_stays_and_keeps_no_other(tmp_path: Path
         record = ended_run("odd-1") / "status.json"
         record.write_text(record.read_text().replace('"ended_at": "2', '"ended_at": "x'))
 
-        weaver.retaining.look_soon()
+        weaver.retention.look_soon()
 
         await until(lambda: weaver.jobs.get(OLD) is None)
 
@@ -281,7 +285,7 @@ def test_with_a_mistake_in_the_file_nothing_goes_and_the_weaver_lives(
     (tmp_path / ".loomconfig").write_text("[retention]\nruns = 0h\nkeep = 0\nlogs = soon\n")
 
     async def act(weaver: Weaver) -> None:
-        weaver.retaining.look_soon()
+        weaver.retention.look_soon()
         await until(lambda: "nothing is removed" in caplog.text)
         refused = await Router(weaver).answer(asking("retain"))
 

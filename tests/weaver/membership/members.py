@@ -235,7 +235,7 @@ async def trained(exchange: Exchange, weaver: Weaver, count: int = 3, job: str =
     await agent.launch.says()
     for member in agent.members.values():
         await member.trains()
-    await until(lambda: job in weaver.regrouping.watched())
+    await until(lambda: job in weaver.live_recovery.watched())
     await until(lambda: agent.launch.of(Watch))
     return agent
 
@@ -247,7 +247,7 @@ async def recovered(agent: LiveAgent, weaver: Weaver, generation: int) -> None:
     await until(lambda: all(member.head.generation == generation for member in members))
     await until(lambda: all(member.of(Go) for member in members if member.register.life > 1))
     await until(lambda: weaver.jobs.get(job).state == "RUNNING")
-    await until(lambda: not weaver.regrouping.is_regrouping(job))
+    await until(lambda: not weaver.live_attempts.is_recovering(job))
 
 
 @contextlib.asynccontextmanager

@@ -226,7 +226,7 @@ def test_the_next_weaver_goes_on_where_the_last_one_was(place: DatabasePlace, si
             player.heard.clear()
         agent.heard.clear()
         async with weaver_at(place, exchange) as weaver:
-            assert weaver.regrouping.watched() == {JOB}
+            assert weaver.live_recovery.watched() == {JOB}
             if silent is Watch:
                 await until(lambda: agent.launch.of(Watch))
                 await agent.launch.kill(2)
@@ -250,7 +250,7 @@ def test_a_weaver_that_was_replaced_says_nothing_more(tmp_path: Path) -> None:
         async with timeless(tmp_path, exchange) as old:
             agent = await trained(exchange, old)
             async with weaver_at(tmp_path, exchange) as weaver:
-                await until(lambda: weaver.regrouping.watched())
+                await until(lambda: weaver.live_recovery.watched())
                 agent.heard.clear()
 
                 await agent.launch.kill(2)
@@ -288,7 +288,7 @@ def test_an_exception_of_the_program_is_let_stand(tmp_path: Path) -> None:
             await agent.act(Broke(agent.members[1].head, 9, False, "ValueError"))
             await until(lambda: agent.members[1].of(LetStand))
 
-            assert not weaver.regrouping.is_regrouping(JOB)
+            assert not weaver.live_attempts.is_recovering(JOB)
 
     asyncio.run(scenario())
 
@@ -336,7 +336,7 @@ def test_what_live_cannot_do_is_left_to_the_launch_process(
             assert (said.attempt, said.reason, said.cause) == (0, "exit_signal_9_rank_2", cause)
             assert facts(weaver, "live_ended")[0]["why"] == {str(2 if rank is None else rank): why}
             assert weaver.jobs.get(JOB).state == "RECOVERING"
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -376,7 +376,7 @@ def test_all_are_released_when_all_have_finished_and_may_train_again(tmp_path: P
                 await member.finishes()
             await until(lambda: all(member.of(Release) for member in agent.members.values()))
             await until(lambda: agent.launch.of(Watch)[-1].is_live is False)
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
             for member in agent.members.values():
                 await member.trains(30)
@@ -437,7 +437,7 @@ def test_a_loss_of_nan_that_restarts_is_no_loss_of_ranks(tmp_path: Path) -> None
             await until(lambda: len(agent.of(Kill)) == 3)
 
             assert agent.launch.of(Watch)[-1].is_live is False
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -452,7 +452,7 @@ def test_a_later_attempt_an_end_and_a_cancel_each_close_what_was_live(tmp_path: 
             await launch.says()
             await agents["b"].act(job_event("job_ended", "b", state="FAILED", reason="no"))
             await weaver.coordinator.cancel(weaver.jobs.get("c"), "ann", "")
-            await until(lambda: not weaver.regrouping.watched())
+            await until(lambda: not weaver.live_recovery.watched())
 
             assert weaver.store.state.find(LiveRecoveryRow) == []
             await until(lambda: agents["c"].launch.of(Watch)[-1].is_live is False)
@@ -490,7 +490,7 @@ def test_a_rank_that_cannot_says_why_once_and_nobody_is_watched(tmp_path: Path) 
             await until(lambda: events(weaver, "not_live"))
 
             assert events(weaver, "not_live") == [("not_live", 1, "no model is wrapped")]
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -508,7 +508,7 @@ def test_without_the_policy_nobody_is_watched(tmp_path: Path) -> None:
             await agent.members[0].finishes()  # heard after all of that
             await until(lambda: agent.members[0].of(Release))
 
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -524,7 +524,7 @@ def test_a_job_that_says_nothing_of_lost_ranks_is_watched_if_it_can_be(
             await agent.launch.says()
             for member in agent.members.values():
                 await member.trains()
-            await until(lambda: JOB in weaver.regrouping.watched())
+            await until(lambda: JOB in weaver.live_recovery.watched())
 
             await agent.launch.kill(1)
             await recovered(agent, weaver, 1)
@@ -544,7 +544,7 @@ def test_a_job_that_says_nothing_and_cannot_is_not_told_of(tmp_path: Path) -> No
             await until(lambda: agent.members[0].of(Release))
 
             assert events(weaver, "not_live") == []
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())
 
@@ -557,13 +557,13 @@ def test_a_rank_that_names_another_policy_ends_the_watch(tmp_path: Path) -> None
             await agent.launch.says()
             for member in agent.members.values():
                 await member.trains()
-            await until(lambda: JOB in weaver.regrouping.watched())
+            await until(lambda: JOB in weaver.live_recovery.watched())
 
             await agent.act(job_event("job", JOB, policy={"recovery": "restart"}))
             await agent.launch.kill(1)
             await until(lambda: [told.is_live for told in agent.launch.of(Watch)][-1:] == [False])
 
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
             assert weaver.jobs.get(JOB).generation == 0
 
     asyncio.run(scenario())
@@ -579,10 +579,10 @@ def test_a_quiet_job_costs_nothing(tmp_path: Path, commits: list[int]) -> None:
             await agent.act(Broke(agent.members[0].head, 5, False))
             await until(lambda: agent.members[0].of(LetStand))  # all before it was heard
             heard, before = len(agent.heard), commits[0]
-            assert weaver.regrouping.waiting == frozenset()
+            assert weaver.live_attempts.busy == frozenset()
 
             for _ in range(100):
-                weaver.regrouping.tick()
+                weaver.live_recovery.tick()
             await asyncio.sleep(0)
 
             assert (len(agent.heard), commits[0]) == (heard, before)
@@ -605,7 +605,7 @@ def test_nobody_else_speaks_for_a_launch_process_or_a_rank(tmp_path: Path) -> No
             await agent.members[1].finishes()
             await until(lambda: weaver.dropped["foreign_agent"] == 2)
 
-            assert not weaver.regrouping.is_regrouping(JOB)
+            assert not weaver.live_attempts.is_recovering(JOB)
 
     asyncio.run(scenario())
 

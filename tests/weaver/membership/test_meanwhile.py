@@ -50,7 +50,7 @@ def test_a_change_that_is_not_decided_is_offered_to_the_next_generation(
             await until(lambda: agent.members[1].of(Prepare))
 
             await break_off(agent, is_death)
-            await until(lambda: weaver.regrouping.is_regrouping(JOB))
+            await until(lambda: weaver.live_attempts.is_recovering(JOB))
             agent.members[1].silent.clear()
             await recovered(agent, weaver, 1)
             entry = await change
@@ -154,7 +154,7 @@ def test_a_draft_of_an_older_generation_is_given_up_and_one_of_the_new_counts(
             await agent.launch.kill(2)
             await until(lambda: agent.launch.of(Fork))
             await write(agent, agent.members[1], 8)
-            await until(lambda: [row.state for row in weaver.shelf.of(JOB)] == ["failed"])
+            await until(lambda: [row.state for row in weaver.checkpoint_rows.of(JOB)] == ["failed"])
             agent.launch.silent.clear()
             await recovered(agent, weaver, 1)
             for member in agent.members.values():
@@ -200,6 +200,6 @@ def test_a_stop_that_all_have_done_leaves_the_rest_to_the_launch_process(tmp_pat
             entry = await weaver.commands.ask(JOB, Command("s1", CommandKind.STOP, {}, "ann"), 60.0)
 
             assert entry.status is Status.APPLIED
-            assert weaver.regrouping.watched() == frozenset()
+            assert weaver.live_recovery.watched() == frozenset()
 
     asyncio.run(scenario())

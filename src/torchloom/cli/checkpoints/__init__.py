@@ -1,1 +1,1 @@
-"""`loom checkpoint ls|verify|diff|export|rm`: look at, check, compare and remove what was saved."""
+"""`loom checkpoint ls|verify|diff|export|rm`: list, verify, compare, export, remove checkpoints."""

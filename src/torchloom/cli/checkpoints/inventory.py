@@ -1,4 +1,4 @@
-"""`loom checkpoint ls`: what a job has saved, newest first, read from the store itself."""
+"""`loom checkpoint ls`, `verify` and `rm`: the checkpoints of a job, read from its store."""
 
 import os
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchloom.checkpoint import Storage
     from torchloom.launch.records.record import RunRecord
 
-_UNKNOWN = ("not_found", "not_committed")  # the plane keeps no account of it
+_UNKNOWN = ("not_found", "not_committed")  # the plane has no row of it
 _ASIDE = re.compile(r"(ckpt_step_[0-9]{5,19})\.bad(-[0-9]+)?")
 _UNFINISHED = ("writing", "committing", "failed", "removing", "removed")
 _FIELDS = (
@@ -51,12 +51,14 @@ class StoredCheckpoints:
         return self.record.id
 
     def step(self, wanted: int | None) -> int:
-        """Return the step that is meant: the one named, else the newest; it has a checkpoint."""
+        """Return the given step, else the newest; raise if it has no checkpoint."""
         steps = self.storage.committed()
         if wanted is None and steps:
             return steps[0]
         if wanted is None:
-            raise UserError(f"{self.job} has no checkpoint yet; `loom checkpoint {self.job}` asks")
+            raise UserError(
+                f"{self.job} has no checkpoint yet; `loom checkpoint {self.job}` saves one"
+            )
         if wanted not in steps:
             known = ", ".join(map(str, steps[:10])) or "none"
             raise NotFound("checkpoint of step", str(wanted), (), f"{self.job} has: {known}")
@@ -64,11 +66,11 @@ class StoredCheckpoints:
 
 
 def kept(job: str, verb: str) -> StoredCheckpoints:
-    """Return the store of a job; only where it is can it be read."""
+    """Return the checkpoint store of a job of this host."""
     from torchloom.client import chosen
 
     if chosen.is_elsewhere():
-        raise chosen.NotElsewhere(f"`checkpoint {verb}`, which reads the store itself,")
+        raise chosen.NotElsewhere(f"`checkpoint {verb}`, which reads the store directly,")
     from torchloom.cli.account_runs import find_job_and_account, find_job_with_rights
 
     if verb != "rm":
@@ -83,7 +85,7 @@ def kept(job: str, verb: str) -> StoredCheckpoints:
 
 
 def of_record(record: "RunRecord") -> StoredCheckpoints:
-    """Return the store of a run; a run of an older torchloom has none but in its own folder."""
+    """Return the store of a run; runs of older versions have it in their own folder."""
     from torchloom.checkpoint import open_storage, root_of
 
     root = record.checkpoints or root_of("", record.id, settings.runs_dir())
@@ -91,25 +93,25 @@ def of_record(record: "RunRecord") -> StoredCheckpoints:
 
 
 def job_and_steps(words: Sequence[str], most: int | None = None) -> tuple[str, list[int]]:
-    """Read `[JOB] [STEP ...]`: a first word that is no number names the job."""
+    """Parse `[JOB] [STEP ...]`: a first word that is not a number names the job."""
     job, steps = "", list(words)
     if steps and not steps[0].isdecimal():
         job = steps.pop(0)
     numbers = [step_named(word) for word in steps]
     if most is not None and len(numbers) > most:
-        raise UserError(f"{steps[most]!r} is one step too many")
+        raise UserError(f"unexpected argument {steps[most]!r}; give only one step")
     return job, numbers
 
 
 def step_named(word: str) -> int:
-    """Return the step that a word is."""
+    """Parse a step number."""
     if not word.isdecimal() or len(word) > 19:
-        raise UserError(f"{shorten(word)!r} is no step; write a number, as `checkpoint ls` has it")
+        raise UserError(f"{shorten(word)!r} is not a step; `loom checkpoint ls` lists the steps")
     return int(word)
 
 
 def size(count: int) -> str:
-    """Return bytes as people read them: 812 B, 4.1 MB, 2.3 GB."""
+    """Return a size in short form: 812 B, 4.1 MB, 2.3 GB."""
     amount, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 999.5 or unit == "TB":
@@ -120,14 +122,14 @@ def size(count: int) -> str:
 
 @click.command("rm", cls=LoomCommand)
 @click.argument("words", nargs=-1, metavar="JOB STEP...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="The newest one too: the job then goes on from older.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the event.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list: each step and its state.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--force", is_flag=True, help="Also remove the newest checkpoint.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded with the event.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of steps and states.")
 def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: bool) -> None:
-    """Remove the checkpoints of these STEPs of JOB.
+    """Remove checkpoints of JOB.
 
-    The newest committed one stays, since the job goes on from it, unless --force says otherwise.
+    The newest committed checkpoint, from which the job would resume, is only removed with --force.
     """
     from torchloom.client import chosen
 
@@ -152,11 +154,11 @@ def rm(words: tuple[str, ...], yes: bool, force: bool, reason: str, as_json: boo
 def _removal_in_words(step: int, state: str) -> str:
     if state == "removed":
         return f"checkpoint of step {step} removed"
-    return f"checkpoint of step {step} will go as soon as somebody sees the store"
+    return f"checkpoint of step {step} will be removed as soon as the store is reachable"
 
 
 def _check(found: StoredCheckpoints, steps: list[int], force: bool) -> None:
-    """Refuse before any is removed: a command that fails has changed nothing."""
+    """Refuse before any checkpoint is removed: a failed command changes nothing."""
     there = found.storage.committed()
     for step in steps:
         if step not in there:
@@ -165,8 +167,8 @@ def _check(found: StoredCheckpoints, steps: list[int], force: bool) -> None:
     newest = found.storage.latest()
     if newest in steps and not force:
         raise UserError(
-            f"step {newest} is the newest checkpoint of {found.job}, which a restart or a resume "
-            "goes on from; --force removes it all the same"
+            f"step {newest} is the newest checkpoint of {found.job}, from which it would restart "
+            "or resume; --force removes it"
         )
 
 
@@ -175,13 +177,13 @@ def _agree(steps: list[int], force: bool, yes: bool) -> None:
         return
     what = f"the checkpoint of step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
     if not sys.stdin.isatty():
-        raise UserError(f"this removes {what}; give --yes where no terminal can ask")
-    more = ", perhaps the newest, from which the job would go on" if force else ""
+        raise UserError(f"this removes {what}; without a terminal, confirm with --yes")
+    more = ", possibly the newest, from which the job would resume" if force else ""
     click.confirm(f"remove {what}{more}?", abort=True)
 
 
 def _remove(found: StoredCheckpoints | None, job: str, step: int, force: bool, reason: str) -> str:
-    """Remove one: whoever keeps account of it is asked; with nobody there, the store is."""
+    """Remove one checkpoint through the plane; without a plane, from the store directly."""
     from torchloom.client import chosen
     from torchloom.client.errors import NoPlane
 
@@ -201,18 +203,18 @@ def _remove(found: StoredCheckpoints | None, job: str, step: int, force: bool, r
 
 
 class SomeDamaged(Failure):
-    """Not every checkpoint that was looked at is what was committed."""
+    """A checkpoint is damaged."""
 
     code = "damaged_checkpoint"
 
 
 @click.command("verify", cls=LoomCommand)
 @click.argument("words", nargs=-1, metavar="[JOB] [STEP]")
-@click.option("--all", "everything", is_flag=True, help="Every checkpoint, not the newest alone.")
-@click.option("--replay", is_flag=True, help="Train on from it, twice, and compare all bits.")
-@click.option("--steps", type=Number(1), metavar="K", help="To replay; default: to the next one.")
-@click.option("--keep", is_flag=True, help="Leave the runs of a replay, with their logs.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object, with --all a list.")
+@click.option("--all", "everything", is_flag=True, help="Verify every checkpoint.")
+@click.option("--replay", is_flag=True, help="Train from it twice and compare all bits.")
+@click.option("--steps", type=Number(1), metavar="K", help="Steps to replay; default: to the next.")
+@click.option("--keep", is_flag=True, help="Keep the runs of a replay and their logs.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object; a list with --all.")
 def verify(
     words: tuple[str, ...],
     everything: bool,
@@ -221,17 +223,17 @@ def verify(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Read and hash the checkpoint of STEP, or the newest; exit code 1 if it is damaged.
+    """Verify the hashes of the checkpoint of STEP, or the newest. Exits with 1 if it is damaged.
 
-    --replay runs the job's program again from there, twice, and compares every tensor before
-    every step, and with what the job itself saved later: `bit-exact`, or what differs first.
+    --replay runs the job's program from there twice, compares every tensor before every step, and
+    compares with the job's later checkpoints. Prints `bit-exact`, or the first difference.
     """
     job, numbers = job_and_steps(words, 1)
     step = numbers[0] if numbers else None
     if everything and (step is not None or replay):
-        raise UserError("--all checks every checkpoint by its hashes; leave STEP and --replay out")
+        raise UserError("--all cannot be combined with STEP or --replay")
     if not replay and (steps is not None or keep):
-        raise UserError("--steps and --keep are for --replay")
+        raise UserError("--steps and --keep need --replay")
     found = kept(job, "verify")
     if replay:
         from torchloom.cli.checkpoints.replay import replay as compare
@@ -241,18 +243,18 @@ def verify(
 
 
 def _one(found: StoredCheckpoints, step: int, as_json: bool) -> int:
-    told = _checked(found, step)
+    row = _checked(found, step)
     if as_json:
-        echo_json(told)
-        return 0 if told["state"] == "whole" else 1
-    if told["state"] != "whole":
-        raise SomeDamaged(_in_words(told))
-    echo(_in_words(told))
+        echo_json(row)
+        return 0 if row["state"] == "whole" else 1
+    if row["state"] != "whole":
+        raise SomeDamaged(_in_words(row))
+    echo(_in_words(row))
     return 0
 
 
 def _all(found: StoredCheckpoints, as_json: bool) -> int:
-    """Check each, and say of each how it is before the next is read: they may be large."""
+    """Verify all checkpoints; print each result before the next one is read."""
     rows = []
     for step in found.storage.committed():
         rows.append(_checked(found, step))
@@ -297,10 +299,10 @@ def _in_words(row: dict[str, Any]) -> str:
 
 @click.command("ls", cls=LoomCommand)
 @click.argument("job", required=False, default="")
-@click.option("--all", "everything", is_flag=True, help="Also drafts that are being written.")
+@click.option("--all", "everything", is_flag=True, help="Include checkpoints being written.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def ls(job: str, everything: bool, as_json: bool) -> None:
-    """List the checkpoints of JOB, newest first; without JOB, of the only active one."""
+    """List the checkpoints of JOB, newest first. JOB defaults to the only active job."""
     from torchloom.client import chosen
 
     if chosen.is_elsewhere():
@@ -320,7 +322,7 @@ def ls(job: str, everything: bool, as_json: bool) -> None:
 
 
 def listed(kept: "StoredCheckpoints", everything: bool = False) -> list[dict[str, Any]]:
-    """Return every checkpoint in a store; damage is seen by sizes here, not by hashes."""
+    """Return every checkpoint in a store; damage is detected by file sizes, not by hashes."""
     from torchloom.checkpoint import draft_of, step_of
 
     storage, rows = kept.storage, []
@@ -340,7 +342,7 @@ def listed(kept: "StoredCheckpoints", everything: bool = False) -> list[dict[str
 
 
 def _names(storage: "Storage") -> list[str]:
-    """Return what a folder holds beside committed checkpoints; a bucket shows only these."""
+    """Return all names in a store's folder; empty for a bucket, which lists only committed ones."""
     try:
         return sorted(os.listdir(storage.root)) if _is_folder(storage) else []
     except OSError:
@@ -359,7 +361,7 @@ def _committed(storage: "Storage", job: str, step: int, newest: int | None) -> d
         return _bare(storage, job, step, "damaged", f"manifest.json: {why}")
     if _is_folder(storage):
         damage = _damage(storage.place_of(step), manifest.shards)
-    else:  # of a bucket, only those that a restart would pass over
+    else:  # in a bucket, only those that a restart would skip are reported
         damage = "" if newest is not None and step <= newest else "a shard is missing or too short"
     return {
         **_bare(storage, job, step, "damaged" if damage else "committed", damage),
@@ -374,7 +376,7 @@ def _committed(storage: "Storage", job: str, step: int, newest: int | None) -> d
 
 
 def _damage(place: str, shards: Iterable[Any]) -> str:
-    """Return the first shard that is not as long as it was, and why; nothing where all are."""
+    """Return the first shard of a wrong size, and why; empty if there is none."""
     for shard in shards:
         try:
             there = os.stat(os.path.join(place, shard.name)).st_size
@@ -399,7 +401,7 @@ def _bare(
 
 
 def _when(place: str) -> str | None:
-    """Return when a folder was last written to."""
+    """Return the time of the last write to a folder."""
     try:
         at = os.stat(place).st_mtime
     except OSError:
@@ -408,13 +410,12 @@ def _when(place: str) -> str | None:
 
 
 def _of_a_plane(rows: Iterable[Mapping[str, Any]], everything: bool) -> list[dict[str, Any]]:
-    """Return what a plane elsewhere knows of, in the same shape."""
+    """Return the checkpoints of a remote plane in the same format."""
     shown = (row for row in rows if everything or row["state"] not in _UNFINISHED)
     return [{name: row.get(name) for name in _FIELDS} for row in shown]
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-
     why = f": {one['reason']}" if one["reason"] else ""
     metrics = " ".join(f"{name}={value:g}" for name, value in (one["metrics"] or {}).items())
     return (

@@ -1,4 +1,4 @@
-"""`loom checkpoint verify --replay`: train a stretch again, twice, and compare every tensor."""
+"""`loom checkpoint verify --replay`: repeat some steps twice and compare every tensor."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchloom.messages.plane import Planned
 
 _PREFIX = ".replay-"
-_SOME = 20  # steps, where no later checkpoint says how many
+_SOME = 20  # steps, if there is no later checkpoint
 _TWICE = 2
 
 
@@ -32,7 +32,7 @@ Track = Mapping[int, Digests]  # by the step before which they were taken
 
 @dataclass(frozen=True, slots=True)
 class TrackDifference:
-    """The first thing that two runs do not have in common."""
+    """The first difference between two runs."""
 
     step: int
     rank: int
@@ -40,7 +40,7 @@ class TrackDifference:
 
 
 def read_tracks(folder: Path, ranks: int) -> list[Track]:
-    """Return what each rank noted; a rank that noted nothing has an empty track."""
+    """Return the digests that each rank recorded; empty for a rank without any."""
     return [_track(folder / f"rank_{rank}.jsonl") for rank in range(ranks)]
 
 
@@ -60,7 +60,7 @@ def common_tracks(tracks: Sequence[Track], limit: int | None = None) -> list[int
 def first_difference(
     one: Sequence[Track], other: Sequence[Track], steps: Sequence[int]
 ) -> TrackDifference | None:
-    """Return the first step, and in it the first rank and tensor, that two runs have otherwise."""
+    """Return the first step, rank and tensor in which two runs differ."""
     for step in steps:
         for rank, (left, right) in enumerate(zip(one, other, strict=True)):
             if (name := odd(left[step], right[step])) is not None:
@@ -69,7 +69,7 @@ def first_difference(
 
 
 def odd(one: Digests, other: Digests) -> str | None:
-    """Return the first tensor that is not the same, or that only one has."""
+    """Return the first tensor that differs or that only one side has."""
     for name in (*one, *other):
         if one.get(name) != other.get(name):
             return name
@@ -78,7 +78,7 @@ def odd(one: Digests, other: Digests) -> str | None:
 
 @contextlib.contextmanager
 def borrowed(storage: "Storage", steps: Iterable[int]) -> Iterator["Storage"]:
-    """Give a store with those of these checkpoints that are still there; it goes afterwards."""
+    """Yield a temporary store with these checkpoints, so that they cannot be pruned meanwhile."""
     from torchloom.checkpoint import open_storage
 
     root = Path(storage.root)
@@ -98,11 +98,11 @@ def _take(storage: "Storage", steps: Iterable[int], folder: Path) -> None:
         for step in steps:
             _link(Path(storage.place_of(step)), folder)
     except OSError as error:
-        raise Failure(f"cannot hold on to checkpoints in {folder}: {error.strerror}") from error
+        raise Failure(f"cannot link checkpoints into {folder}: {error.strerror}") from error
 
 
 def _link(place: Path, folder: Path) -> None:
-    """Give a checkpoint's files second names; one that is going just now has none of them."""
+    """Link a checkpoint's files into a folder; skip a checkpoint that is being removed."""
     own = folder / place.name
     own.mkdir(mode=0o700, parents=True)
     try:
@@ -121,7 +121,7 @@ def _link_one(file: Path, own: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The steps to be trained again, and the checkpoints that the job itself made of them."""
+    """The steps to repeat, and the checkpoints that the job saved in them."""
 
     first: int
     until: int
@@ -131,7 +131,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One training of the stretch: what its ranks noted, and how far that may be compared."""
+    """One repetition: the digests of its ranks, and up to which step they are comparable."""
 
     run: str
     tracks: list[Track]
@@ -142,37 +142,37 @@ class Replay:
 def replay(
     found: StoredCheckpoints, step: int | None, steps: int | None, keep: bool, as_json: bool
 ) -> int:
-    """Compare, say what came of it, and return the exit code: 0 for bit-exact."""
+    """Replay, print the result and return the exit code: 0 for bit-exact."""
     stretch = stretch_of(found, step, steps)
     with borrowed(found.storage, (stretch.first, *stretch.marks)) as storage:
         held = replace(found, storage=storage)
-        told = _told(held, stretch, keep)
+        result = _result(held, stretch, keep)
     if as_json:
-        echo_json(told)
+        echo_json(result)
     else:
-        for line in _in_words(told):
+        for line in _in_words(result):
             echo(line)
-    return 0 if told["exact"] else 1
+    return 0 if result["exact"] else 1
 
 
-def _told(found: StoredCheckpoints, stretch: Stretch, keep: bool) -> dict[str, Any]:
-    """Train the stretch twice and return what came of it, as JSON has it."""
+def _result(found: StoredCheckpoints, stretch: Stretch, keep: bool) -> dict[str, Any]:
+    """Repeat the steps twice and return the comparison as JSON."""
     found.storage.verify(stretch.first)
     changes = _changes(found, stretch)
     say(
-        f"steps {stretch.first} to {stretch.until - 1} of {found.job} are trained again, twice, "
-        f"by {stretch.ranks} rank{'s' if stretch.ranks > 1 else ''}"
+        f"repeating steps {stretch.first} to {stretch.until - 1} of {found.job} twice "
+        f"with {stretch.ranks} rank{'s' if stretch.ranks > 1 else ''}"
     )
     replays = [_trained(found, stretch, changes, keep) for _ in range(_TWICE)]
-    told = _compared(found, stretch, replays)
-    return {**told, "knobs": sum(change.step >= stretch.first for change in changes)}
+    compared = _compared(found, stretch, replays)
+    return {**compared, "knobs": sum(change.step >= stretch.first for change in changes)}
 
 
 def stretch_of(found: StoredCheckpoints, step: int | None, steps: int | None) -> Stretch:
-    """Return which steps to repeat: from one checkpoint to the next, where nothing else is said."""
+    """Return the steps to repeat; by default from one checkpoint to the next."""
     there = sorted(found.storage.committed())
     if step is None and len(there) > 1:
-        step = there[-2]  # the newest that has one to be compared with
+        step = there[-2]  # the newest with a later checkpoint to compare with
     first = found.step(step)
     later = [each for each in there if each > first]
     until = first + steps if steps else (later[0] if later else first + _SOME)
@@ -181,7 +181,7 @@ def stretch_of(found: StoredCheckpoints, step: int | None, steps: int | None) ->
 
 
 def _changes(found: StoredCheckpoints, stretch: Stretch) -> "list[Planned]":
-    """Return what was changed of the job's knobs before the end of the stretch, in order."""
+    """Return the knob changes of the job before the end of the steps, in order."""
     from torchloom.client import plane
     from torchloom.client.errors import NoPlane
     from torchloom.messages.plane import Planned
@@ -207,7 +207,7 @@ def _none_changed(found: StoredCheckpoints) -> "list[Planned]":
     if last is not None and found.storage.manifest(last).knobs:
         raise UserError(
             f"knobs of {found.job} were changed while it ran, and only the plane knows when; "
-            "`loom up` starts it, then try again"
+            "start it with `loom up` and try again"
         )
     return []
 
@@ -218,39 +218,39 @@ def _trained(
     app_id = rerun.new_id(found.job)
     with (
         tempfile.TemporaryDirectory(prefix="loom-replay-") as folder,
-        ReplayAgent(Path(folder), changes) as hearing,
+        ReplayAgent(Path(folder), changes) as agent,
     ):
         place = found.storage.place_of(stretch.first)
         digests = Path(folder, "digests")
-        variables = rerun.variables(place, stretch.until, digests, hearing.path)
+        variables = rerun.variables(place, stretch.until, digests, agent.path)
         request = RunFolder.named(found.job).request()
         request = rerun.again(request, app_id, stretch.ranks, variables)
         with rerun.running(found.job, request, keep):
-            noted = read_tracks(digests, stretch.ranks)
-            _check(found, stretch, noted, app_id)
+            tracks = read_tracks(digests, stretch.ranks)
+            _check(found, stretch, tracks, app_id)
         late = [one for one in changes if one.step >= stretch.first]
-        missed = [one.step for one in late if one.command not in hearing.acted]
-        whys = {str(one["why"]) for one in hearing.restored if one.get("why")}
-    return Replay(app_id, noted, min([*missed, stretch.until]), tuple(sorted(whys)))
+        missed = [one.step for one in late if one.command not in agent.acted]
+        whys = {str(one["why"]) for one in agent.restored if one.get("why")}
+    return Replay(app_id, tracks, min([*missed, stretch.until]), tuple(sorted(whys)))
 
 
-def _check(found: StoredCheckpoints, stretch: Stretch, noted: list[Track], app_id: str) -> None:
-    for rank, track in enumerate(noted):
+def _check(found: StoredCheckpoints, stretch: Stretch, tracks: list[Track], app_id: str) -> None:
+    for rank, track in enumerate(tracks):
         if not track:
             raise rerun.NotReplayed(
-                f"rank {rank} of {found.job} noted nothing when it was run again: only a program "
-                "that trains by run.steps() what it gave to run.wrap or run.track can be compared; "
-                f"`loom logs {app_id}` shows what it did"
+                f"rank {rank} of {found.job} recorded no digests in the replay: a replay needs a "
+                "program that uses run.steps() and run.wrap or run.track; "
+                f"`loom logs {app_id}` shows its output"
             )
         if min(track) != stretch.first:
             raise rerun.NotReplayed(
-                f"rank {rank} went on from step {min(track)} instead of {stretch.first}; "
+                f"rank {rank} resumed at step {min(track)} instead of {stretch.first}; "
                 f"`loom logs {app_id}` shows why"
             )
 
 
 def _compared(found: StoredCheckpoints, stretch: Stretch, replays: list[Replay]) -> dict[str, Any]:
-    """Compare the replays with each other, then with what the job itself saved later."""
+    """Compare the replays with each other, then with the job's later checkpoints."""
     one, other = replays
     limit = min(one.limit, other.limit)
     steps = common_tracks([*one.tracks, *other.tracks], limit)
@@ -278,7 +278,7 @@ def _compared(found: StoredCheckpoints, stretch: Stretch, replays: list[Replay])
 
 
 def _marks(found: StoredCheckpoints, ranks: int) -> list[int]:
-    """Return the checkpoints that as many ranks made; others have other tensors of their own."""
+    """Return the checkpoints of the same number of ranks; others have different tensors."""
     steps = sorted(found.storage.committed())
     return [step for step in steps if found.storage.manifest(step).world_size == ranks]
 
@@ -287,24 +287,26 @@ def _notes(stretch: Stretch, replays: list[Replay], limit: int) -> list[str]:
     notes = sorted({note for each in replays for note in each.notes})
     if limit < stretch.until:
         notes.append(
-            f"a change of knobs at step {limit} could not be repeated: compared up to there alone"
+            f"a knob change at step {limit} could not be repeated: compared only up to there"
         )
     return notes
 
 
-def _in_words(told: dict[str, Any]) -> list[str]:
-    lines = [f"note: {note}" for note in told["notes"]]
-    first, last = told["from"], told["until"]
-    apart = told["difference"]
+def _in_words(result: dict[str, Any]) -> list[str]:
+    lines = [f"note: {note}" for note in result["notes"]]
+    first, last = result["from"], result["until"]
+    apart = result["difference"]
     if apart is not None:
         found = TrackDifference(apart["step"], apart["rank"], apart["tensor"])
         where = f"before step {found.step}, rank {found.rank}: {found.tensor}"
         return [*lines, f"not bit-exact: {where} differs between {apart['between']}"]
-    marks = ", ".join(map(str, told["compared_with"]))
+    marks = ", ".join(map(str, result["compared_with"]))
     also = f" and with the job's own checkpoint of step {marks}" if marks else ""
     count = last - first
     agree = f"{count} step{'' if count == 1 else 's'} from {first} agree in both replays{also}"
     lines.append(f"bit-exact: {agree}")
     if not marks:
-        lines.append("the job has no later checkpoint within reach; only the replays were compared")
+        lines.append(
+            "the job has no later checkpoint in these steps; only the replays were compared"
+        )
     return lines

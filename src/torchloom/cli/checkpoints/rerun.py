@@ -1,4 +1,4 @@
-"""Run a job's program again for a stretch of its steps, as a run of its own without a trace."""
+"""Run a job's program again for some of its steps, as a separate run that leaves no records."""
 
 import contextlib
 import os
@@ -23,19 +23,19 @@ from torchloom.specs.api import AppDryRunInfo, AppState
 
 _EPOCH = 1
 _CHUNK = 1 << 16
-_LATER = "1"  # a generation after the first is told of the changes of knobs
+_LATER = "1"  # ranks of a generation after the first receive the knob changes
 _LONG = 3600.0
 
 
 class ReplayAgent:
-    """A socket for some ranks; `with` it they are answered, and what they say is noted."""
+    """A stand-in for the agent: a socket that replies to ranks and records their messages."""
 
     def __init__(self, folder: Path, changes: Sequence[Planned]) -> None:
         self.path = folder / "replay.sock"
         self.acted: set[str] = set()  # commands of the log that took effect
-        self.restored: list[dict[str, Any]] = []  # what each rank said of where it began
+        self.restored: list[dict[str, Any]] = []  # each rank's report on its restored checkpoint
         self._changes = tuple(changes)
-        self._lines: dict[socket.socket, Frames] = {}
+        self._links: dict[socket.socket, Frames] = {}
         self._selector = selectors.DefaultSelector()
         self._awake, self._wake = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -56,7 +56,7 @@ class ReplayAgent:
     def __exit__(self, *_: object) -> None:
         self._wake.send(b"\0")
         self._thread.join()
-        for end in (self._listener, self._awake, self._wake, *self._lines):
+        for end in (self._listener, self._awake, self._wake, *self._links):
             end.close()
         self._selector.close()
 
@@ -66,32 +66,32 @@ class ReplayAgent:
                 if key.fileobj is self._awake:
                     return
                 if key.fileobj is self._listener:
-                    line, _ = self._listener.accept()
-                    self._lines[line] = Frames()
-                    self._selector.register(line, selectors.EVENT_READ)
+                    link, _ = self._listener.accept()
+                    self._links[link] = Frames()
+                    self._selector.register(link, selectors.EVENT_READ)
                 elif isinstance(key.fileobj, socket.socket):
                     self._receive(key.fileobj)
 
-    def _receive(self, line: socket.socket) -> None:
+    def _receive(self, link: socket.socket) -> None:
         reader: MessageReader[Any] = MessageReader(FromRank)
         try:
-            data = line.recv(_CHUNK)
+            data = link.recv(_CHUNK)
         except OSError:
             data = b""
         if not data:
-            self._selector.unregister(line)
-            del self._lines[line]
-            line.close()
+            self._selector.unregister(link)
+            del self._links[link]
+            link.close()
             return
-        for whole in self._lines[line].feed(data):
-            self._hear(line, reader.read(whole))
+        for whole in self._links[link].feed(data):
+            self._handle(link, reader.read(whole))
 
-    def _hear(self, line: socket.socket, message: Any) -> None:
+    def _handle(self, link: socket.socket, message: Any) -> None:
         match message:
             case Register(head=head):
-                with contextlib.suppress(OSError):  # it has gone; its end is told elsewhere
-                    line.sendall(frame(Kept(head, 0)))
-                    line.sendall(frame(Welcome(head, _EPOCH, self._changes)))
+                with contextlib.suppress(OSError):  # the rank has ended, which is noticed elsewhere
+                    link.sendall(frame(Kept(head, 0)))
+                    link.sendall(frame(Welcome(head, _EPOCH, self._changes)))
             case Applied(command=command):
                 self.acted.add(command)
             case Event(kind="restored", facts=facts):
@@ -107,14 +107,14 @@ class NotReplayed(Failure):
 def again(
     request: LaunchRequest, app_id: str, world_size: int, variables: Mapping[str, str]
 ) -> LaunchRequest:
-    """Return a request for the same program under another id; it saves nothing, and fails once."""
+    """Return a request for the same program with another id, no checkpoints and no restarts."""
     if request.carrier is not None or request.nodes:
-        raise UserError(f"{request.app_id} ran on other hosts; a replay runs on this one alone")
+        raise UserError(f"{request.app_id} ran on several hosts; a replay runs on this host only")
     roles = tuple(
         replace(
             role,
             max_retries=0,
-            workspace=None,  # the copy that the job made for itself is still where it was
+            workspace=None,  # the job's copy still exists
             replicas=tuple(
                 replace(one, env={**one.env, **variables}) for one in _fitted(role, world_size)
             ),
@@ -143,21 +143,21 @@ def again(
 
 
 def _fitted(role: RoleRequest, world_size: int) -> tuple[Any, ...]:
-    """Return the replicas of a role whose ranks are as many as saved the checkpoint."""
+    """Return the replicas of a role, after a check that it can have `world_size` ranks."""
     if not role.distributed:
         if world_size != 1:
-            raise UserError(f"role {role.name} is no group of {world_size} ranks")
+            raise UserError(f"role {role.name} is not a group of {world_size} ranks")
         return role.replicas
     if len(role.replicas) > 1:
-        raise UserError(f"role {role.name} ran on several hosts; a replay runs on one alone")
+        raise UserError(f"role {role.name} ran on several hosts; a replay runs on one host only")
     return role.replicas
 
 
 @contextlib.contextmanager
 def running(job: str, request: LaunchRequest, keep: bool) -> Iterator[None]:
-    """Run the request to its end; within, its folder is there; afterwards nothing of it is.
+    """Run the request to its end; its folder exists inside the context and is removed after it.
 
-    One that failed is left, so that its logs can be read.
+    The folder of a failed run is kept, so that its logs can be read.
     """
     scheduler = create_scheduler("torchx")
     app = RunFolder.named(job).app()
@@ -181,14 +181,14 @@ def _check(app_id: str) -> None:
     if record is None or record.state is not AppState.SUCCEEDED:
         why = record.reason if record else "its record is gone"
         raise NotReplayed(
-            f"the program failed when it was run again: {why}; `loom logs {app_id}` shows it, "
+            f"the program failed in the replay: {why}; `loom logs {app_id}` shows its output, "
             f"`loom rm {app_id}` removes that run"
         )
 
 
 @contextlib.contextmanager
 def _as_part_of(job: str) -> Iterator[None]:
-    """Have what is started belong to a job: no plane lists it, takes it over or comes up for it."""
+    """Start processes as part of a job: no plane lists them, takes them over or starts for them."""
     before = settings.environment()
     settings.replace_environment({**before, JOB_VARIABLE: job, "LOOM_PLANE": "0"})
     try:
@@ -198,7 +198,7 @@ def _as_part_of(job: str) -> Iterator[None]:
 
 
 def variables(place: str, until: int, digests: Path, agent: Path) -> dict[str, str]:
-    """Return what ranks are told so that they train a stretch again and note every tensor."""
+    """Return the environment variables for ranks that repeat steps and record every tensor."""
     return {
         "LOOM_RESUME": place,
         "LOOM_UNTIL": str(until),
@@ -209,5 +209,5 @@ def variables(place: str, until: int, digests: Path, agent: Path) -> dict[str, s
 
 
 def new_id(job: str) -> str:
-    """Return an id that says what it repeats."""
+    """Return an id for a replay of a job."""
     return f"{job[:100]}-replay-{os.urandom(3).hex()}"

@@ -1,4 +1,4 @@
-"""Have a process that has torch look into checkpoints: nothing else here ever imports it."""
+"""Read checkpoints in a subprocess that imports torch; the CLI itself never does."""
 
 import importlib.util
 import json
@@ -23,13 +23,13 @@ class NoTorchForTensors(UserError):
 
     def __init__(self, tried: str) -> None:
         super().__init__(
-            f"reading tensors takes torch, which {tried} has not; "
+            f"reading tensors needs torch, which {tried} does not have; "
             "pip install 'torchloom[torch]' adds it"
         )
 
 
 def ask(what: str, record: "RunRecord", facts: Mapping[str, Any]) -> Any:
-    """Return what `torchloom.worker.inspecting` answers; what it refuses is raised here."""
+    """Return the reply of `torchloom.worker.inspecting`; its errors are raised here."""
     python = _interpreter(record)
     done = subprocess.run(
         [python, "-m", _MODULE, what],
@@ -42,7 +42,7 @@ def ask(what: str, record: "RunRecord", facts: Mapping[str, Any]) -> Any:
         answer = json.loads(done.stdout)
     except ValueError:
         why = f"code {done.returncode}" if done.returncode >= 0 else f"signal {-done.returncode}"
-        raise Failure(f"the process that was to look into it ended with {why}") from None
+        raise Failure(f"the process that reads the checkpoint ended with {why}") from None
     if "error" in answer:
         raise _raised(answer, python)
     return answer["answer"]
@@ -57,7 +57,7 @@ def _raised(answer: Mapping[str, Any], python: str) -> Exception:
 
 
 def _interpreter(record: "RunRecord") -> str:
-    """Return a Python that has torch: our own, else the one that the job ran on."""
+    """Return a Python that has torch: this one, else the one that the job used."""
     if importlib.util.find_spec("torch") is not None:
         return sys.executable
     from torchloom.launch.keeper.python_command import PythonCommand

@@ -1,4 +1,4 @@
-"""`loom backup`: both databases and the plane's keys in one file, while the plane runs or not."""
+"""`loom backup`: copy both databases and the plane's keys into one file."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,10 +14,10 @@ from torchloom.cli.output import echo, echo_json, say
 @click.argument("target", required=False, type=click.Path(path_type=Path), metavar="[FILE|DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(target: Path | None, as_json: bool) -> None:
-    """Copy both databases and the plane's keys into one file, and check it.
+    """Copy both databases and the plane's keys into one file, and verify the copy.
 
-    Without a name the file goes to $LOOM_HOME/backups. The plane may run; jobs and their metrics
-    are stored meanwhile. The file holds secrets: its owner can act as this plane.
+    The default place is $LOOM_HOME/backups. The plane may be running; it keeps storing jobs and
+    metrics. The file contains secrets: its owner can act as this plane.
     """
     import os
 
@@ -29,7 +29,7 @@ def command(target: Path | None, as_json: bool) -> None:
     path = (target or home / "backups").absolute()
     if target is None or path.is_dir():
         path = path / name_of("backup")
-    os.nice(5)  # whatever trains or serves here goes first
+    os.nice(5)  # training and serving processes have priority
     manifest = back_up(place_of(home, settings.environment()), home, path)
     size = path.stat().st_size
     if as_json:
@@ -37,4 +37,6 @@ def command(target: Path | None, as_json: bool) -> None:
         return
     echo(str(path))
     schemas = ", ".join(manifest.schemas.values())
-    say(f"{size / 2**20:.1f} MiB, {schemas}; checked. It holds keys and tokens: keep it private")
+    say(
+        f"{size / 2**20:.1f} MiB, {schemas}; verified. It contains keys and tokens: keep it private"
+    )

@@ -1,4 +1,4 @@
-"""`loom bench`: run the benchmarks of the checkout this command belongs to."""
+"""`loom bench`: run the benchmarks of the repository checkout."""
 
 import subprocess
 import sys
@@ -14,13 +14,13 @@ from torchloom.errors import UserError
 @click.command("bench", cls=LoomCommand)
 @click.argument("area")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows with their raw samples.")
-@click.option("--only", metavar="NAME", help="One figure.")
-@click.option("-n", "count", type=click.IntRange(1), help="Samples; fewer than 10 meet no target.")
+@click.option("--only", metavar="NAME", help="Measure this figure only.")
+@click.option("-n", "count", type=click.IntRange(1), help="Number of samples; targets need 10.")
 def command(area: str, as_json: bool, only: str | None, count: int | None) -> int:
-    """Measure AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`, `recovery`,
-    `dashboard`.
+    """Run the benchmarks of AREA: `cli`, `launch`, `control`, `scale`, `plane`, `checkpoint`,
+    `recovery` or `dashboard`.
 
-    `make bench` installs the peers. The exit code is 1 when a target is missed.
+    `make bench` installs the tools to compare with. Exits with 1 if a target is missed.
     """
     words = [area, *(["--json"] if as_json else [])]
     words += ["--only", only] if only is not None else []

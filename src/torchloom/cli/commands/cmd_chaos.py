@@ -1,4 +1,4 @@
-"""`loom chaos`: hurt a running job on purpose, and see whether it keeps its promises."""
+"""`loom chaos`: inject faults into a running job and check its guarantees."""
 
 import contextlib
 import json
@@ -21,30 +21,47 @@ if TYPE_CHECKING:
     from torchloom.chaos.record import Strike
     from torchloom.chaos.targets import Victim
 
-_FAULTS = 10  # where nobody says how many, or for how long
+_FAULTS = 10  # default number of faults
 _HEADS = ("KIND", "DOES", "NEEDS", "LASTS", "ONLY WITH")
 
 
 @click.command("chaos", cls=LoomCommand)
 @click.argument("job", required=False)
-@click.option("--plan", "path", type=click.Path(path_type=Path), metavar="FILE", help="Follow it.")
-@click.option("--mtbf", metavar="TIME", help="Draw a plan: mean time between faults, as 5s.")
-@click.option("--kinds", metavar="K,..", help="Kinds to draw from; default kill. `help` lists.")
-@click.option("--seed", type=int, help="The same seed draws the same plan.")
-@click.option("--link", "links", multiple=True, metavar="[NETNS/]IFACE", help="That may be hit.")
-@click.option("--faults", type=Number(1), metavar="N", help="So many; default 10.")
-@click.option("--for", "span", metavar="TIME", help="For so long, as 2m.")
-@click.option("--limit", metavar="TIME", default="120s", help="For the job to recover; 120s.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="DIR", help="A calm ledger.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The report.")
-@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Only print the plan, as YAML.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--plan",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read the plan from FILE.",
+)
+@click.option("--mtbf", metavar="TIME", help="Draw random faults at this mean interval, e.g. 5s.")
+@click.option("--kinds", metavar="K,..", help="Kinds of faults; default kill; `help` lists them.")
+@click.option("--seed", type=int, help="Seed of the random faults.")
+@click.option("--link", "links", multiple=True, metavar="[NETNS/]IFACE", help="Link to disturb.")
+@click.option("--faults", type=Number(1), metavar="N", help="Number of faults; default 10.")
+@click.option("--for", "span", metavar="TIME", help="Inject faults for this long, e.g. 2m.")
+@click.option("--limit", metavar="TIME", default="120s", help="Recovery time limit; default 120s.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Compare with these step digests.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report to FILE.",
+)
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Print the plan as YAML and exit.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one object.")
 def command(**options: Any) -> int:
-    """Hurt JOB: by a plan, or by one that is drawn from a seed.
+    """Inject faults into JOB, from a plan or at random, and check its guarantees.
 
-    Exit 1 if a promise is broken, 3 if none is, but some are unknown.
-    Only your own jobs, on this host; what lasts is undone, also when this is killed.
+    Exits with 1 if a guarantee is broken, with 3 if none is broken but some could not be checked.
+    Works on your own jobs on this host. Lasting faults are undone, even if this command is killed.
     """
     if options["kinds"] == "help":
         return _list_kinds()
@@ -69,24 +86,24 @@ def _list_kinds() -> int:
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Refuse what cannot be meant, before anything is looked for."""
+    """Refuse options that contradict each other."""
     from torchloom.client import chosen
 
     if chosen.is_elsewhere():
         raise chosen.NotElsewhere("`chaos`")
     drawing = [name for name in ("mtbf", "kinds", "seed", "links") if options[name]]
     if options["path"] and drawing:
-        raise UserError(f"--plan says it all; leave --{drawing[0].removesuffix('s')} out")
+        raise UserError(f"--plan cannot be combined with --{drawing[0].removesuffix('s')}")
     if not options["path"] and not options["mtbf"]:
-        raise UserError("say --plan FILE, or --mtbf 5s to have one drawn")
+        raise UserError("give --plan FILE, or --mtbf 5s for random faults")
     if options["faults"] and options["span"]:
-        raise UserError("say --faults N or --for TIME, not both")
+        raise UserError("--faults and --for exclude each other")
     if options["dry"] and options["as_json"]:
-        raise UserError("--dryrun prints YAML, which --plan reads; leave --json out")
+        raise UserError("--dryrun prints YAML for --plan; it cannot be combined with --json")
 
 
 def _planned(options: dict[str, Any], victim: "Victim") -> "tuple[tuple[Fault, ...], int | None]":
-    """Return the plan of a file or a seed, as far as it is to be followed."""
+    """Return the plan, from a file or at random, cut to --for and --faults."""
     from torchloom.chaos import plan
     from torchloom.chaos.faults.kinds import kinds_of
 
@@ -123,10 +140,10 @@ def _show(plan: "tuple[Fault, ...]") -> int:
 
 def _confirm(victim: "Victim", plan: "tuple[Fault, ...]", yes: bool) -> None:
     if not plan:
-        raise UserError("the plan holds no fault; give it more time or a smaller --mtbf")
+        raise UserError("the plan has no faults; give it more time or a smaller --mtbf")
     if not yes and sys.stdin.isatty():
         kinds = ", ".join(dict.fromkeys(fault.kind for fault in plan))
-        click.confirm(f"hurt {victim.job} {len(plan)} times ({kinds})?", abort=True)
+        click.confirm(f"inject {len(plan)} faults into {victim.job} ({kinds})?", abort=True)
 
 
 def _run(
@@ -148,7 +165,7 @@ def _run(
         judge = judgement.opened(job, victim.folder, *place)
         until = seconds(options["span"], "--for") if options["span"] else float("inf")
         with Guardian(victim.folder):
-            show = (lambda _: None) if options["as_json"] else _tell
+            show = (lambda _: None) if options["as_json"] else _show_strike
             chaos = FaultSeries(victim, plan, judge, head, limit, until, show).run()
         found = judge.end(chaos)
     _hand_over(found, options, report.lines)
@@ -157,9 +174,9 @@ def _run(
 
 @contextlib.contextmanager
 def _logged(victim: "Victim", name: str) -> "Iterator[tuple[Path | None, str]]":
-    """Have the ranks log the digests of their steps during a series, unless they do already.
+    """Switch the step digest log of the ranks on during a series, unless it is on already.
 
-    Yields where, or why not.
+    Yields its folder, or why there is none.
     """
     from torchloom import settings
     from torchloom.chaos.checker.case import ledger_of
@@ -172,15 +189,15 @@ def _logged(victim: "Victim", name: str) -> "Iterator[tuple[Path | None, str]]":
 
 
 def _api() -> str:
-    """Return where the plane's HTTP server is; nothing where it has none."""
+    """Return the URL of the plane's HTTP server; empty if it has none."""
     from torchloom.client import plane
 
     url = str((plane.find() or {}).get("url", ""))
     return url if url.startswith("http") else ""
 
 
-def _tell(strike: "Strike") -> None:
-    """Say what has just become known of a fault."""
+def _show_strike(strike: "Strike") -> None:
+    """Print the progress of one fault."""
     target = strike.target
     what = f"{target.what} {target.rank}" if target and target.rank is not None else ""
     what = what or (f"{target.what} {target.name}".strip() if target else "")

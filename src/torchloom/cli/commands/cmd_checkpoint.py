@@ -1,4 +1,4 @@
-"""`loom checkpoint`: have all ranks of a job save at one step; look after what was saved."""
+"""`loom checkpoint`: save a checkpoint of a running job; list, check and remove checkpoints."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import click
 from torchloom.cli.checkpoints.inventory import ls, rm, verify
 from torchloom.cli.checkpoints.tensors import diff, export
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.jobs.control import WAIT, ask, tell
+from torchloom.cli.jobs.control import WAIT, ask, show_outcome
 from torchloom.cli.output import echo, echo_json
 from torchloom.errors import Failure
 
@@ -15,34 +15,33 @@ _HELP = ("-h", "--help")
 
 
 class CheckpointFailed(Failure):
-    """All ranks were asked to save, and it came to nothing."""
+    """The checkpoint was not committed."""
 
     code = "checkpoint_failed"
 
 
 @click.command("checkpoint", cls=LoomCommand)
 @click.argument("job", required=False, default="")
-@click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the command.")
+@click.option("--at", type=Number(0), metavar="STEP", help="Earliest step to save at.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
-@click.option("--no-wait", is_flag=True, help="Do not wait until it is committed.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the commit.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def save(
     job: str, at: int | None, reason: str, wait: float | None, no_wait: bool, as_json: bool
 ) -> None:
-    """Have all ranks of JOB save before one and the same step, and wait for the commit.
+    """Save a checkpoint of JOB: all ranks save before the same step. Waits for the commit.
 
-    Without JOB the only active one is meant.
+    JOB defaults to the only active job.
     """
-    wishes = {"at": at, "reason": reason, "wait": 0.0 if no_wait else wait}
-    outcome = ask("checkpoint", job=job, **wishes)
+    outcome = ask("checkpoint", job=job, at=at, reason=reason, wait=0.0 if no_wait else wait)
     made = outcome.get("checkpoint")
     if as_json:
         echo_json(outcome)
     elif made:
         echo(_in_words(made))
     else:
-        tell(outcome, as_json)
+        show_outcome(outcome, as_json)
     if made and made["state"] == "failed":
         raise CheckpointFailed(f"the checkpoint of step {made['step']} failed: {made['reason']}")
 
@@ -59,7 +58,7 @@ def _in_words(made: dict[str, Any]) -> str:
 
 
 class _Checkpoint(click.Group):
-    """A verb whose first word may be one of its own; any other is a job that is to save."""
+    """A group whose first word is either a subcommand or the job to save."""
 
     def make_context(
         self,
@@ -68,13 +67,13 @@ class _Checkpoint(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Read the words as what the first of them says."""
+        """Parse the words as a subcommand, or as `checkpoint [JOB]`."""
         if args and (args[0] in self.commands or args[0] in _HELP):
             return super().make_context(info_name, args, parent, **extra)
         return save.make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Do what the words were read as."""
+        """Run the subcommand, or `save`."""
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
@@ -86,10 +85,9 @@ class _Checkpoint(click.Group):
     subcommand_metavar="[JOB] | COMMAND ...",
 )
 def command(**_: Any) -> None:
-    """Have all ranks of JOB save before one and the same step, and wait for the commit.
+    """Save a checkpoint of JOB: all ranks save before the same step. Waits for the commit.
 
-    Without JOB the only active one is meant. A job that is called as a command below is named by
-    its id.
+    JOB defaults to the only active job. Use the id of a job whose name is one of the commands.
     """
 
 

@@ -1,4 +1,4 @@
-"""`loom compare`: runs side by side, what they were given, what came out."""
+"""`loom compare`: show how runs differ in configuration and results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +15,13 @@ _MOST_PACKAGES = 20  # shown without --all
 
 @click.command("compare", cls=LoomCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
-@click.option("--all", "whole", is_flag=True, help="Every package that differs, metrics of ours.")
+@click.option("--all", "whole", is_flag=True, help="Include all packages and loom/ metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def command(runs: tuple[str, ...], whole: bool, as_json: bool) -> None:
     """Show how runs differ: config, results, source, packages, machine.
 
-    Of what is the same in all runs nothing is shown but how much it is. `*` marks the best, where
-    it is known which way a metric is to go: by its name, or by `run.metric(name, goal="min")`.
+    Equal values are only counted. `*` marks the best value of a metric whose direction is known,
+    from its name or from `run.metric(name, goal="min")`.
     """
     from torchloom.client import chosen
 
@@ -34,7 +34,7 @@ def command(runs: tuple[str, ...], whole: bool, as_json: bool) -> None:
 
 
 def lines_of(found: dict[str, Any], whole: bool) -> list[list[str]]:
-    """Return the table: a row a name, a column a run, a row of its own above each part."""
+    """Return the table: one row per name, one column per run, a title row above each part."""
     runs, blank = found["runs"], [""] * (len(found["runs"]) + 1)
     lines = [["name", *(run["name"] for run in runs)], *map(_row, found["summary"])]
     parts: list[tuple[str, list[list[str]]]] = [

@@ -1,4 +1,4 @@
-"""`loom completion`: only misuse comes here; the answer itself needs no CLI library."""
+"""`loom completion`: help and errors; `main` prints the scripts without importing click."""
 
 import click
 
@@ -9,5 +9,5 @@ from torchloom.cli.completion import SCRIPTS
 @click.command("completion", cls=LoomCommand)
 @click.argument("shell", type=click.Choice(list(SCRIPTS)))
 def command(shell: str) -> None:
-    """Print shell completion. For bash: `source <(loom completion bash)`."""
+    """Print the completion script of a shell. For bash: `source <(loom completion bash)`."""
     click.echo(SCRIPTS[shell], nl=False)

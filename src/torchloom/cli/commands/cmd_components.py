@@ -1,4 +1,4 @@
-"""`loom components`: what components there are, and what one takes."""
+"""`loom components`: list components, or describe the arguments of one."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from torchloom.specs.builders import component_help
 @click.option("--print", "source", metavar="NAME", help="Print a component's source.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list; with NAME, one object.")
 def command(name: str | None, source: str | None, as_json: bool) -> None:
-    """List components; with NAME (`dist.ddp`, `file.py:fn`), explain its arguments."""
+    """List components; with NAME (`dist.ddp`, `file.py:fn`), describe its arguments."""
     if source is not None:
         click.echo(get_builtin_source(source), nl=False)
     elif name is None:
@@ -49,7 +49,7 @@ def _shape(component: Component) -> dict[str, Any]:
 
 
 def _argument_shape(argument: Argument) -> dict[str, Any]:
-    """Return an argument as help shows it; its default is text, for it may be any object."""
+    """Return an argument as JSON; its default is text, since it may be any object."""
     open_ended = argument.default in (REQUIRED, None)
     return {
         "name": argument.name,

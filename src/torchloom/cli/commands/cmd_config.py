@@ -1,4 +1,4 @@
-"""`loom config`: which config files count, what they say, and a new one to start from."""
+"""`loom config`: show the values of the config files, or write a new file."""
 
 import io
 from pathlib import Path
@@ -16,7 +16,7 @@ NAME = ".loomconfig"
 
 
 class _ConfigGroup(click.Group):
-    """A group whose command `show` is meant when none is named."""
+    """A group whose default command is `show`."""
 
     command_class = LoomCommand
 
@@ -30,14 +30,14 @@ class _ConfigGroup(click.Group):
 
 @click.group("config", cls=_ConfigGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Show what the config files say, or write one."""
+    """Show the values of the config files, or write a config file."""
 
 
 @command.command("show")
-@click.option("--origin", is_flag=True, help="Say which file each value is from.")
+@click.option("--origin", is_flag=True, help="Print the file of each value.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def show(origin: bool, as_json: bool) -> None:
-    """Print every value that counts."""
+    """Print every effective value."""
     rows = config.origins()
     if as_json:
         keys = ("section", "key", "value", "file")
@@ -51,10 +51,10 @@ def show(origin: bool, as_json: bool) -> None:
 
 @command.command("init")
 @click.option("-s", "--schedulers", metavar="A,B", help="Only these engines.")
-@click.option("--print", "only_print", is_flag=True, help="Print it, write nothing.")
-@click.option("-a", "--all", "every", is_flag=True, help="Optional options too.")
+@click.option("--print", "only_print", is_flag=True, help="Print the file instead of writing it.")
+@click.option("-a", "--all", "every", is_flag=True, help="Include optional options.")
 def init(schedulers: str | None, only_print: bool, every: bool) -> None:
-    """Write a config file with the engines' options, ready to be edited."""
+    """Write a config file with the options of the engines."""
     runner = get_runner()
     names = schedulers.split(",") if schedulers else engines(runner.scheduler_backends())
     for name in names:
@@ -72,7 +72,7 @@ def _write(path: Path, text: str) -> None:
         with open(path, "x") as file:
             file.write(text)
     except FileExistsError as error:
-        raise UserError(f"{path} exists; remove it first, or use --print") from error
+        raise UserError(f"{path} exists; remove it, or use --print") from error
     except OSError as error:
         raise Failure(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}")

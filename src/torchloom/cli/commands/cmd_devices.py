@@ -1,4 +1,4 @@
-"""`loom devices`: the map of devices and the ranks on them; say what happens to one."""
+"""`loom devices`: list devices and the ranks on them; report a device failed or healthy."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchloom.cli.output import echo, echo_json, table
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Show every device of every node, its state and the ranks that use it."""
+    """List the devices of all nodes, their state and the ranks that use them."""
     if context.invoked_subcommand is not None:
         return
     from torchloom.client import chosen
@@ -35,7 +35,7 @@ def _row(device: dict[str, Any]) -> tuple[str, ...]:
 def _event(name: str, state: str, text: str) -> None:
     @command.command(name, cls=LoomCommand, help=text)
     @click.argument("device")
-    @click.option("--reason", default="", metavar="WHY", help="Kept with the event.")
+    @click.option("--reason", default="", metavar="WHY", help="Recorded with the event.")
     @click.option("--json", "as_json", is_flag=True, help="Print the device.")
     def _(device: str, reason: str, as_json: bool) -> None:
         from torchloom.client import chosen
@@ -46,10 +46,10 @@ def _event(name: str, state: str, text: str) -> None:
             echo_json(found)
             return
         ranks = ", ".join(found["processes"]) or "no rank"
-        echo(f"{found['uuid']} is {found['state']}; it has {ranks}")
+        echo(f"{found['uuid']} is {found['state']}; used by {ranks}")
 
 
-_event("fail", "failed", "A device has failed: the ranks on it are acted on.")
-_event("recover", "healthy", "A device is well again.")
-_event("drain", "draining", "Leave a device: nothing new is put on it.")
-_event("register", "healthy", "Make a device known, by its uuid.")
+_event("fail", "failed", "Report a device as failed; its ranks are recovered.")
+_event("recover", "healthy", "Report a device as healthy again.")
+_event("drain", "draining", "Place no new ranks on a device.")
+_event("register", "healthy", "Register a device by its uuid.")

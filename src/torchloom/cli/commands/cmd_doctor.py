@@ -1,4 +1,4 @@
-"""`loom doctor`: is this machine fit to run things, and what did crashes leave."""
+"""`loom doctor`: check this machine, and clean up what crashed launches left."""
 
 import sys
 from collections.abc import Sequence
@@ -18,26 +18,28 @@ if TYPE_CHECKING:
     from torchloom.rules.retention import RetentionLimits
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-_LOGS = ("local", "log_dir")  # where a config file may send logs
-_PATIENCE = 5.0  # seconds for the plane to tell of its databases
+_LOGS = ("local", "log_dir")  # section and key of the log folder in a config file
+_PATIENCE = 5.0  # seconds for the plane to report on its databases
 _ORDER = ("problem", "note", "ok")
 _WIDTH = 9  # of the first column
 
 
 @click.command("doctor", cls=LoomCommand)
-@click.option("--quick", is_flag=True, help="Do not import torch: no look at its backends.")
-@click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Look at this.")
-@click.option("--clean", is_flag=True, help="End and remove what crashes left, and what is old.")
-@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: only show.")
+@click.option("--quick", is_flag=True, help="Skip the checks that import torch.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Check this file."
+)
+@click.option("--clean", is_flag=True, help="Remove leftovers of crashes and expired runs.")
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="With --clean: change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(quick: bool, hostfile: Path | None, clean: bool, dry: bool, as_json: bool) -> int:
-    """Check this machine; exit 1 when something is wrong."""
+    """Check this machine. Exits with 1 if a problem is found."""
     if dry and not clean:
-        raise UserError("--dryrun goes with --clean; without it nothing is changed anyway")
+        raise UserError("--dryrun needs --clean; without it nothing is changed")
     place = _place(hostfile)
     if clean:
         return _clean(place, dry, as_json)
-    findings = _look(place, quick, show=not as_json) + _retention() + _kept(place.home)
+    findings = _checks(place, quick, show=not as_json) + _retention() + _databases_of(place.home)
     if as_json:
         echo_json([{**asdict(each), "ok": each.ok} for each in findings])
     else:
@@ -64,7 +66,7 @@ def _place(hostfile: Path | None) -> "HostPlace":
 
 
 def _databases(home: Path) -> Path | None:
-    """Return where the plane's databases are when that is not the usual place, if anywhere."""
+    """Return the folder of the plane's databases if it is not the default one."""
     if (home / "plane" / "state.db").exists() or not (home / "plane").is_dir():
         return None
     from torchloom.weaver.store.place import place_of
@@ -78,8 +80,8 @@ def _retention() -> "list[CheckFinding]":
     return retention.findings()
 
 
-def _kept(home: Path) -> "list[CheckFinding]":
-    """Look at the databases and their copies."""
+def _databases_of(home: Path) -> "list[CheckFinding]":
+    """Check the databases and their backups."""
     from torchloom.client import plane
     from torchloom.errors import LoomError
     from torchloom.weaver.store import daily_backup, integrity
@@ -93,24 +95,24 @@ def _kept(home: Path) -> "list[CheckFinding]":
     return integrity.findings(place, reported) + daily_backup.findings(home, place)
 
 
-def _look(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
-    """Take the looks; a terminal is told which is being taken."""
+def _checks(place: "HostPlace", quick: bool, show: bool) -> "list[CheckFinding]":
+    """Run the checks; a terminal shows which one is running."""
     from torchloom.doctor.checks import CHECKS, SLOW, run_checks
 
     live = show and sys.stderr.isatty()
 
-    def tell(name: str) -> None:
+    def show_name(name: str) -> None:
         if live:
-            rewrite_line(f"looking at {name} ...")
+            rewrite_line(f"checking {name} ...")
 
-    found = run_checks(place, CHECKS if quick else CHECKS + SLOW, tell)
+    found = run_checks(place, CHECKS if quick else CHECKS + SLOW, show_name)
     if live:
         rewrite_line("")
     return found
 
 
 def _print(findings: "Sequence[CheckFinding]") -> None:
-    """Print problems first; what is well shrinks to one line where the screen has no room."""
+    """Print problems first; good findings share one line if the screen is too small."""
     lines = [line for each in sorted(findings, key=_urgency) for line in _lines(each)]
     if len(lines) > _screen_rows():
         well = dict.fromkeys(each.name for each in findings if each.state == "ok")
@@ -126,7 +128,7 @@ def _urgency(finding: "CheckFinding") -> int:
 
 
 def _lines(finding: "CheckFinding") -> list[str]:
-    """Return a finding in one line, and its remedy below it: cut is only what was seen."""
+    """Return a finding in one line, cut to the terminal, and its whole remedy below."""
     import shutil
     import textwrap
 
@@ -144,7 +146,7 @@ def _lines(finding: "CheckFinding") -> list[str]:
 
 
 def _screen_rows() -> int:
-    """Return how many lines stay in sight; a pipe has room for all."""
+    """Return the height of the terminal; unlimited in a pipe."""
     import shutil
 
     return shutil.get_terminal_size((80, 24)).lines - 1 if sys.stdout.isatty() else 10_000
@@ -154,7 +156,7 @@ def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
     from torchloom.doctor.leftovers import Cleaned, clean, find
     from torchloom.runner import retention
 
-    limits = retention.limits()  # a mistake there is refused before anything goes
+    limits = retention.limits()  # a bad value is refused before anything is removed
     looked = (Cleaned(each, False, "would go") for each in find(place))
     rows, failed = [], False
     for each in looked if dry else clean(place):
@@ -177,12 +179,12 @@ def _clean(place: "HostPlace", dry: bool, as_json: bool) -> int:
     if as_json:
         echo_json(rows)
     elif not rows:
-        click.echo("nothing is left over")
+        click.echo("nothing to clean")
     return 1 if failed else 0
 
 
 def _old(limits: "RetentionLimits", dry: bool) -> "list[dict[str, Any]]":
-    """Have go what `[retention]` says: by the weaver, or of the runs' folders alone without one."""
+    """Apply `[retention]` through the weaver; without a plane, remove run folders only."""
     from torchloom.client import plane
     from torchloom.client.errors import NoPlane
 

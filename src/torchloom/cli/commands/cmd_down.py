@@ -1,4 +1,4 @@
-"""`loom down`: end the plane of this user and what waits for the next run; training continues."""
+"""`loom down`: stop the plane of this user and idle warm interpreters; jobs keep running."""
 
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 @click.command("down", cls=LoomCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(as_json: bool) -> None:
-    """End the plane of this user: NATS, weaver and node agent, and idle warm interpreters.
+    """Stop the plane of this user: NATS, weaver, node agent, and idle warm interpreters.
 
-    Jobs run on; what they report waits on disk for the next plane. An interpreter that a job's
-    ranks were forked from stays.
+    Jobs keep running; their reports are kept on disk for the next plane. A warm interpreter that
+    a job's ranks were forked from stays.
     """
     from torchloom.client.plane import find, leave
     from torchloom.launch.keeper.zygote_client import leave_idle
@@ -31,11 +31,11 @@ def command(as_json: bool) -> None:
         echo_json({"was_up": was_up, "pid": found["pid"] if found else None, **warm})
         return
     echo("the plane is down" if was_up else "no plane was up")
-    _tell(ended, in_use, starting)
+    _show_interpreters(ended, in_use, starting)
 
 
-def _tell(ended: int, in_use: "list[InUse]", starting: int) -> None:
-    """Say what became of the warm interpreters; nothing where there were none."""
+def _show_interpreters(ended: int, in_use: "list[InUse]", starting: int) -> None:
+    """Print which warm interpreters ended and which stay."""
     if ended:
         echo(f"{_counted(ended, 'idle warm interpreter')} ended")
     for one in in_use:

@@ -1,4 +1,4 @@
-"""`loom engines`: where apps can run, and with which options."""
+"""`loom engines`: list engines and their options."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from torchloom.specs.api import runopts
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print a list; with NAME, one object.")
 def command(name: str | None, as_json: bool) -> None:
-    """List engines and the options that `-cfg` gives them."""
+    """List engines and their options, which `-cfg` sets."""
     runner = get_runner()
     names = [name] if name is not None else engines(runner.scheduler_backends())
     found = {engine: runner.scheduler_run_opts(engine) for engine in names}

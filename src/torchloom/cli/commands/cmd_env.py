@@ -1,4 +1,4 @@
-"""`loom env`: a job's variables for another shell, its Python environment for other hosts."""
+"""`loom env`: save and load a job's variables; pack a Python environment and push it to hosts."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ _PATH = click.Path(path_type=Path)
 
 
 def deliver(what: Path, names: list[str], folder: str, fanout: int, ssh: str) -> "list[Delivery]":
-    """Send an archive as it is; a folder is packed first, into a file that goes afterwards."""
+    """Send an archive; a folder is packed into a temporary archive first."""
     import hashlib
     import tempfile
 
@@ -43,18 +43,18 @@ def deliver(what: Path, names: list[str], folder: str, fanout: int, ssh: str) ->
         except OSError as error:
             text = f"{what}: {error.strerror}; name an archive of `loom env pack` or a folder"
             raise UserError(text) from error
-        return Push(archive, digest, folder, way, _told).run(names, fanout)
+        return Push(archive, digest, folder, way, _show_delivery).run(names, fanout)
 
 
-def _told(delivery: "Delivery") -> None:
-    """Tell a terminal of each host as it is done."""
+def _show_delivery(delivery: "Delivery") -> None:
+    """Print on a terminal how a host was served."""
     if sys.stderr.isatty():
         how = delivery.error or f"{delivery.state} after {delivery.seconds:.1f} s"
         say(f"{delivery.host}: {how}")
 
 
 def summarise(deliveries: "list[Delivery]", folder: str) -> None:
-    """Print each host that failed, and how many have it."""
+    """Print each host that failed, and the number of hosts that have the environment."""
     for each in deliveries:
         if each.state == "failed":
             click.echo(paint("failed  ", "red") + f"{each.host}: {each.error}")
@@ -69,7 +69,7 @@ def chosen_hosts(hosts: str | None, hostfile: Path | None) -> list[str]:
     from torchloom.launch.hosts.host_lists import parse_hosts, read_hosts
 
     if hosts and hostfile:
-        raise UserError("--hosts and --hostfile both name hosts; leave one out")
+        raise UserError("--hosts and --hostfile exclude each other")
     if hostfile:
         return [each.host for each in read_hosts(hostfile)]
     if hosts:
@@ -88,14 +88,14 @@ def here() -> World:
 
 
 def pack_prefix(prefix: Path | None, output: Path) -> "PackedEnv":
-    """Pack with a bar on a terminal."""
+    """Pack an environment; a terminal shows the progress."""
     from torchloom.envs import archive
     from torchloom.envs.archive import find_prefix, own_prefix
 
     found = find_prefix(prefix or own_prefix(settings.environment()))
     live, shown = sys.stderr.isatty(), -1
 
-    def tell(done: int, total: int) -> None:
+    def show_progress(done: int, total: int) -> None:
         nonlocal shown
         percent = 100 * done // max(1, total)
         if live and percent != shown:
@@ -103,7 +103,7 @@ def pack_prefix(prefix: Path | None, output: Path) -> "PackedEnv":
             rewrite_line(f"packing {found.path.name}: {percent} % of {mib(total)}")
 
     try:
-        return archive.pack(found, output, tell)
+        return archive.pack(found, output, show_progress)
     finally:
         if live:
             rewrite_line("")
@@ -120,7 +120,7 @@ def _words(text: str) -> list[str]:
 
 
 def stem(what: Path) -> str:
-    """Return what an environment is called on the hosts when nobody says otherwise."""
+    """Return the default name of an environment on the hosts."""
     name = what.absolute().name
     for end in (".tar.gz", ".tgz", ".tar"):
         name = name.removesuffix(end)
@@ -128,12 +128,12 @@ def stem(what: Path) -> str:
 
 
 def mib(count: int) -> str:
-    """Return bytes as people read them."""
+    """Return a number of bytes in MiB."""
     return f"{count / 2**20:.1f} MiB"
 
 
 class _EnvGroup(click.Group):
-    """A group that knows what is near a word it does not know."""
+    """A group that suggests the nearest command for an unknown one."""
 
     command_class = LoomCommand
 
@@ -144,7 +144,7 @@ class _EnvGroup(click.Group):
 
 
 class _ShellCommand(LoomCommand):
-    """A command whose words behind `--` are a command line of their own."""
+    """A command that takes a command line after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -159,10 +159,10 @@ def command() -> None:
 
 @command.command("save")
 @click.argument("file", type=_PATH, required=False)
-@click.option("-a", "--all", "everything", is_flag=True, help="Every variable, secrets too.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Every variable, including secrets.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def save(file: Path | None, everything: bool, as_json: bool) -> None:
-    """Write this job's variables into FILE (0600), for `loom env load` in a second shell."""
+    """Write this job's variables to FILE (mode 0600), for `loom env load` in another shell."""
     from torchloom.envs import saved
     from torchloom.envs.saved import choose
 
@@ -177,7 +177,7 @@ def save(file: Path | None, everything: bool, as_json: bool) -> None:
         return
     click.echo(f"saved {len(variables)} variables: {path}")
     if secrets:
-        say(f"left out, by their names or values secret: {', '.join(secrets)}; --all saves them")
+        say(f"left out as secrets: {', '.join(secrets)}; --all saves them")
 
 
 @command.command("load")
@@ -185,7 +185,7 @@ def save(file: Path | None, everything: bool, as_json: bool) -> None:
 @click.option("--shell", default="bash", metavar="NAME", help="bash, zsh, sh or fish.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was saved, as an object.")
 def load(file: Path | None, shell: str, as_json: bool) -> None:
-    """Print FILE, or what was saved last, as lines for `eval "$(loom env load)"`."""
+    """Print FILE, or the newest saved file, as shell code for `eval "$(loom env load)"`."""
     from torchloom.envs import saved
 
     kept = _saved(file)
@@ -194,19 +194,19 @@ def load(file: Path | None, shell: str, as_json: bool) -> None:
         return
     click.echo(os.fsencode(saved.render(kept.variables, shell)), nl=False)
     if odd := saved.unsettable(kept.variables):
-        say(f"no shell can set: {', '.join(odd)}; `loom env shell` can")
+        say(f"a shell cannot set {', '.join(odd)}; `loom env shell` can")
     if sys.stdout.isatty():
         how = (
             "loom env load --shell fish | source" if shell == "fish" else 'eval "$(loom env load)"'
         )
-        say(f"these were only printed; to set them: {how}")
+        say(f"the variables were only printed; to set them: {how}")
 
 
 @command.command("shell", cls=_ShellCommand)
 @click.argument("file", type=_PATH, required=False)
 @click.pass_context
 def shell_command(ctx: click.Context, file: Path | None) -> None:
-    """Start a shell, or the command behind `--`, with what was saved.
+    """Start a shell, or the command after `--`, with the saved variables.
 
     \b
     loom env shell job.json -- python train.py
@@ -226,7 +226,7 @@ def shell_command(ctx: click.Context, file: Path | None) -> None:
 @click.option("-o", "--output", type=_PATH, default=Path("env.tar.gz"), metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def pack(prefix: Path | None, output: Path, as_json: bool) -> None:
-    """Put a venv or conda environment (default: the active one) into one movable archive."""
+    """Pack a venv or conda environment (default: the active one) into a relocatable archive."""
     packed = pack_prefix(prefix, output)
     if as_json:
         echo_json(asdict(packed) | {"path": str(packed.path), "notes": list(packed.notes)})
@@ -239,19 +239,19 @@ def pack(prefix: Path | None, output: Path, as_json: bool) -> None:
 
 @command.command("push")
 @click.argument("what", type=_PATH, metavar="ENV.tar.gz|PREFIX")
-@click.option("--hosts", metavar="A,B,C", help="These hosts; default: the allocation's.")
-@click.option("--hostfile", type=_PATH, metavar="FILE", help="The hosts of this file.")
-@click.option("--dest", metavar="DIR", help="The folder to be; default /tmp/USER/NAME.")
+@click.option("--hosts", metavar="A,B,C", help="Hosts; default: those of the allocation.")
+@click.option("--hostfile", type=_PATH, metavar="FILE", help="File with the hosts.")
+@click.option("--dest", metavar="DIR", help="Destination; default /tmp/USER/NAME.")
 @click.option(
-    "--fanout", type=Number(1, 64), default=8, metavar="N", help="Copies a source at once."
+    "--fanout", type=Number(1, 64), default=8, metavar="N", help="Copies in parallel per source."
 )
 @click.option("--ssh", "ssh_words", envvar="LOOM_SSH", default="ssh", metavar="WORDS")
-@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show the tree, send nothing.")
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Print the copy plan and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def push(
     what: Path, hosts: str | None, hostfile: Path | None, dest: str | None, **options: Any
 ) -> int:
-    """Copy an environment to every host; hosts that have it serve the next."""
+    """Copy an environment to every host; hosts that have it pass it to the next ones."""
     from torchloom.envs.push import render, rounds
     from torchloom.envs.remote import check_destination
 

@@ -1,4 +1,4 @@
-"""`loom export`: a run, or several, as one file that opens anywhere."""
+"""`loom export`: write one or several runs to a self-contained HTML file."""
 
 import sys
 from pathlib import Path
@@ -24,24 +24,25 @@ _STDOUT = Path("-")
     *("-o", "--output", "output"),
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to; - is stdout. Default: RUN.html here.",
+    help="Output file; - is stdout. Default: RUN.html.",
 )
 @click.option(
     *("--last", "last"),
     type=Number(0, 10_000),
     default=_LINES,
     metavar="N",
-    help=f"Lines of each rank's log, 0 for none; default {_LINES}.",
+    help=f"Log lines per rank, 0 for none; default {_LINES}.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Replace FILE if it is there.")
-@click.option("--json", "as_json", is_flag=True, help="Only the data, as one object.")
+@click.option("-y", "--yes", is_flag=True, help="Replace an existing FILE.")
+@click.option("--json", "as_json", is_flag=True, help="Print the data as one object.")
 def command(
     names: tuple[str, ...], output: Path | None, last: int, yes: bool, as_json: bool
 ) -> None:
-    """Put a run into one HTML file: charts, timeline, ranks, logs, settings.
+    """Write a run to one HTML file: charts, timeline, ranks, logs, settings.
 
-    It needs no plane and no network, then or later. Several runs are laid over each other. Values
-    of variables, and what is called a token or a password, are left out; log lines are as printed.
+    Needs no plane and no network, neither now nor when the file is opened. Several runs share
+    their charts. Values of environment variables, tokens and passwords are left out; log lines
+    are not filtered.
     """
     from torchloom.cli.export import page
     from torchloom.cli.export.report import open_store
@@ -93,7 +94,7 @@ def _report(found: "list[ExportedRun]", last: int) -> dict[str, Any]:
 
 
 def _put(target: Path, data: bytes, words: str) -> None:
-    """Write what was made, byte by byte: the page knows the digest of its script."""
+    """Write the bytes unchanged: the page contains the digest of its script."""
     from torchloom.cli.export import page
 
     if target == _STDOUT:

@@ -1,4 +1,4 @@
-"""`loom inspect`: look closer at a job: at who changed what, and at what its ranks do."""
+"""`loom inspect`: show the audit log of a job, or the stacks of its ranks."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ _PATIENCE = 30.0  # seconds; stacks are taken twice, on every node
 @click.command("inspect", cls=LoomCommand)
 @click.argument("job")
 @click.argument("what", metavar="audit|stacks")
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print what `loom set --replay` takes.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print the input of `loom set --replay`.")
 @click.option("--rank", type=int, help="Only the stacks of this rank.")
-@click.option("--threads", is_flag=True, help="Stacks of all threads, rank by rank.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list, or stacks as one object.")
+@click.option("--threads", is_flag=True, help="Stacks of all threads, by rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list; stacks are one object.")
 def command(
     job: str, what: str, as_yaml: bool, rank: int | None, threads: bool, as_json: bool
 ) -> None:
-    """Look closer at JOB.
+    """Show the audit log or the stacks of JOB.
 
-    audit: every command, in order: who, why, what, at which step, with which outcome.
+    audit: every command in order, with author, reason, step and outcome.
 
-    stacks: what each rank does now, taken twice, and who holds the others up.
+    stacks: what each rank is executing, sampled twice, and which rank blocks the others.
     """
     if what not in VIEWS:
         raise NotFound("view", what, VIEWS)
@@ -75,6 +75,6 @@ def _stacks(job: str, rank: int | None, threads: bool, as_json: bool) -> None:
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    said = "; ".join(in_words(one))
+    what = "; ".join(in_words(one))
     why = one["outcome"] or one["reason"]
-    return str(one["number"]), one["asked_at"][:19], one["author"], one["state"], said, why
+    return str(one["number"]), one["asked_at"][:19], one["author"], one["state"], what, why

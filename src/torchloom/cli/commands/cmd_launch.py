@@ -1,4 +1,4 @@
-"""`loom launch`: start the ranks of a command, in the foreground, as torchrun does."""
+"""`loom launch`: start the ranks of a command in the foreground, like torchrun."""
 
 import click
 
@@ -9,10 +9,10 @@ from torchloom.settings import environment
 
 
 class LaunchVerb(LoomCommand):
-    """The verb whose words the launch's own grammar reads; click shows its help."""
+    """The verb parsed by the launch's own grammar; click only prints its help."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn the words into one value, or show help."""
+        """Parse the words into a `LaunchCommand`, or print help."""
         try:
             ctx.params["asked"] = LaunchCommand.parse(args, environment())
         except HelpAsked:
@@ -33,7 +33,7 @@ def _shown(option: Option) -> click.Option:
 
 
 def _params() -> list[click.Parameter]:
-    """Return the table as click knows options: for help, nothing is read by them."""
+    """Return the option table as click parameters, for the help text only."""
     named = [option for option in OURS.options if option.names and option.field != "help"]
     return [
         *map(_shown, named),
@@ -43,16 +43,16 @@ def _params() -> list[click.Parameter]:
 
 @click.command("launch", cls=LaunchVerb, params=_params())
 def command(asked: LaunchCommand) -> int:
-    """Start the ranks of COMMAND and stay until they end.
+    """Start the ranks of COMMAND and wait until they end.
 
     \b
     loom launch -n 4 train.py --lr 0.1
     loom launch --nproc_per_node 4 --max_restarts 2 -m pkg.train
     loom launch -n 8 --launcher mpiexec -x NCCL_DEBUG -- python train.py
 
-    torchrun's options and PET_ variables are understood, and ezpz's options. What is none of
-    ours before a `--` goes to the native launcher. Ctrl-C, or the end of this command however
-    it comes, ends the ranks.
+    Accepts the options and PET_ variables of torchrun and the options of ezpz. Unknown options
+    before `--` are passed to the native launcher. The ranks end when this command ends, by
+    Ctrl-C or otherwise.
     """
     from torchloom.cli.launch import launch
 

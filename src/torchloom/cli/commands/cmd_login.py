@@ -1,4 +1,4 @@
-"""`loom login`: choose a plane elsewhere, after a look at who answers there."""
+"""`loom login`: use the plane of another host, after its certificate has been checked."""
 
 import sys
 from typing import Any
@@ -12,13 +12,13 @@ from torchloom.errors import UserError
 
 @click.command("login", cls=LoomCommand)
 @click.argument("url", required=False)
-@click.option("--fingerprint", metavar="HEX", help="How the plane is known, as its admin says.")
-@click.option("--forget", is_flag=True, help="Use the plane of this host again.")
+@click.option("--fingerprint", metavar="HEX", help="Fingerprint of the plane, from its admin.")
+@click.option("--forget", is_flag=True, help="Log out; use the plane of this host again.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(url: str | None, fingerprint: str | None, forget: bool, as_json: bool) -> None:
-    """Use the plane at URL, by a link or a token that is asked for, or read from stdin.
+    """Use the plane at URL. A link or a token is prompted for, or read from stdin.
 
-    Without URL, show which plane is in use.
+    Without URL, show the plane in use.
     """
     if forget:
         _forget(as_json)
@@ -37,7 +37,7 @@ def command(url: str | None, fingerprint: str | None, forget: bool, as_json: boo
 
 
 def _known(url: str, fingerprint: str | None) -> str:
-    """Return the authority of a plane; on a terminal a person may compare it."""
+    """Return the certificate authority of a plane; on a terminal the user may confirm it."""
     from torchloom.client import login
 
     try:
@@ -45,9 +45,9 @@ def _known(url: str, fingerprint: str | None) -> str:
     except login.Unpinned as unknown:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
-        say(f"{url} shows the fingerprint {unknown.fingerprint}")
-        if not click.confirm("Is this what its admin has told you?", err=True):
-            raise UserError("not known, and nothing was sent; ask its admin") from None
+        say(f"{url} has the fingerprint {unknown.fingerprint}")
+        if not click.confirm("Is this the fingerprint its admin gave you?", err=True):
+            raise UserError("the plane is not trusted, nothing was sent; ask its admin") from None
         return login.pinned(url, unknown.fingerprint)
 
 
@@ -58,7 +58,7 @@ def _fingerprint(authority: str) -> str:
 
 
 def _secret() -> str:
-    """Return the link or token; what is typed is not shown."""
+    """Return the link or token, read from stdin or prompted for without echo."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(10_000).strip()
     found: str = click.prompt("Link or token", hide_input=True, err=True)
@@ -89,4 +89,4 @@ def _forget(as_json: bool) -> None:
     if as_json:
         echo_json({"url": None, "user": None, "role": None, "fingerprint": None})
     else:
-        echo("the plane of this host" if forgotten else "no other plane was in use")
+        echo("the plane of this host" if forgotten else "not logged in to another plane")

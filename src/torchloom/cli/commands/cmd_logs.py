@@ -22,37 +22,37 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class LogsCommand(LoomCommand):
-    """A command whose `--tail` is TorchX's, which follows, and takes no number of lines."""
+    """A command whose `--tail` is TorchX's: it follows, and takes no number of lines."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for word, following in pairwise([*args, ""]):
             flag, _, value = word.partition("=")
             number = value or following
             if flag == "--tail" and number.isdecimal() and catalog.record(number) is None:
-                write = f"write `--last {shorten(number)}` for the last lines of each rank"
-                raise UserError(f"--tail follows a job, as -f does; {write}")
+                remedy = f"write `--last {shorten(number)}` for the last lines of each rank"
+                raise UserError(f"--tail is the same as -f; {remedy}")
         return super().parse_args(ctx, args)
 
 
 @click.command("logs", cls=LogsCommand)
 @click.argument("job", required=False)
-@click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Go on as the job does.")
+@click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Follow until the job ends.")
 @click.option("--ranks", metavar="0,2-3", help="Only these ranks.")
 @click.option("--role", metavar="ROLE", help="Only this role.")
-@click.option("--regex", metavar="REGEX", help="Only lines in which this is found.")
-@click.option("--since", metavar="TIME", help="From then on: 10m, 2h, or 2026-01-31T12:00.")
-@click.option("--until", metavar="TIME", help="Up to then.")
+@click.option("--regex", metavar="REGEX", help="Only matching lines.")
+@click.option("--since", metavar="TIME", help="Start: 10m ago, 2h, or 2026-01-31T12:00.")
+@click.option("--until", metavar="TIME", help="End, in the same format.")
 @click.option(
     "--stream",
     "--streams",
     type=click.Choice(["stdout", "stderr", "combined"]),
     default="combined",
     metavar="STREAM",
-    help="stdout or stderr; both together otherwise.",
+    help="stdout or stderr; default both.",
 )
 @click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
-@click.option("--raw", is_flag=True, help="As written: carriage returns and what steers terminals.")
-@click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
+@click.option("--raw", is_flag=True, help="Keep carriage returns and terminal escapes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object per line.")
 def command(
     job: str | None,
     follow: bool,
@@ -66,9 +66,9 @@ def command(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Print the logs of JOB, or of some of it: JOB/ROLE or JOB/ROLE/0,1 for its replicas.
+    """Print the logs of JOB, of one role (JOB/ROLE) or of some replicas (JOB/ROLE/0,1).
 
-    Of a progress bar the last state is printed; one that is followed, once a second.
+    A progress bar is printed in its last state, or once a second when followed.
     """
     seconds = None if raw else STATES if follow else math.inf
     span = Span(instant(since), instant(until))
@@ -95,7 +95,7 @@ def command(
 
 
 class NoLogs(Failure):
-    """The job is known, and has not run."""
+    """The job exists but has not run."""
 
     code = "no_logs"
 
@@ -103,7 +103,7 @@ class NoLogs(Failure):
 def _choose(
     record: RunRecord, parts: Sequence[str], role: str | None, ranks: str | None
 ) -> list[RankRecord]:
-    """Return the ranks that are meant; TorchX writes them into the handle."""
+    """Return the selected ranks, from the options or from TorchX's form of the handle."""
     role = parts[0] if parts else role
     roles = list(dict.fromkeys(rank.role for rank in record.ranks))
     if role and role not in roles:
@@ -122,7 +122,7 @@ def _choose(
 
 
 def _split(job: str | None) -> tuple[str | None, list[str]]:
-    """Split JOB from /ROLE/REPLICAS; a handle has slashes of its own."""
+    """Split JOB from /ROLE/REPLICAS; a handle contains slashes itself."""
     backend, scheme, rest = (job or "").rpartition("://")
     session, slash, place = rest.partition("/") if scheme else ("", "", rest)
     name, *parts = place.split("/")
@@ -133,16 +133,16 @@ def _split(job: str | None) -> tuple[str | None, list[str]]:
 
 
 def _find(meant: str | None) -> RunRecord:
-    """Return the run that is meant."""
+    """Return the run of a job."""
     try:
         return find_job_with_rights(meant)
     except NotFound:
-        _tell_why(meant)
+        _raise_why(meant)
         raise
 
 
-def _tell_why(job: str | None) -> None:
-    """Say of a job that has no run, and so no logs, what it waits for or how it ended."""
+def _raise_why(job: str | None) -> None:
+    """Raise `NoLogs` for a job without a run, with its state and reason."""
     from torchloom.cli.jobs import job_shapes
 
     found = job_shapes.plane_only_job(job)
@@ -152,12 +152,12 @@ def _tell_why(job: str | None) -> None:
 
 
 def numbers(text: str) -> list[range]:
-    """Read `0,2-3` as the numbers 0 and 2 to 3."""
+    """Parse `0,2-3` as the numbers 0 and 2 to 3."""
     found = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
         if not match:
-            raise UserError(f"{shorten(text)!r} is no list of numbers; write 0,2 or 0-3")
+            raise UserError(f"{shorten(text)!r} is not a list of numbers; write 0,2 or 0-3")
         found.append(range(int(match[1]), int(match[2] or match[1]) + 1))
     return found
 
@@ -167,7 +167,7 @@ def _is_in(number: int, ranges: Sequence[range] | None) -> bool:
 
 
 def instant(text: str | None) -> datetime | None:
-    """Read a time: `10m` ago, or a date and time, which is local unless it says otherwise."""
+    """Parse a time: `10m` ago, or a date and time, local unless it has a zone."""
     if text is None:
         return None
     try:
@@ -176,11 +176,11 @@ def instant(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
         form = "write 30s, 10m, 2h, 1d or 2026-01-31T12:00"
-        raise UserError(f"no time {shorten(text)!r}; {form}") from error
+        raise UserError(f"{shorten(text)!r} is not a time; {form}") from error
 
 
 def _wait(record: RunRecord, span: Span) -> Wait:
-    """Return what `lines` sleeps with: over when the job is, or when `--until` has passed."""
+    """Return a wait function for `lines`: true when the job has ended or `--until` has passed."""
     scheduler = create_scheduler(record.session)
 
     def wait(pause: float) -> bool:

@@ -1,4 +1,4 @@
-"""`loom ls`: jobs, newest first."""
+"""`loom ls`: list jobs, newest first."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -21,11 +21,13 @@ from torchloom.schedulers import LOCAL
 from torchloom.schedulers.batch import index
 
 _SCREENFUL = 30
-_MOST = 1000  # jobs that nobody of ours launched
+_MOST = 1000  # jobs that only the plane knows
 
 
 @click.command("ls", cls=LoomCommand)
-@click.option("-s", "--scheduler", default="local", metavar="ENGINE", help="Ask this engine.")
+@click.option(
+    "-s", "--scheduler", default="local", metavar="ENGINE", help="List the jobs of this engine."
+)
 @click.option("-cfg", "--scheduler_args", "--scheduler-args", default="", hidden=True)
 @click.option(
     "--state",
@@ -33,9 +35,9 @@ _MOST = 1000  # jobs that nobody of ours launched
     metavar="STATE",
     help="Only jobs in this state, such as running.",
 )
-@click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
-@click.option("--all", "every", is_flag=True, help="All of them.")
-@click.option("--json", "as_json", is_flag=True, help="Print a list; all unless --limit says less.")
+@click.option("--limit", type=Number(1), metavar="N", help=f"Number of jobs; default {_SCREENFUL}.")
+@click.option("--all", "every", is_flag=True, help="List all jobs.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list, of all jobs without --limit.")
 @click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`
 def command(
     scheduler: str,
@@ -52,7 +54,7 @@ def command(
         _list_engine(scheduler, scheduler_args, as_json, in_words)
         return
     records, most = catalog.records(), limit or (None if every or as_json else _SCREENFUL)
-    looked = records[:most] if state is None else records  # the plane knows finer states
+    looked = records[:most] if state is None else records  # only the plane knows some states
     known = job_shapes.live_jobs([record.id for record in looked]) if looked else {}
     found = [job_shape(record, scheduler, known.get(record.id)) for record in looked]
     handles = index.handles()
@@ -90,7 +92,7 @@ def _list_engine(
     as_json: bool,
     in_words: Callable[[job_shapes.Live], job_shapes.Live],
 ) -> None:
-    """List what an engine knows in its own words."""
+    """List the jobs that an engine itself reports."""
     from torchloom.runner.api import get_runner
 
     runner = get_runner()

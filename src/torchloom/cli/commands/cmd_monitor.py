@@ -1,4 +1,4 @@
-"""`loom monitor`: a live screen of jobs, ranks and curves; a prompt where there is no terminal."""
+"""`loom monitor`: a live screen of jobs, ranks and curves; a prompt without a terminal."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,14 @@ from torchloom.settings import environment
 
 @click.command("monitor", cls=LoomCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, metavar="[WORD ...]")
-@click.option("-j", "--job", default="", metavar="JOB", help="Mean this job where none is named.")
-@click.option("--plain", is_flag=True, help="A prompt instead of the screen.")
+@click.option("-j", "--job", default="", metavar="JOB", help="Default job of the commands.")
+@click.option("--plain", is_flag=True, help="Use a prompt instead of the screen.")
 def command(words: tuple[str, ...], job: str, plain: bool) -> int:
-    """Watch the jobs of the plane that was chosen and steer them; `monitor JOB` means that job.
+    """Watch and control the jobs of the plane; `monitor JOB` selects a job.
 
-    With WORDs, such as `jobs`, `set lr=0.03` or `devices`, does that and ends; `help` lists them.
-    On a terminal it is a screen; over a pipe it reads one command a line.
+    With WORDs, such as `jobs`, `set lr=0.03` or `devices`, runs that command and exits; `help`
+    lists the commands. On a terminal it is a full-screen view; in a pipe it reads one command per
+    line.
     """
     from torchloom.cli.monitor import plain as simple
     from torchloom.cli.monitor.prompt import Prompt
@@ -36,31 +37,31 @@ def command(words: tuple[str, ...], job: str, plain: bool) -> int:
         simple.from_pipe(prompt)
     elif plain or not _has_screen(environment()):
         simple.converse(prompt, ask)
-        _say_how_to_come_back(prompt.job)
+        _say_how_to_return(prompt.job)
     else:
         from torchloom.cli.monitor.app import Monitor
 
         screen = Monitor(ask, job)
         screen.run()
-        _say_how_to_come_back(screen.watched)
+        _say_how_to_return(screen.watched)
         return screen.return_code or 0
     return 0
 
 
 def _only_job(words: Sequence[str], ask: Callable[..., Any]) -> str:
-    """Return the job that a single word names, which is none of the prompt's own."""
+    """Return the job that a single word names, unless the word is a command of the prompt."""
     from torchloom.cli.monitor.prompt import ALIASES, WORDS
 
     if len(words) != 1 or words[0] in (*WORDS, *ALIASES) or " " in words[0]:
         return ""
     try:
         return str(ask("job", job=words[0])["id"])
-    except UserError:  # the prompt says what is wrong with the word
+    except UserError:  # the prompt reports what is wrong with the word
         return ""
 
 
-def _say_how_to_come_back(job: str) -> None:
-    say(f"jobs run on; `{f'loom monitor {job}'.rstrip()}` comes back")
+def _say_how_to_return(job: str) -> None:
+    say(f"jobs keep running; `{f'loom monitor {job}'.rstrip()}` returns to them")
 
 
 def _has_screen(env: Mapping[str, str]) -> bool:

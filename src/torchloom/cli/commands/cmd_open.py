@@ -1,4 +1,4 @@
-"""`loom open`: the dashboard in a browser, signed in, without a secret in a command line."""
+"""`loom open`: open the dashboard in a browser, signed in, without a secret on a command line."""
 
 import html
 import os
@@ -19,7 +19,7 @@ from torchloom.cli.output import echo, echo_json, say
 from torchloom.errors import Failure, LoomError
 
 _PATIENCE = 30.0  # seconds for a browser to use the link
-_LOOK = 0.1
+_POLL = 0.1
 _SSH = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 _DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 _REDIRECT = """<!doctype html>
@@ -32,7 +32,7 @@ _REDIRECT = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """A way into the dashboard; `sessions` returns the ids of the user's cookies."""
+    """A link to the dashboard; `sessions` returns the ids of the user's cookies."""
 
     user: str
     url: str
@@ -46,12 +46,12 @@ class SignIn:
 
 @click.command("open", cls=LoomCommand)
 @click.argument("job", required=False, default="")
-@click.option("--print", "prints", is_flag=True, help="Print the one-time link, open nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object, open nothing.")
+@click.option("--print", "prints", is_flag=True, help="Print the one-time link instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object instead.")
 def command(job: str, prints: bool, as_json: bool) -> int:
-    """Open the dashboard in a browser, at the page of JOB if one is named, and sign in.
+    """Open the dashboard, or the page of JOB, in a browser and sign in.
 
-    Over ssh, or without a display, the link is printed instead. It is good once.
+    Over ssh or without a display, prints a link instead. The link works once.
     """
     from torchloom.client.chosen import is_elsewhere
 
@@ -66,14 +66,14 @@ def command(job: str, prints: bool, as_json: bool) -> int:
 
 
 def has_browser(env: Mapping[str, str], platform: str) -> bool:
-    """Tell whether a browser opened here is seen by the user."""
+    """Tell whether the user can see a browser that is opened on this host."""
     if any(env.get(name) for name in _SSH):
         return False
     return platform == "darwin" or any(env.get(name) for name in _DISPLAYS)
 
 
 def _here(job: str) -> SignIn:
-    """Return a way in for this user, on the plane of this host; one is started if need be."""
+    """Return a link for this user to the plane of this host, which is started if necessary."""
     from torchloom.client import plane
     from torchloom.server.bundle import missing
 
@@ -81,7 +81,7 @@ def _here(job: str) -> SignIn:
         say("starting the plane's server")
     url = str((plane.find_or_start(served=True) or {}).get("url", ""))
     if not url.startswith("http"):
-        raise Failure("the plane's server does not answer; `loom up --status` shows its log")
+        raise Failure("the plane's server does not respond; `loom up --status` shows its log")
     if how := missing(settings.environment()):
         say(how)
     user = _known_user()
@@ -96,9 +96,9 @@ def _here(job: str) -> SignIn:
 
 
 def _known_user() -> str:
-    """Return this user as the plane calls them; one it does not know yet is made an admin.
+    """Return this user's name on the plane; an unknown user is created as an admin.
 
-    The socket at which the plane is asked is this user's alone, so that gives away nothing.
+    Only this user can open the plane's socket, so this grants no new rights.
     """
     from torchloom.client import plane
 
@@ -110,12 +110,12 @@ def _known_user() -> str:
     except LoomError as error:
         if error.code != "bad_name":
             raise
-        return "admin"  # the plane's own, where the name of this account is none for a plane
+        return "admin"  # the plane's own user: the account's name is not valid there
     return me
 
 
 def _job_id(job: str) -> str:
-    """Return the id of a job; one that has just started may be known to its folder alone."""
+    """Return the id of a job; a job that has just started may only have a run folder."""
     from torchloom.client import plane
     from torchloom.launch.records import catalog
 
@@ -129,7 +129,7 @@ def _job_id(job: str) -> str:
 
 
 def _elsewhere(job: str) -> SignIn:
-    """Return a way into the plane that was chosen; only an admin can make a link there."""
+    """Return a link to the plane logged in to; only an admin can create a one-time link."""
     from torchloom.client import chosen
 
     client = chosen.client()
@@ -158,11 +158,11 @@ def _cookies(tokens: list[dict[str, str]]) -> set[str]:
 
 def _print(entry: SignIn) -> None:
     if entry.is_secret:
-        say(f"good once, for {entry.user}")
+        say(f"one-time link for {entry.user}")
     place = urlsplit(entry.url)
     if place.hostname in settings.LOOPBACK_NAMES and _is_ssh():
         port, host = place.port, os.uname().nodename
-        say(f"from your own machine first: ssh -L {port}:{place.hostname}:{port} {host}")
+        say(f"first, on your own machine: ssh -L {port}:{place.hostname}:{port} {host}")
     echo(entry.link)
 
 
@@ -172,7 +172,7 @@ def _is_ssh() -> bool:
 
 
 def _open(entry: SignIn) -> int:
-    """Have a browser follow the link from a file of this user's; remove the file when it has."""
+    """Open the link in a browser through a private file, which is removed afterwards."""
     import webbrowser
 
     echo(entry.url)
@@ -183,7 +183,7 @@ def _open(entry: SignIn) -> int:
     path = _redirect(entry.link)
     try:
         browser = threading.Thread(target=webbrowser.open, args=[path.as_uri()], daemon=True)
-        browser.start()  # some browsers come back when their window is closed
+        browser.start()  # some browsers return only when their window is closed
         is_in = _until_used(lambda: bool(entry.sessions() - before))
     finally:
         path.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ def _open(entry: SignIn) -> int:
 
 
 def _redirect(link: str) -> Path:
-    """Write a page that leads to a link, for this user's eyes only; return where it is."""
+    """Write a page that redirects to the link, readable only by this user; return its path."""
     from torchloom.client import places
 
     descriptor, name = tempfile.mkstemp(".html", "open-", places.made_folder())  # 0600
@@ -210,5 +210,5 @@ def _until_used(is_used: Callable[[], bool]) -> bool:
     while time.monotonic() < deadline:
         if is_used():
             return True
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
     return False

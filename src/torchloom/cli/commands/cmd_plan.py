@@ -1,4 +1,4 @@
-"""`loom plan`: show what `run` would send, to one engine or to all, without sending it."""
+"""`loom plan`: show what `run` would submit, to one engine or to all, without submitting it."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,16 +15,16 @@ from torchloom.specs.api import AppDryRunInfo
 
 
 @click.command("plan", cls=TargetCommand)
-@click.option("--all", "every", is_flag=True, help="For every engine.")
-@click.option("--check", is_flag=True, help="Also look whether it could start here.")
-@click.option("--save", is_flag=True, help="Write the job's folder, to be submitted by hand.")
+@click.option("--all", "every", is_flag=True, help="Plan for every engine.")
+@click.option("--check", is_flag=True, help="Check whether the job could start here.")
+@click.option("--save", is_flag=True, help="Write the job's folder, to submit it by hand.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object, or a list with --all.")
 @target_options
 def command(every: bool, check: bool, save: bool, as_json: bool, **options: Any) -> int:
-    """Show what `run` would send and what could not be honoured. Nothing is started."""
+    """Show what `run` would submit, and which settings the engine cannot honour."""
     request, runner = request_from(options), get_runner()
     if every and (check or save):
-        raise UserError(f"--{'check' if check else 'save'} is for one engine; leave --all out")
+        raise UserError(f"--{'check' if check else 'save'} cannot be combined with --all")
     if every:
         return _plan_all(request, runner, as_json)
     request = settled(request)
@@ -44,11 +44,11 @@ def _print(scheduler: str, info: AppDryRunInfo[Any], problems: list[str] | None)
     for problem in problems or []:
         click.echo(f"problem: {problem}")
     if problems == []:
-        click.echo("check: nothing stands in the way")
+        click.echo("check: no problems")
 
 
 def _plan_all(request: TargetRequest, runner: Runner, as_json: bool) -> int:
-    """Plan for each engine; one that cannot take the app says why."""
+    """Plan for each engine; print why an engine cannot run the app."""
     shapes = []
     for scheduler in engines(runner.scheduler_backends()):
         try:
@@ -79,5 +79,5 @@ def _problems(info: AppDryRunInfo[Any]) -> list[str]:
 
     launch = getattr(info.request, "launch", None)
     if launch is None:
-        raise UserError("--check looks at this machine; the engine chosen runs elsewhere")
+        raise UserError("--check is for this machine; the chosen engine runs jobs elsewhere")
     return problems(launch)

@@ -1,4 +1,4 @@
-"""`loom plot`: a run's curves, in the terminal or as a picture."""
+"""`loom plot`: plot a run's metrics in the terminal or to a file."""
 
 import sys
 from dataclasses import replace
@@ -15,14 +15,14 @@ from torchloom.settings import environment
 if TYPE_CHECKING:
     from torchloom.history.series import MetricSeries
 
-_MOST = 4  # metrics that are drawn when none is named
-_BUCKETS = 2000  # of a curve that is drawn: more than a picture is wide
-_POINTS = 10_000  # of one whose points matter
+_MOST = 4  # metrics that are plotted when none is named
+_BUCKETS = 2000  # of a plotted curve: more than a picture is wide
+_POINTS = 10_000  # of a curve that is smoothed or printed
 _COLOURS = ("cyan", "yellow", "magenta", "green", "red", "blue")
 
 
 class NoMetrics(Failure):
-    """There is nothing to draw."""
+    """There is nothing to plot."""
 
     code = "no_metrics"
 
@@ -30,16 +30,18 @@ class NoMetrics(Failure):
 @click.command("plot", cls=LoomCommand)
 @click.argument("run")
 @click.argument("metrics", nargs=-1, metavar="[METRIC]...")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="A .png, .svg, .pdf.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write .png, .svg or .pdf."
+)
 @click.option(
     "--smooth",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
     metavar="W",
-    help="Average with what came before: 0 to 0.99.",
+    help="Exponential smoothing: 0 to 0.99.",
 )
-@click.option("--by", type=click.Choice(("step", "time")), default="step", help="What goes across.")
-@click.option("--all-ranks", is_flag=True, help="A curve a rank, not the lowest rank alone.")
+@click.option("--by", type=click.Choice(("step", "time")), default="step", help="The x axis.")
+@click.option("--all-ranks", is_flag=True, help="One curve per rank, not only the lowest.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of curves.")
 def command(
     run: str,
@@ -50,7 +52,7 @@ def command(
     all_ranks: bool,
     as_json: bool,
 ) -> None:
-    """Draw the curves of RUN: the METRICs named, else the first few it has."""
+    """Plot the METRICs of RUN; by default the first few."""
     from torchloom.history import plot
 
     job, curves = _curves(run, metrics, all_ranks, ends=bool(smooth or as_json))
@@ -61,7 +63,7 @@ def command(
     panels = plot.panels([replace(curve, name=printable(curve.name)) for curve in curves])
     if out is not None:
         plot.to_file(panels, out, by, job)
-        say(f"drawn into {out}")
+        say(f"wrote {out}")
         return
     columns, rows = _room()
     for line in plot.in_text(panels, columns, rows, by, _painter()):
@@ -71,27 +73,29 @@ def command(
 def _curves(
     run: str, metrics: tuple[str, ...], all_ranks: bool, ends: bool
 ) -> tuple[str, list["MetricSeries"]]:
-    """Return the job that is meant and the curves to draw, in the order of their names."""
+    """Return the job's id and the curves to plot, in the order of their names."""
     from torchloom.client import chosen
     from torchloom.history.series import MetricSeries
 
     known = chosen.ask("curves", job=run, names=[])
     names = _wanted(known["job"], known["names"], metrics)
     buckets = _POINTS if ends else _BUCKETS
-    told = chosen.ask("curves", job=known["job"], names=names, all_ranks=all_ranks, buckets=buckets)
-    curves = [MetricSeries.of_buckets(one, ends) for one in told["curves"]]
+    reply = chosen.ask(
+        "curves", job=known["job"], names=names, all_ranks=all_ranks, buckets=buckets
+    )
+    curves = [MetricSeries.of_buckets(one, ends) for one in reply["curves"]]
     return known["job"], sorted(curves, key=lambda curve: names.index(curve.name))
 
 
 def _wanted(job: str, names: list[str], metrics: tuple[str, ...]) -> list[str]:
     if not names:
-        raise NoMetrics(f"{job} has no metric yet; `run.log(loss=...)` gives it one")
+        raise NoMetrics(f"{job} has no metrics yet; `run.log(loss=...)` logs one")
     for name in metrics:
         if name not in names:
-            raise NotFound("metric", name, names, f"there are {', '.join(names)}")
+            raise NotFound("metric", name, names, f"known: {', '.join(names)}")
     own = [name for name in names if not name.startswith("loom/")] or names
     if not metrics and len(own) > _MOST:
-        say(f"{len(own)} metrics, the first {_MOST} are drawn: {printable(', '.join(own))}")
+        say(f"plotting the first {_MOST} of {len(own)} metrics: {printable(', '.join(own))}")
     return list(dict.fromkeys(metrics)) or own[:_MOST]
 
 
@@ -116,7 +120,7 @@ def _room() -> tuple[int, int]:
 
 
 def _painter() -> Any:
-    """Return what colours curves; nothing where colours are unwanted or there is no terminal."""
+    """Return the function that colours curves; it does nothing without a colour terminal."""
     from torchloom.history.plot import unpainted
 
     if not sys.stdout.isatty() or environment().get("NO_COLOR"):

@@ -1,4 +1,4 @@
-"""`loom restore`: put a backup in the place of this plane's databases and keys; or salvage them."""
+"""`loom restore`: replace this plane's databases and keys by a backup; or salvage them."""
 
 import contextlib
 import os
@@ -15,26 +15,28 @@ from torchloom.errors import UserError
 
 
 class PlaneRuns(UserError):
-    """Databases are not exchanged under a plane that runs."""
+    """Databases are not replaced under a running plane."""
 
     code = "plane_runs"
 
     def __init__(self) -> None:
-        super().__init__("a plane runs on these databases; `loom down` first, jobs run on")
+        super().__init__(
+            "a plane is running on these databases; stop it with `loom down`, jobs keep running"
+        )
 
 
 @click.command("restore", cls=LoomCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--salvage", is_flag=True, help="Make damaged databases anew from what is readable.")
+@click.option("--salvage", is_flag=True, help="Rebuild damaged databases from readable rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(file: Path | None, salvage: bool, as_json: bool) -> None:
-    """Bring back a backup; what it replaces is kept aside.
+    """Restore a backup; the replaced files are kept.
 
-    The plane must be down. Jobs that run are found again by the next one. With --salvage no file
-    is needed: rows that can still be read of a damaged database go into a new one.
+    The plane must be down. The next plane finds running jobs again. --salvage needs no file: it
+    copies the readable rows of a damaged database into a new one.
     """
     if salvage == (file is not None):
-        raise UserError("name the backup to restore, or write --salvage without a file")
+        raise UserError("name the backup to restore, or give --salvage without a file")
     with _alone(settings.loom_home() / "plane"):
         if file is None:
             _salvage(as_json)
@@ -53,10 +55,11 @@ def _restore(file: Path, as_json: bool) -> None:
         replaced = str(done.replaced) if done.replaced else None
         echo_json({"file": str(file), "home": str(home), "replaced": replaced, **asdict(manifest)})
         return
-    echo(f"restored what {manifest.host} had at {manifest.made_at}, torchloom {manifest.torchloom}")
+    by = f"torchloom {manifest.torchloom}"
+    echo(f"restored the backup of {manifest.host} made at {manifest.made_at} by {by}")
     if done.replaced:
-        echo(f"what was here is in {done.replaced}")
-    say("`loom up` starts the plane on it")
+        echo(f"the replaced files are in {done.replaced}")
+    say("`loom up` starts the plane")
 
 
 def _salvage(as_json: bool) -> None:
@@ -69,15 +72,15 @@ def _salvage(as_json: bool) -> None:
         echo_json([{**asdict(one), "replaced": str(one.replaced)} for one in found])
         return
     for one in found:
-        echo(f"{one.name} ({one.why}): {sum(one.rows.values())} rows were read, {one.by}")
+        echo(f"{one.name} ({one.why}): {sum(one.rows.values())} rows recovered, {one.by}")
         echo(f"the damaged file is in {one.replaced}")
     if not found:
-        echo("no database here is damaged")
+        echo("no database is damaged")
 
 
 @contextlib.contextmanager
 def _alone(plane: Path) -> Iterator[None]:
-    """Keep planes of this state folder from starting; refuse where one runs, on whatever host."""
+    """Keep planes of this state folder from starting; refuse if one is running on any host."""
     from torchloom.client.plane import find
     from torchloom.plane import lock
     from torchloom.unix import make_private

@@ -1,4 +1,4 @@
-"""`loom resume`: lift a job's pause, or continue one that has ended."""
+"""`loom resume`: continue a job that is paused or has ended."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.jobs.control import settle, tell
+from torchloom.cli.jobs.control import settle, show_outcome
 
 if TYPE_CHECKING:
     from torchloom.cli.submit.submission import Resumption
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @click.command("resume", cls=LoomCommand)
 @click.argument("job", required=False, default="")
-@click.option("-n", "workers", type=Number(1), metavar="N", help="With so many from now on.")
-@click.option("--from", "step", type=Number(0), metavar="STEP", help="From its checkpoint of then.")
+@click.option("-n", "workers", type=Number(1), metavar="N", help="New number of ranks.")
+@click.option("--from", "step", type=Number(0), metavar="STEP", help="Resume from this checkpoint.")
 @click.option("--until", type=Number(1), metavar="STEP", help="Train up to this step.")
-@click.option("--from-scratch", is_flag=True, help="Start over, where it has no checkpoint.")
-@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the command.")
+@click.option("--from-scratch", is_flag=True, help="Start over if there is no checkpoint.")
+@click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object; implies -d.")
 def command(
     job: str,
@@ -33,18 +33,17 @@ def command(
     reason: str,
     as_json: bool,
 ) -> int:
-    """Go on with JOB: a paused one at its next step, one that has ended from its last checkpoint.
+    """Continue JOB: a paused job at its next step, an ended job from its last checkpoint.
 
-    One that has ended, for whatever reason, goes on as a new attempt of the same run; it is
-    followed as `run` does. --from leaves newer checkpoints aside. One without a checkpoint starts
-    over only if you say so: with --from-scratch, or when you are asked. One that is COMPLETED needs
-    --until, which extends it (programs that loop over `run.steps`), or --from. Without JOB the only
-    active one is meant.
+    An ended job continues as a new attempt of the same run and is followed as by `run`. --from
+    ignores newer checkpoints. A job without a checkpoint starts over only with --from-scratch, or
+    after confirmation. A COMPLETED job needs --until, which extends it (for programs that loop
+    over `run.steps`), or --from. JOB defaults to the only active job.
     """
     from torchloom.errors import LoomError
 
-    words = {"workers": workers, "from_step": step, "until": until, "reason": reason}
-    asked = {"job": job, **{name: value for name, value in words.items() if value is not None}}
+    options = {"workers": workers, "from_step": step, "until": until, "reason": reason}
+    asked = {"job": job, **{name: value for name, value in options.items() if value is not None}}
     try:
         return _resume({**asked, "from_scratch": from_scratch}, detach, as_json)
     except LoomError as error:
@@ -54,7 +53,7 @@ def command(
 
 
 def _may_start_over(refusal: "LoomError") -> bool:
-    """Ask on a terminal whether a job without a checkpoint is to start over."""
+    """Ask on a terminal whether a job without a checkpoint shall start over."""
     from torchloom.launch.records.resumption import NoCheckpoint
 
     if refusal.code != NoCheckpoint.code or not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -68,17 +67,17 @@ def _resume(asked: dict[str, Any], detach: bool, as_json: bool) -> int:
 
     record = None if chosen.is_elsewhere() else _run_of(asked["job"])
     if record is None or not record.is_over():
-        tell(settle("resume", **asked, unpause=_is_active(asked["job"], record)), as_json)
+        show_outcome(settle("resume", **asked, unpause=_is_active(asked["job"], record)), as_json)
         return 0
-    going = _resumption(record, {**asked, "job": record.id})
+    resumption = _resumption(record, {**asked, "job": record.id})
     if not (detach or as_json):
-        return going.follow()
-    going.submit_json() if as_json else going.submit()
+        return resumption.follow()
+    resumption.submit_json() if as_json else resumption.submit()
     return 0
 
 
 def _run_of(job: str) -> "RunRecord | None":
-    """Return the run that is meant, if there is one; the plane knows about all others."""
+    """Return the run of a job, if it has one; the plane knows the other jobs."""
     from torchloom.errors import Ambiguous, UserError
     from torchloom.runner.job_lookup import find_job
 
@@ -91,7 +90,7 @@ def _run_of(job: str) -> "RunRecord | None":
 
 
 def _is_active(job: str, record: "RunRecord | None") -> bool:
-    """Tell whether a job has not ended: then all that is wanted is that its pause is lifted."""
+    """Tell whether a job has not ended, so that only its pause is to be lifted."""
     from torchloom.client import chosen
     from torchloom.client.http import OVER
 
@@ -125,7 +124,7 @@ def _resumption(record: "RunRecord", asked: dict[str, Any]) -> "Resumption":
 
 
 def _known_to_the_plane(job: str) -> dict[str, Any] | None:
-    """Return a job as this user's plane sees it, which is started for that."""
+    """Return a job as this user's plane knows it; the plane is started if necessary."""
     from torchloom.cli.jobs import job_shapes
     from torchloom.client import plane
     from torchloom.settings import wants_plane

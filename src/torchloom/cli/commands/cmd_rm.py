@@ -17,21 +17,21 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED")
 _NAMED = 5  # jobs that a question names one by one
-_NEWS, _LOOK = 10.0, 0.05  # seconds for an end to be known there, and between two looks
+_NEWS, _POLL = 10.0, 0.05  # seconds for the plane to learn of an end, and between two checks
 
 
 @click.command("rm", cls=LoomCommand)
 @click.argument("jobs", nargs=-1)
-@click.option("--ended", is_flag=True, help="All jobs that are over.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--ended", is_flag=True, help="Remove all jobs that have ended.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the removed ids as a list.")
 def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> None:
-    """Remove JOBS with their records, logs and checkpoints, and what the plane has of them.
+    """Remove JOBS with their records, logs, checkpoints and their data on the plane.
 
-    On a terminal it asks first. A job that is not over must be stopped before.
+    Asks for confirmation on a terminal. A running job must be stopped first.
     """
     if not jobs and not ended:
-        raise UserError("name the jobs to remove, or --ended for all that are over")
+        raise UserError("name the jobs to remove, or give --ended for all that have ended")
     elsewhere = {job: handle for job in jobs if (handle := engine.handle_of(job))}
     jobs = tuple(job for job in jobs if job not in elsewhere)
     has_plane = _wake_plane()
@@ -55,7 +55,7 @@ def command(jobs: tuple[str, ...], ended: bool, yes: bool, as_json: bool) -> Non
 
 
 def _named(job: str) -> str:
-    """Return the job that is meant: one that has a run, or that only the plane knows."""
+    """Return the id of a job that has a run, or that only the plane knows."""
     try:
         return find_job(job).id
     except UserError as error:
@@ -73,14 +73,14 @@ def _state(job: str, known: dict[str, job_shapes.Live]) -> str:
 
 
 def _refuse_active(states: dict[str, str]) -> None:
-    """Refuse before any is removed: a command that fails has changed nothing."""
+    """Refuse active jobs before any job is removed: a failed command changes nothing."""
     for job, state in states.items():
         if state not in _ENDS:
             raise UserError(f"{job} is {state}; stop it first: `loom stop {job}`")
 
 
 def _wake_plane() -> bool:
-    """See that there is a plane where there has been one: it has most of what is to go."""
+    """Start the plane if this user has ever had one: it stores most of a job's data."""
     from torchloom.client import plane
 
     if not settings.wants_plane() or not (settings.loom_home() / "plane").is_dir():
@@ -89,21 +89,21 @@ def _wake_plane() -> bool:
 
 
 def _remove(job: str, is_known: bool) -> None:
-    """Remove a job's folder; then have the plane forget it, which learns of the end from there."""
+    """Remove a job's folder once the plane knows that the job has ended, then its plane data."""
     from torchloom.client import plane
 
     deadline = time.monotonic() + _NEWS
     while is_known and (job_shapes.live_job(job) or {}).get("state") not in _ENDS:
         if time.monotonic() > deadline:
-            raise UserError(f"the plane does not know yet that {job} is over; try again")
-        time.sleep(_LOOK)
+            raise UserError(f"the plane does not know yet that {job} has ended; try again")
+        time.sleep(_POLL)
     create_scheduler("torchx").delete(job)
     if is_known:
         plane.ask("remove", job=job, author=settings.user_name())
 
 
 def _agree(jobs: list[str], is_all: bool) -> None:
-    """Have a person agree; without one, jobs that were named are meant and `--ended` needs -y."""
+    """Ask for confirmation on a terminal; without one, `--ended` needs `--yes`."""
     if not jobs:
         return
     if is_attended():
@@ -111,4 +111,4 @@ def _agree(jobs: list[str], is_all: bool) -> None:
         agree(f"remove {what} with logs and checkpoints?", "nothing was removed")
     elif is_all:
         many = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}"
-        raise UserError(f"this removes {many}; give --yes where no terminal can ask")
+        raise UserError(f"this removes {many}; without a terminal, confirm with --yes")

@@ -35,7 +35,7 @@ _DETACHED = 130
 
 
 class EngineSubmission:
-    """A dry run on its way to an engine that only the runner knows."""
+    """A dry run to be submitted to an engine other than the local one."""
 
     def __init__(self, runner: Runner, info: AppDryRunInfo[Any]) -> None:
         self._runner = runner
@@ -43,7 +43,7 @@ class EngineSubmission:
         self._handle = ""
 
     def submit(self) -> None:
-        """Submit the job and say its handle, and what can be done with it."""
+        """Submit the job; print its handle and the commands for it."""
         self._handle = self._runner.schedule(self._info)
         echo(self._handle)
         verbs = ("loom logs -f", "loom show", "loom stop")
@@ -52,7 +52,7 @@ class EngineSubmission:
         say("\n".join(["submitted", *(f"  {verb} {self._handle}" for verb in verbs)]))
 
     def submit_json(self) -> None:
-        """Submit the job and print what the engine says of it."""
+        """Submit the job and print it as JSON."""
         self._handle = self._runner.schedule(self._info)
         status = self._runner.status(self._handle)
         name = self._info.app.name if self._info.app else ""
@@ -60,12 +60,12 @@ class EngineSubmission:
         echo_json(engine_job_shape(self._handle, name, state))
 
     def follow(self) -> int:
-        """Submit the job, show its logs, and return what it ended with."""
+        """Submit the job, show its logs and return its exit code."""
         self.submit()
         return self.show_logs()
 
     def show_logs(self) -> int:
-        """Show what all replicas print until the end; Ctrl-C leaves the job to itself."""
+        """Print the output of all replicas until the job ends; Ctrl-C detaches."""
         backend, _, app_id = parse_app_handle(self._handle)
         scheduler = self._runner.scheduler(backend)
         try:
@@ -75,7 +75,7 @@ class EngineSubmission:
                 return self.wait()
             return self._show_each()
         except KeyboardInterrupt:
-            say(f"it goes on; `loom logs -f {self._handle}` follows it, `loom stop` ends it")
+            say(f"still running; `loom logs -f {self._handle}` follows it, `loom stop` stops it")
             return _DETACHED
 
     def _show_each(self) -> int:
@@ -90,7 +90,7 @@ class EngineSubmission:
         return code
 
     def wait(self) -> int:
-        """Wait for the end; return 0 when the job succeeded, else its first bad rank's code."""
+        """Wait for the end; return 0 if the job succeeded, else the code of its first bad rank."""
         status = self._runner.wait(self._handle)
         succeeded = status is not None and status.state is AppState.SUCCEEDED
         if not succeeded:
@@ -99,7 +99,7 @@ class EngineSubmission:
         return 0 if succeeded else self._code()
 
     def _code(self) -> int:
-        """Return what the ranks ended with, as far as the run itself tells."""
+        """Return the first non-zero exit code in the run's records, else 1."""
         from torchloom.cli.submit.submission import exit_code
 
         backend, _, app_id = parse_app_handle(self._handle)
@@ -114,10 +114,10 @@ class EngineSubmission:
 
 
 @click.command("run", cls=TargetCommand)
-@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
-@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show what would be sent.")
-@click.option("--wait", is_flag=True, help="With -d: wait for its end all the same.")
-@click.option("--log", is_flag=True, help="With -d: print its logs all the same.")
+@click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
+@click.option("--dryrun", "--dry-run", "dry", is_flag=True, help="Show what would be submitted.")
+@click.option("--wait", is_flag=True, help="With -d: wait until the job ends.")
+@click.option("--log", is_flag=True, help="With -d: print the logs until the job ends.")
 @click.option("--tee_logs", "--tee-logs", is_flag=True, hidden=True, expose_value=False)
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the request as JSON from stdin.")
 @key_option
@@ -136,10 +136,10 @@ def command(
     """Run TARGET: a script, `-m module`, a component, a spec file or a command.
 
     \b
-    loom run train.py --lr 0.1     what follows the script is the script's
+    loom run train.py --lr 0.1     arguments after the script are the script's
     loom run -n 4 train.py         four processes with torchrun's environment
     loom run dist.ddp -j 1x2 --script train.py
-    loom run job.yaml              through the queue of this user's plane
+    loom run job.yaml              through the queue of your plane
     """
     request = request_from_stdin(options, sys.stdin) if from_stdin else request_from(options)
     request, runner = settled(request), get_runner()
@@ -149,7 +149,7 @@ def command(
         return 0
     queued = _queued(runner, request, info, key)
     if queued is None and key is not None:
-        raise UserError("--key is for a job of the queue (job.yaml); anything else starts at once")
+        raise UserError("--key is only for queued jobs (job.yaml)")
     job = queued or _submission(runner, request, info)
     if not (detach or as_json):
         return job.follow()
@@ -169,7 +169,7 @@ def _show(request: TargetRequest, info: AppDryRunInfo[Any], as_json: bool) -> No
 def _queued(
     runner: Runner, request: TargetRequest, info: AppDryRunInfo[Any], key: str | None
 ) -> LocalSubmission | None:
-    """Return what the plane's queue runs: a job from a file."""
+    """Return a submission to the plane's queue if the target is a job file, else None."""
     if kind_of(request) is not TargetKind.SPEC:
         return None
     from torchloom.cli.submit import queue
@@ -180,8 +180,8 @@ def _queued(
     if not isinstance(spec, JobSpec) or not queue.goes_through_the_queue(request, spec):
         return None
     assert isinstance(scheduler, LocalScheduler)
-    said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
-    spec = queue.as_asked(spec, request, {**said, **request.cfg})
+    cfg = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
+    spec = queue.as_asked(spec, request, {**cfg, **request.cfg})
     return queue.QueuedSubmission(runner, scheduler, request, info, spec, key)
 
 

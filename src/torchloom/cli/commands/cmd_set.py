@@ -1,4 +1,4 @@
-"""`loom set`: change knobs of a running job, at one step on all ranks."""
+"""`loom set`: change knobs of a running job at one step on all ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from torchloom.cli.command import LoomCommand, Number
-from torchloom.cli.jobs.control import WAIT, ask, numbers, settle, shown, split, tell
+from torchloom.cli.jobs.control import WAIT, ask, numbers, settle, show_outcome, shown, split
 from torchloom.cli.output import echo, echo_json, table
 from torchloom.errors import UserError
 
 _DONE = ("applied", "committed")
-_PROMISE = 1.0  # seconds to wait for a change whose step may be far
+_PROMISE = 1.0  # seconds to wait for a change whose step may be distant
 
 
 def read_changes(path: str) -> list[dict[str, Any]]:
@@ -23,13 +23,13 @@ def read_changes(path: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
     try:
         done = [one for one in log if one["kind"] == "knob" and one["state"] in _DONE]
         return [_change(one) for one in done]
     except (TypeError, KeyError, AttributeError) as error:
         remedy = "write one with `loom inspect JOB audit --yaml`"
-        raise UserError(f"{path} is no audit log; {remedy}") from error
+        raise UserError(f"{path} is not an audit log; {remedy}") from error
 
 
 def _change(one: dict[str, Any]) -> dict[str, Any]:
@@ -47,24 +47,26 @@ def _change(one: dict[str, Any]) -> dict[str, Any]:
 
 @click.command("set", cls=LoomCommand)
 @click.argument("words", nargs=-1, metavar="[JOB] [NAME=VALUE ...]")
-@click.option("--at", type=Number(0), metavar="STEP", help="Not before this step.")
-@click.option("--hold", is_flag=True, help="Pin the value; a schedule no longer moves it.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the change.")
+@click.option("--at", type=Number(0), metavar="STEP", help="Earliest step of the change.")
+@click.option("--hold", is_flag=True, help="Pin the value against its schedule.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded in the audit log.")
 @click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=WAIT)
 @click.option(
     "--guard",
     metavar="CONDITION",
-    help="Take it back if, say, 'loss>2.0', 'loss>1.5x', 'loss is nan'.",
+    help="Revert the change if this holds: 'loss>2.0', 'loss>1.5x', 'loss is nan'.",
 )
-@click.option("--for", "span", type=Number(1), metavar="STEPS", help="Guarded; default 200.")
+@click.option(
+    "--for", "span", type=Number(1), metavar="STEPS", help="Length of --guard; default 200."
+)
 @click.option(
     "--undo",
     is_flag=False,
     flag_value="",
     metavar="[COMMAND]",
-    help="Take back the last change, or this one.",
+    help="Undo the last change, or this one.",
 )
-@click.option("--replay", metavar="FILE", help="Do what this audit log says, at its steps.")
+@click.option("--replay", metavar="FILE", help="Repeat the changes of an audit log.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object, or a list of knobs.")
 def command(
     words: tuple[str, ...],
@@ -78,27 +80,27 @@ def command(
     replay: str | None,
     as_json: bool,
 ) -> None:
-    """Change knobs of JOB at one step on all ranks; without values, list them.
+    """Change knobs of JOB at one step on all ranks; without values, list the knobs.
 
-    A changed lr keeps the shape of its schedule: it is scaled from that step on. --hold pins it.
-    --undo gives knobs the value, and the schedule, that they had before.
+    A changed lr keeps the shape of its schedule, scaled from that step; --hold pins the value.
+    --undo restores the earlier value and schedule. JOB defaults to the only active job.
     """
     job, values = split(words)
     if span is not None and guard is None:
-        raise UserError("--for says how long a guard watches; add --guard 'loss>2.0'")
-    wishes = {"hold": hold or None, "guard": guard, "span": span}
+        raise UserError("--for needs a guard, such as --guard 'loss>2.0'")
+    options = {"hold": hold or None, "guard": guard, "span": span}
     facts = {"at": at, "reason": reason or None, "wait": wait}
-    alone = {name: value for name, value in wishes.items() if value is not None}
+    alone = {name: value for name, value in options.items() if value is not None}
     if replay is not None:
         if values or alone or at is not None or undo is not None:
-            raise UserError("--replay brings its own values and steps; leave the others out")
+            raise UserError("--replay takes values and steps from the file; leave the others out")
         _replay(job, replay, reason, as_json)
     elif undo is not None:
         if values or alone:
-            raise UserError("--undo brings its own values; leave the others out")
-        tell(ask("undo", job=job, **facts, command=undo), as_json)
+            raise UserError("--undo restores earlier values; it takes no others")
+        show_outcome(ask("undo", job=job, **facts, command=undo), as_json)
     elif values:
-        tell(ask("set", job=job, **facts, **wishes, values=values), as_json)
+        show_outcome(ask("set", job=job, **facts, **options, values=values), as_json)
     elif alone or at is not None or reason:
         raise UserError("nothing to set; write NAME=VALUE, such as lr=0.03")
     else:
@@ -114,22 +116,21 @@ def _list(job: str, wait: float | None, as_json: bool) -> None:
 
 
 def _replay(job: str, path: str, reason: str, as_json: bool) -> None:
-    """Ask for each change of an audit log; those whose steps are far are only promised."""
-
-    names: dict[str, str] = {}  # what each change of the log is called here
+    """Request each change of an audit log; distant steps are accepted without waiting for them."""
+    names: dict[str, str] = {}  # command ids in the log, and the ids here
     for change in read_changes(path):
         known, undo = change.pop("known"), change.pop("undo")
-        wish = {**change, "reason": reason or change["reason"], "wait": _PROMISE}
+        request = {**change, "reason": reason or change["reason"], "wait": _PROMISE}
         if undo in names:
-            wish["undo"] = names[undo]
-        outcome = settle("set", job=job, **wish)
+            request["undo"] = names[undo]
+        outcome = settle("set", job=job, **request)
         names[known] = outcome["id"]
-        tell(outcome, as_json)
+        show_outcome(outcome, as_json)
 
 
 def _listed(knobs: list[dict[str, object]]) -> str:
     if not knobs:
-        return "no knobs yet: a program has some once its optimizer has stepped, or by run.knob()"
+        return "no knobs yet: the first optimizer step or run.knob() registers them"
     rows = [
         (
             str(knob["name"]),

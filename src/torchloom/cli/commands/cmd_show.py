@@ -1,4 +1,4 @@
-"""`loom show`: one job: state and why, its ranks, its first error."""
+"""`loom show`: show one job: state, reason, ranks, first error."""
 
 import contextlib
 import os
@@ -28,16 +28,16 @@ from torchloom.runner.job_lookup import find_job
 from torchloom.sealed import hide_in_spec
 from torchloom.specs.api import NONE, AppState
 
-Words = Callable[[job_shapes.Live], job_shapes.Live]  # whose words for states: ours, or TorchX's
-_LAST_LINES = 8  # of what the failed rank said
+Words = Callable[[job_shapes.Live], job_shapes.Live]  # state names: ours, or TorchX's
+_LAST_LINES = 8  # of the failed rank's output
 _TAIL_BYTES = 8192
 
 
 @click.command("show", cls=LoomCommand)
 @click.argument("job", required=False)
-@click.option("--wait", is_flag=True, help="Wait for its end first; exit 1 unless it COMPLETED.")
-@click.option("--spec", is_flag=True, help="Print the app as it was submitted.")
-@click.option("--events", is_flag=True, help="Print what happened, in order.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 1 unless COMPLETED.")
+@click.option("--spec", is_flag=True, help="Print the app as submitted.")
+@click.option("--events", is_flag=True, help="Print the events of the job.")
 @click.option("--roles", metavar="A,B", help="Only these roles.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 @click.option("--as-torchx", is_flag=True, hidden=True)  # `loom status`
@@ -50,7 +50,7 @@ def command(
     as_json: bool,
     as_torchx: bool,
 ) -> int:
-    """Show one job: by id, the beginning of it, name, handle, or @ for the newest."""
+    """Show one job, by id, prefix of an id, name, handle, or @ for the newest."""
     handle = engine.handle_of(job)
     in_words = job_shapes.as_torchx if as_torchx else dict
     if handle is not None and not events:
@@ -58,15 +58,17 @@ def command(
     job = engine.run_id(handle) if handle is not None else job
     try:
         record = find_job(job)
-    except UserError as error:  # no run of this name, but the plane may know of more
+    except UserError as error:  # no run of this name, but the plane may know the job
         found = None if isinstance(error, Ambiguous) else job_shapes.plane_only_job(job)
         if found is None:
             raise
         if job_shapes.is_of_the_queue(found) and not events:
             return _show_queued(found, wait, spec, as_json, in_words)
         if wait or spec or events:
-            raise UserError(f"nobody of ours launched {found['id']}: show it as it is") from None
-        _show_stranger(in_words(found), as_json)
+            raise UserError(
+                f"{found['id']} was not launched by loom: --wait, --spec and --events do not apply"
+            ) from None
+        _show_plane_only(in_words(found), as_json)
         return 0
     if wait:
         get_runner().wait(handle_of(record))
@@ -83,7 +85,7 @@ def command(
 def _show_queued(
     job: job_shapes.Live, wait: bool, spec: bool, as_json: bool, in_words: Words
 ) -> int:
-    """Show a job that has no run: it waits for its turn, or ended without one."""
+    """Show a queued job that has no run yet, or ended without one."""
     from torchloom.cli.submit import queue
 
     if wait:
@@ -91,12 +93,12 @@ def _show_queued(
     if spec:
         queue.show_spec(job, as_json)
     else:
-        _show_stranger(in_words(job), as_json)
+        _show_plane_only(in_words(job), as_json)
     return 1 if wait and job["job_state"] != "COMPLETED" else 0
 
 
-def _show_stranger(job: job_shapes.Live, as_json: bool) -> None:
-    """Show a job whose ranks came to the plane by themselves."""
+def _show_plane_only(job: job_shapes.Live, as_json: bool) -> None:
+    """Show a job that only the plane knows."""
     from torchloom.cli.monitor.answers import job_text, ranks_text
 
     if as_json:
@@ -145,7 +147,7 @@ def _show(record: RunRecord, ranks: list[RankRecord], as_json: bool, in_words: W
 
 
 def _row(rank: RankRecord, known: job_shapes.Live) -> tuple[str, ...]:
-    """Return a rank's line; LAST is how long ago it made progress, by its own page."""
+    """Return a rank's row; LAST is the time since its last progress."""
     step, silent = job_shapes.rank_step(rank, known), known.get("silent_seconds")
     pid = rank.process.pid if rank.process else "-"
     code = "-" if rank.exit_code is None else rank.exit_code
@@ -181,32 +183,30 @@ def _facts(record: RunRecord, job: job_shapes.Live) -> list[tuple[str, str]]:
     if job["warning"]:
         facts.insert(3, ("warning", printable(job["warning"])))
     if record.lost_log_bytes:
-        facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk had no room"))
+        facts.append(("lost", f"{record.lost_log_bytes} bytes of logs: the disk was full"))
     return facts
 
 
 def first_error(record: RunRecord) -> str:
-    """Return the first error by time: what a rank reported, else the end of its stderr."""
+    """Return the first error: the report of a rank, else the end of its stderr."""
     if record.state is not AppState.FAILED:
         return ""
     if record.error != NONE:
         return _readable(record.error)
     report = record.first_error
-    if words := report.get("traceback") or (
-        report.get("message") if "last_lines" in report else ""
-    ):
+    if text := report.get("traceback") or (report.get("message") if "last_lines" in report else ""):
         last = report.get("last_lines")
         more = f"\nthe last lines of its output:\n{last}" if last else ""
-        return f"[rank{report.get('rank')}]: {words}".rstrip() + more
+        return f"[rank{report.get('rank')}]: {text}".rstrip() + more
     failed = [r for r in record.ranks if r.state is AppState.FAILED and r.ended_at]
     if not failed:
         return ""
     first = min(failed, key=lambda rank: rank.ended_at or "")
-    return _last_words(record.log_path(first))
+    return _last_lines(record.log_path(first))
 
 
-def _last_words(logs: Path) -> str:
-    """Return the end of a rank's stderr; on a terminal of its own all it said is stdout."""
+def _last_lines(logs: Path) -> str:
+    """Return the end of a rank's stderr; a rank with its own terminal only has stdout."""
     for name in ("stderr.log", "stdout.log"):
         with contextlib.suppress(OSError), open(logs / name, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
@@ -216,7 +216,7 @@ def _last_words(logs: Path) -> str:
 
 
 def _readable(error: str) -> str:
-    """Return the message inside an error file; one of unknown shape stays as it is."""
+    """Return the message of an error file; text of another format is returned unchanged."""
     from torchloom.specs.status import read_error
 
     report = read_error(error)

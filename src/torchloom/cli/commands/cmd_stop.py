@@ -1,4 +1,4 @@
-"""`loom stop`: end jobs and say how they ended."""
+"""`loom stop`: stop jobs and print how they ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,21 +26,21 @@ from torchloom.schedulers.local_scheduler import create_scheduler
 
 REASON = "cancelled_by_user"
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
-_PROMISE = 2.0  # seconds in which ranks agree on a step that may be far
-_PATIENCE = 3600.0  # seconds for them to come to it
+_PROMISE = 2.0  # seconds for the ranks to agree on a step, which may be distant
+_PATIENCE = 3600.0  # seconds for them to reach it
 
 
 @click.command("stop", cls=LoomCommand)
 @click.argument("jobs", nargs=-1)
-@click.option("--now", is_flag=True, help="SIGKILL at once, without grace.")
-@click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
-@click.option("--no-wait", is_flag=True, help="Do not wait for the end.")
-@click.option("--all", "every", is_flag=True, help="All jobs of the plane, or those in a --state.")
+@click.option("--now", is_flag=True, help="Send SIGKILL at once.")
+@click.option("--at", type=Number(0), metavar="STEP", help="Stop all ranks before this step.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded with the job.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the jobs have ended.")
+@click.option("--all", "every", is_flag=True, help="Stop all jobs, or those in a --state.")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="With --all: such as queued."
+    "--state", "states", multiple=True, metavar="STATE", help="With --all: only jobs in this state."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 def command(
     jobs: tuple[str, ...],
@@ -53,16 +53,15 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """End JOBS: SIGTERM, their grace, SIGKILL. Logs and records stay.
+    """Stop JOBS: SIGTERM, a grace period, SIGKILL. Logs and records are kept.
 
-    With --at all ranks end before one and the same step, as if their data had ended there. One that
-    was released, or is about to go on, has no ranks: it is cancelled, and its checkpoints stay.
-    Without JOB the only active one is meant; on a terminal it is named, and if another shell
-    started it you are asked. With --all those that wait leave the queue together, before any
-    other ends, so that none of them starts.
+    With --at all ranks end before the same step, as if their data had ended there. A job without
+    ranks, because it was released or waits for its next attempt, is cancelled; its checkpoints
+    are kept. JOBS defaults to the only active job; a terminal asks for confirmation if another
+    shell started it. With --all, queued jobs leave the queue before running jobs are stopped.
     """
     if now and at is not None:
-        raise UserError("--now does not wait for a step; leave --at out, or --now")
+        raise UserError("--now and --at exclude each other")
     elsewhere = {job: handle for job in jobs if (handle := engine.handle_of(job))}
     if elsewhere and at is None:
         engine.stop(list(elsewhere.values()), now, no_wait, as_json)
@@ -73,7 +72,7 @@ def command(
         wanted = control.states_of_all(every, jobs, at, states)
         jobs = _all_of(wanted, yes)
         if not jobs:
-            echo_json([]) if as_json else say("no job is in such a state")
+            echo_json([]) if as_json else say("no job is in this state")
             return 0
     waiting = _waiting(jobs)
     shapes, code = _leave_queue(waiting, reason, as_json)
@@ -90,14 +89,17 @@ def command(
             shapes, code = [*shapes, *more], max(code, failed)
             continue
         if now or as_json:
-            raise UserError(f"nobody of ours launched {job}: its ranks can only be asked to end")
+            raise UserError(
+                f"{job} was not launched by loom: its ranks can only be asked to end; "
+                "leave --now and --json out"
+            )
         _end_at(job, at, reason, no_wait, as_json)
     if not found:
         echo_json(shapes) if as_json and shapes else None
         return code
     between = _between(found)
     if between and at is not None:
-        raise UserError(f"{min(between)} has no ranks now that could come to a step")
+        raise UserError(f"{min(between)} has no ranks that could reach a step")
     for job in between:
         _cancel(job, reason)
     runner = get_runner()
@@ -119,7 +121,7 @@ def command(
 
 
 def _all_of(states: Sequence[str], yes: bool) -> tuple[str, ...]:
-    """Return the jobs in some states, once the caller has agreed to end them."""
+    """Return the jobs in some states, after the user has confirmed."""
     from torchloom.client import plane
 
     found = plane.ask("jobs", active=True)
@@ -129,14 +131,14 @@ def _all_of(states: Sequence[str], yes: bool) -> tuple[str, ...]:
 
 
 def _waiting(jobs: Sequence[str]) -> dict[str, None]:
-    """Return those of some ids that wait for their first turn, with one question for all."""
+    """Return the jobs among some ids that have not started yet; one request for all."""
     known = job_shapes.live_jobs(list(jobs)) if jobs else {}
     queued = [job for job in jobs if job in known and known[job]["state"] == "QUEUED"]
     return dict.fromkeys(job for job in queued if catalog.record(job) is None)
 
 
 def _agree(record: RunRecord | None, strangers: Sequence[str]) -> None:
-    """Name the job that is meant; have a person agree unless it was started from this shell."""
+    """Print which job is stopped; ask for confirmation unless this shell started it."""
     job = record.id if record else strangers[0]
     known = job_shapes.live_job(job)
     state = state_of(record, known) if record else (known or {}).get("state", "")
@@ -149,7 +151,7 @@ def _agree(record: RunRecord | None, strangers: Sequence[str]) -> None:
 
 
 def _is_from_here(record: RunRecord | None, known: job_shapes.Live | None) -> bool:
-    """Tell whether the leader of our session led the one that started or submitted a job."""
+    """Tell whether a job was started or submitted from this shell's session."""
     mine = ProcessIdentity.of_session()
     submitted = ((known or {}).get("facts") or {}).get("shell")
     theirs = [
@@ -160,7 +162,7 @@ def _is_from_here(record: RunRecord | None, known: job_shapes.Live | None) -> bo
 
 
 def _between(found: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the jobs that are not over though their last run is, with the words for that."""
+    """Return the jobs that are active though their last run has ended, with a prefix for output."""
     known = {record.id: job_shapes.live_job(record.id) for record in found if record.is_over()}
     return {
         record.id: "was released: " if is_released(facts) else ""
@@ -173,7 +175,7 @@ def _between(found: Sequence[RunRecord]) -> dict[str, str]:
 def _leave_queue(
     jobs: Iterable[str], reason: str, as_json: bool
 ) -> tuple[list[dict[str, Any]], int]:
-    """Have jobs that wait leave the queue together; return them, and an exit code."""
+    """Cancel queued jobs together; return them and an exit code."""
     names = list(jobs)
     if not names:
         return [], 0
@@ -185,7 +187,7 @@ def _leave_queue(
 
 
 def _cancel(job: str, reason: str) -> dict[str, Any]:
-    """Have the plane end a job that has no ranks."""
+    """Cancel a job that has no ranks."""
     from torchloom.cli.submit import queue
 
     return queue.cancel(job, reason)
@@ -198,7 +200,7 @@ def _end(runner: Runner, jobs: list[RunRecord], reason: str, now: bool) -> None:
 
 
 def _found(jobs: Sequence[str | None]) -> tuple[list[RunRecord], list[str]]:
-    """Return the runs that are meant, and the jobs that only the plane knows."""
+    """Return the runs of jobs, and the ids of jobs that only the plane knows."""
     records, strangers = [], []
     for job in jobs:
         try:
@@ -216,7 +218,7 @@ def _found(jobs: Sequence[str | None]) -> tuple[list[RunRecord], list[str]]:
 
 
 def _end_at(job: str, at: int | None, reason: str, no_wait: bool, as_json: bool) -> None:
-    """Have the ranks of a job agree to end before a step, or the next one they can."""
+    """Stop the ranks of a job before a step, or before the next one possible."""
     from torchloom.cli.jobs.control import settle
 
     facts: dict[str, Any] = {"reason": reason, "wait": _PROMISE if no_wait else _PATIENCE}

@@ -1,4 +1,4 @@
-"""`loom test`: train something small on several ranks, to see whether this place can."""
+"""`loom test`: train a small model on several ranks to check this machine."""
 
 import contextlib
 import importlib.util
@@ -19,7 +19,7 @@ from torchloom.launch.host import devices
 from torchloom.settings import environment
 
 MODULE = "torchloom.worker.smoke"
-ENOUGH = "2"  # ranks without accelerators: fewer say nothing to each other
+ENOUGH = "2"  # ranks without accelerators: a single one would not communicate
 
 
 @click.command("test", cls=LoomCommand)
@@ -30,14 +30,14 @@ ENOUGH = "2"  # ranks without accelerators: fewer say nothing to each other
     type=click.Choice(["mlp", "cnn", "transformer"]),
     default="mlp",
     show_default=True,
-    help="What to train.",
+    help="Model to train.",
 )
-@click.option("--backend", metavar="B", help="nccl, xccl, mpi or gloo instead of the device's.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report; the rest is on stderr.")
+@click.option("--backend", metavar="B", help="nccl, xccl, mpi or gloo; default: the device's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report; other output to stderr.")
 def command(total: str | None, steps: int, model: str, backend: str | None, as_json: bool) -> int:
-    """Train a small model on made-up data with N ranks, as `loom launch` starts them.
+    """Train a small model on synthetic data with N ranks, started as by `loom launch`.
 
-    Exit code 1 when the ranks do not end with the same parameters or the loss did not fall.
+    Exits with 1 if the ranks end with different parameters or the loss did not fall.
     """
     if importlib.util.find_spec("torch") is None:
         raise NoTorchToTest()
@@ -63,7 +63,7 @@ class NoTorchToTest(UserError):
 
 
 def _launch(total: str | None, words: list[str]) -> int:
-    """Do what `loom launch -n N -m torchloom.worker.smoke ...` does."""
+    """Run `loom launch -n N -m torchloom.worker.smoke ...`."""
     from torchloom.cli.commands.cmd_launch import command as launch
 
     if total is None and not devices.visible(environment()):
@@ -76,7 +76,7 @@ def _launch(total: str | None, words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _output_aside() -> Iterator[None]:
-    """Send what the ranks print to stderr: stdout is for the report alone."""
+    """Redirect the output of the ranks to stderr: stdout is for the report."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""`loom tokens`: who may come in, by which token, and links that are good once."""
+"""`loom tokens`: manage users, tokens and one-time links."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torchloom.cli.output import echo, echo_json, say, table
 
 _ROLES = ("viewer", "operator", "admin")
 _DAY = 86_400
-_role = click.option("--role", type=click.Choice(_ROLES), help="Make the user, or change its role.")
+_role = click.option("--role", type=click.Choice(_ROLES), help="Role; creates an unknown user.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
@@ -20,9 +20,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
 @click.option("--json", "as_json", is_flag=True, help="Print a list.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Show the tokens that let somebody in, and manage who has one.
+    """List the valid tokens; manage users, tokens and one-time links.
 
-    A viewer looks, an operator submits and steers jobs, an admin manages people.
+    A viewer can read, an operator can submit and control jobs, an admin can manage users.
     """
     if context.invoked_subcommand is None:
         _show("", False, as_json)
@@ -30,17 +30,17 @@ def command(context: click.Context, as_json: bool) -> None:
 
 @command.command("ls", cls=LoomCommand)
 @click.argument("user", default="")
-@click.option("--all", "all_of_them", is_flag=True, help="Those that have ended, too.")
+@click.option("--all", "all_of_them", is_flag=True, help="Include revoked and expired tokens.")
 @_json
 def _ls(user: str, all_of_them: bool, as_json: bool) -> None:
-    """Show tokens, of one user or of all."""
+    """List tokens, of one user or of all."""
     _show(user, all_of_them, as_json)
 
 
 @command.command("users", cls=LoomCommand)
 @_json
 def _users(as_json: bool) -> None:
-    """Show who may come in, and as what."""
+    """List users and their roles."""
     from torchloom.client import plane
 
     users = plane.ask("users")
@@ -57,15 +57,15 @@ def _users(as_json: bool) -> None:
 @command.command("user", cls=LoomCommand)
 @click.argument("user")
 @_role
-@click.option("--disable/--enable", "disabled", default=None, help="Let nobody in as this user.")
-@click.option("--run-as", metavar="ACCOUNT", help="Unix account of its jobs; '' for none.")
+@click.option("--disable/--enable", "disabled", default=None, help="Refuse or allow access.")
+@click.option("--run-as", metavar="ACCOUNT", help="Unix account of the user's jobs; '' for none.")
 @_json
 def _user(
     user: str, role: str | None, disabled: bool | None, run_as: str | None, as_json: bool
 ) -> None:
-    """Make a user, change its role, disable or enable it, bind it to a unix account.
+    """Create a user, change its role, disable or enable it, or set its unix account.
 
-    On a plane that runs as root its jobs run as that account.
+    On a plane that runs as root, the user's jobs run as that account.
     """
     found = _put(user, role, disabled, run_as)
     if as_json:
@@ -78,11 +78,11 @@ def _user(
 @command.command("add", cls=LoomCommand)
 @click.argument("user")
 @_role
-@click.option("--label", default="", metavar="TEXT", help="What it is for.")
-@click.option("--days", type=click.FloatRange(0.0001, 3650), help="For so long; else for good.")
+@click.option("--label", default="", metavar="TEXT", help="Purpose of the token.")
+@click.option("--days", type=click.FloatRange(0.0001, 3650), help="Lifetime; default: unlimited.")
 @_json
 def _add(user: str, role: str | None, label: str, days: float | None, as_json: bool) -> None:
-    """Make a token of a user. It is printed once, and kept nowhere."""
+    """Create a token for a user. It is printed once and not stored."""
     from torchloom.client import plane
 
     if role is not None:
@@ -100,7 +100,7 @@ def _add(user: str, role: str | None, label: str, days: float | None, as_json: b
 @click.argument("token_id", metavar="ID")
 @_json
 def _revoke(token_id: str, as_json: bool) -> None:
-    """End a token: requests at once, open connections within seconds."""
+    """Revoke a token, at once for requests and within seconds for open connections."""
     from torchloom.client import plane
 
     if token_id.startswith("loom_"):
@@ -119,9 +119,9 @@ def _revoke(token_id: str, as_json: bool) -> None:
 @_role
 @_json
 def _link(user: str, role: str | None, as_json: bool) -> None:
-    """Make a link that lets a user in once, within 24 hours.
+    """Create a link that signs a user in once, within 24 hours.
 
-    A user that is not known is made, as a viewer unless --role says otherwise.
+    An unknown user is created, as a viewer unless --role is given.
     """
     from torchloom.client import plane
 
@@ -131,13 +131,13 @@ def _link(user: str, role: str | None, as_json: bool) -> None:
         echo_json({**made, "url": made["url"] and f"{made['url']}/login#{made['code']}"})
         return
     if made["is_new"]:
-        more = "" if role else f"; `loom tokens user {user} --role operator` lets it do more"
-        say(f"{made['user']} is a new user, {made['role']}{more}")
-    say(f"good once, for {made['user']}, until {made['expires_at']}")
+        more = "" if role else f"; `loom tokens user {user} --role operator` changes the role"
+        say(f"created user {made['user']}, {made['role']}{more}")
+    say(f"one-time link for {made['user']}, valid until {made['expires_at']}")
     if made["fingerprint"]:
         say(f"or: loom login {made['url']} --fingerprint {made['fingerprint']}")
     if not made["url"]:
-        say("no server runs that takes it; `loom up` starts one. This is the code alone:")
+        say("no server is running to use it; `loom up` starts one. This is only the code:")
     echo(f"{made['url']}/login#{made['code']}" if made["url"] else made["code"])
 
 
@@ -181,7 +181,7 @@ def _put(
 
 
 def _way_in() -> dict[str, str | None]:
-    """Return where this plane is called over HTTP, and how its certificate is known."""
+    """Return the plane's URL and the fingerprint of its certificate authority."""
     from torchloom.client import plane
     from torchloom.client.trust import fingerprint
 

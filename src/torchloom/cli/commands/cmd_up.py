@@ -1,4 +1,4 @@
-"""`loom up`: have a plane that stays, or see how the one here is."""
+"""`loom up`: start the plane of this user, or show its status."""
 
 from typing import Any
 
@@ -9,38 +9,38 @@ from torchloom.cli.output import age, echo, echo_json, say, table
 from torchloom.errors import UserError
 
 _PARTS = ("nats", "weaver")
-_REGISTRATION, _LOOK = 5.0, 0.02  # seconds for the node agent to register, and between two looks
+_REGISTRATION, _POLL = 5.0, 0.02  # seconds for the node agent to register, and between two checks
 
 
 class OperatorsNotTrusted(UserError):
-    """Others would be able to run programs as this user, who has not said that they may."""
+    """Other users could run programs as this user, who has not allowed it."""
 
     code = "operators_not_trusted"
 
     def __init__(self, host: str) -> None:
         super().__init__(
-            "jobs of operators run as you and can read all that you can, the plane's keys and "
-            "admin.token too; give that role only to people you would give your account to, and "
-            f"write `loom up --host {host} --trust-operators`"
+            "jobs of operators run as you and can read all your files, including the plane's keys "
+            "and admin.token; give that role only to people you would give your account to, and "
+            f"use `loom up --host {host} --trust-operators`"
         )
 
 
 @click.command("up", cls=LoomCommand)
 @click.option("--host", metavar="ADDR", help="Serve other hosts at this address, with TLS.")
 @click.option("--trust-operators", is_flag=True, help="With --host: their jobs run as you.")
-@click.option("--only", type=click.Choice(_PARTS), help="Start this part alone.")
-@click.option("--status", is_flag=True, help="Change nothing; exit 1 when no plane runs.")
+@click.option("--only", type=click.Choice(_PARTS), help="Start only this part.")
+@click.option("--status", is_flag=True, help="Show the status; exit 1 if no plane is running.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     host: str | None, trust_operators: bool, only: str | None, status: bool, as_json: bool
 ) -> None:
     """Start the plane of this user: NATS, weaver, node agent and HTTP server.
 
-    It runs in the background until `loom down`. A plane that a job started is kept from leaving;
-    one that is up already is left as it is. The command ends when this node can be given jobs.
+    The plane runs in the background until `loom down`. A plane that a job started is kept running
+    from now on. The command returns when this node accepts jobs.
     """
     if status and (host or only):
-        raise UserError("--status only looks; leave out --host and --only, or --status")
+        raise UserError("--status cannot be combined with --host or --only")
     if host and only is None and not trust_operators:
         raise OperatorsNotTrusted(host)
     found = _status() if status else _up(host, only)
@@ -70,17 +70,18 @@ def _up(host: str | None, only: str | None) -> dict[str, Any]:
         say(f"starting {only or 'the plane: NATS, weaver, node agent, server'}")
     found = find_or_start(pinned=True, only=only, host=host) or _status()
     if before is not None:
-        say("the plane was up" if before["pinned"] else "the plane was up, and stays from now on")
+        more = "" if before["pinned"] else "; it now stays until `loom down`"
+        say(f"the plane was already running{more}")
     if found["note"]:
         say(found["note"])
     if only is None:
         _await_agent(found)
-        _tell_of_the_dashboard()
+        _announce_dashboard()
     return found
 
 
 def _await_agent(found: dict[str, Any]) -> None:
-    """Come back when this node can be given jobs: its agent has registered with the weaver."""
+    """Wait until this node's agent has registered with the weaver, so that it accepts jobs."""
     import time
 
     deadline = time.monotonic() + _REGISTRATION
@@ -90,7 +91,7 @@ def _await_agent(found: dict[str, Any]) -> None:
             late = f"the node agent has not registered after {_REGISTRATION:.0f} s"
             say(f"{late}: until it has, jobs for this node are refused; see {log}")
             return
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def _has_node(host: str) -> bool:
@@ -104,7 +105,7 @@ def _has_node(host: str) -> bool:
     return any((one["host"], one["state"]) == (host, "up") for one in nodes)
 
 
-def _tell_of_the_dashboard() -> None:
+def _announce_dashboard() -> None:
     from torchloom import settings
     from torchloom.server.bundle import missing
 
@@ -112,7 +113,7 @@ def _tell_of_the_dashboard() -> None:
 
 
 def _show(found: dict[str, Any]) -> None:
-    stays = "until `loom down`" if found["pinned"] else "until an hour without a job"
+    stays = "until `loom down`" if found["pinned"] else "until one hour without jobs"
     echo(f"plane on {found['host']}, pid {found['pid']}, up {age(found['started_at'])}, {stays}")
     echo(f"url    {found['url']}")
     echo(f"token  {found['token_file']}")

@@ -1,1 +1,1 @@
-"""What `loom export` puts into one file: where it is read, how it is thinned, how it is shown."""
+"""`loom export`: collect the data of runs and write it into one HTML file."""

@@ -1,4 +1,4 @@
-"""The file itself: the page that was built with the dashboard, with a report's data inside."""
+"""The exported file: a page built with the dashboard, with the data of a report inside."""
 
 import json
 import math
@@ -16,28 +16,28 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 class NoReportPage(Failure):
-    """The dashboard was not built, and the page of a report is a part of it."""
+    """The dashboard, which contains the page of a report, was not built."""
 
     code = "no_report_page"
 
     def __init__(self) -> None:
         super().__init__(
-            "there is no page to put the run into: install a torchloom wheel that has the"
-            " dashboard, or run `make dashboard` in the checkout; `--json` needs none"
+            "the page of a report is missing: install a torchloom wheel with the dashboard,"
+            " or run `make dashboard` in the checkout; `--json` does not need it"
         )
 
 
 class FileThere(UserError):
-    """The file exists, and nobody has said that it may go."""
+    """The output file exists and `--yes` was not given."""
 
     code = "file_there"
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is there already; --yes replaces it, or choose another name")
+        super().__init__(f"{path} exists; --yes replaces it, or choose another name")
 
 
 def page() -> str:
-    """Return the page that data is put into."""
+    """Return the page with the placeholder for the data."""
     found = bundle_of(settings.environment()).file(NAME)
     text = found.read_text(encoding="utf-8") if found else ""
     if _PLACE not in text:
@@ -46,7 +46,7 @@ def page() -> str:
 
 
 def filled(text: str, report: Mapping[str, Any]) -> str:
-    """Return a page with a report inside, of which nothing can end the element it stands in."""
+    """Return the page with a report inside, escaped so that it cannot end its HTML element."""
     before, _, after = text.partition(_PLACE)
     data = as_text(report)
     for letter, code in _UNSAFE.items():
@@ -55,20 +55,20 @@ def filled(text: str, report: Mapping[str, Any]) -> str:
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """Return a report as JSON, in plain letters; what is no number there is null."""
+    """Return a report as ASCII JSON; numbers that are not finite become null."""
     return json.dumps(_finite(report), separators=(",", ":"), allow_nan=False)
 
 
 def check(path: Path, replace: bool) -> None:
-    """Refuse a file that cannot be written before anything is read for it."""
+    """Refuse an output file that cannot be written, before data is read."""
     if not path.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {path.absolute().parent}; make it first")
+        raise UserError(f"the folder {path.absolute().parent} does not exist")
     if path.is_dir() or (path.exists() and not replace):
         raise FileThere(path)
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(data)

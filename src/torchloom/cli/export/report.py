@@ -1,5 +1,5 @@
-"""All that a report shows of a run: of the plane's database, read as it lies there, and of the
-run's folder; of either alone where the other is missing.
+"""The data of a report: from the plane's database, read directly, and from the run's folder;
+from one of them if the other is missing.
 """
 
 import contextlib
@@ -35,24 +35,24 @@ from torchloom.weaver.store.series.curves import Curve, MetricSeries
 
 MOST = 4000  # buckets of one curve: more than a screen is wide
 TOTAL = 36_000  # buckets of a file, of a hundred bytes at most each
-LEAST = 20  # buckets of one curve; where there are so many that less would be left, some go
-_FEW = 200  # buckets: before all curves have less, those of further ranks are left out
+LEAST = 20  # least buckets of one curve; beyond that, curves are left out
+_FEW = 200  # buckets: below this, only the lowest rank of each metric is kept
 HIDDEN = "***"
 _WORDS = r"token|secret|passw(or)?d|api[-_]?key|credentials?|access[-_]?key|private[-_]?key"
 _SECRET = re.compile(rf"(?i)(^|[^a-z])({_WORDS})([^a-z]|$)")  # a tokenizer is no token
 _IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
-_ROOM = 600_000  # letters of all ranks' lines together
-_WIDEST = 4000  # letters of one line
+_ROOM = 600_000  # characters of all log lines together
+_WIDEST = 4000  # characters of one line
 _ENTRIES, _CHECKPOINTS, _RANKS = 1000, 1000, 512
-_LONGEST = 1000  # letters of why something was done
+_LONGEST = 1000  # characters of a reason
 
 
 def drawn_curves(
     records: RecordStore, job: str, total: int = TOTAL
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a job's curves, `total` buckets together at most, and what was left out.
+    """Return a job's curves with at most `total` buckets together, and notes on what is left out.
 
-    Half of the room is for the curves that are seen first, those of the lowest ranks.
+    Half of the buckets are for the curves of the lowest ranks, which are shown first.
     """
     every = curves.series(records, job)
     first = _lowest(every)
@@ -62,15 +62,15 @@ def drawn_curves(
         return [*_of(records, job, first, room), *_of(records, job, others, total - room)], []
     notes = []
     if others:
-        notes.append("Of each metric only the lowest rank is here; the file would be too large.")
+        notes.append("To limit the file size, each metric has only the curve of its lowest rank.")
     kept = first[: total // LEAST]
     if len(kept) < len(first):
-        notes.append(f"{len(first) - len(kept)} metrics are left out; the file would be larger.")
+        notes.append(f"To limit the file size, {len(first) - len(kept)} metrics are left out.")
     return _of(records, job, kept, total), notes
 
 
 def _lowest(every: Sequence[MetricSeries]) -> list[MetricSeries]:
-    """Return of each metric the series of the lowest rank, by name."""
+    """Return the series of the lowest rank of each metric, by name."""
     lowest: dict[str, MetricSeries] = {}
     for one in sorted(every, key=lambda one: (one.name, one.rank, one.role)):
         lowest.setdefault(one.name, one)
@@ -80,7 +80,7 @@ def _lowest(every: Sequence[MetricSeries]) -> list[MetricSeries]:
 def _of(
     records: RecordStore, job: str, wanted: Sequence[MetricSeries], room: int
 ) -> list[dict[str, Any]]:
-    """Return curves of some series that share the room."""
+    """Return the curves of some series, with `room` buckets together."""
     if not wanted:
         return []
     share = max(LEAST, min(MOST, room // len(wanted)))
@@ -91,7 +91,7 @@ def _of(
 
 
 def _shape(curve: Curve) -> dict[str, Any]:
-    """Return a curve as columns; one that has a point in each bucket has no need of buckets."""
+    """Return a curve as columns; without buckets if each has a single point."""
     whole = columns(curve)
     times = [round(time, 3) for time in curve.time]
     if all(count == 1 for count in curve.count):
@@ -101,7 +101,7 @@ def _shape(curve: Curve) -> dict[str, Any]:
 
 
 def hidden(value: Any, name: str = "") -> Any:
-    """Return plain data in which secrets by name, and passwords in addresses, are hidden."""
+    """Return data in which values with secret names, and passwords in URLs, are hidden."""
     if isinstance(value, Mapping):
         return {key: hidden(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -112,7 +112,7 @@ def hidden(value: Any, name: str = "") -> Any:
 
 
 def surroundings(job: str) -> dict[str, Any] | None:
-    """Return what was recorded when a run began; else the words and variables it was given."""
+    """Return the provenance recorded at the start of a run, else its command line and variables."""
     folder = RunFolder.named(job)
     with contextlib.suppress(OSError, ValueError):
         found: dict[str, Any] = json.loads((folder.path / provenance.FILE).read_bytes())
@@ -125,7 +125,7 @@ def surroundings(job: str) -> dict[str, Any] | None:
 
 
 def recorded_timeline(job: str) -> list[dict[str, Any]]:
-    """Return what the run's own history has, as lines of a timeline."""
+    """Return the events of the run's folder as timeline entries."""
     entries = (_entry(number, event) for number, event in enumerate(RunFolder.named(job).events()))
     return [entry for entry in entries if entry is not None]
 
@@ -138,7 +138,7 @@ def _entry(number: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def recorded_error(record: RunRecord) -> dict[str, Any] | None:
-    """Return what went wrong first, in as many words as are known."""
+    """Return the first error of a run, if it has one."""
     if record.first_error:
         return dict(record.first_error)
     words = first_error(record)
@@ -146,7 +146,7 @@ def recorded_error(record: RunRecord) -> dict[str, Any] | None:
 
 
 def recorded_rank(rank: RankRecord, host: str) -> dict[str, Any]:
-    """Return a rank as a plane would show it."""
+    """Return a rank of a record in the format of the plane."""
     return {
         "rank": rank.rank,
         "local_rank": rank.local_rank,
@@ -164,7 +164,7 @@ def recorded_rank(rank: RankRecord, host: str) -> dict[str, Any]:
 
 
 def last_lines(record: RunRecord | None, count: int) -> list[dict[str, Any]]:
-    """Return the last lines of each rank, all of them together not too much for a file."""
+    """Return the last log lines of each rank, limited in total size."""
     if record is None or count == 0:
         return []
     share = _ROOM // max(1, len(record.ranks))
@@ -181,7 +181,7 @@ def _tail(record: RunRecord, rank: RankRecord, count: int, room: int) -> dict[st
 
 
 def _fitting(lines: list[OutputLine], room: int) -> list[dict[str, Any]]:
-    """Return the newest lines that there is room for, oldest first."""
+    """Return the newest lines that fit into `room` characters, oldest first."""
     kept: list[dict[str, Any]] = []
     for line in reversed(lines):
         text = line.text if len(line.text) <= _WIDEST else f"{line.text[:_WIDEST]} ..."
@@ -195,7 +195,7 @@ def _fitting(lines: list[OutputLine], room: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run, and who knows of it: the plane that is up, its database, the run's own record."""
+    """A run and its sources: the running plane, its database, the run's record."""
 
     id: str
     store: PlaneReader | None
@@ -206,7 +206,7 @@ class ExportedRun:
 
 @contextlib.contextmanager
 def open_store() -> Iterator[PlaneReader | None]:
-    """Give what this user's plane remembers, whether it is up or not; nothing where none was."""
+    """Yield a reader of this user's plane database, running or not; None without a database."""
     place = place_of(settings.loom_home(), settings.environment())
     if place.folder is not None and not (place.folder / "state.db").exists():
         yield None
@@ -220,7 +220,7 @@ def open_store() -> Iterator[PlaneReader | None]:
 
 
 def find_run(name: str, store: PlaneReader | None) -> ExportedRun:
-    """Return the run that is meant; one whose folder is gone is known by its id or its name."""
+    """Return a run; a run without a folder is found in the database by its id or name."""
     try:
         record = find_job(name)
     except NotFound:
@@ -233,7 +233,7 @@ def find_run(name: str, store: PlaneReader | None) -> ExportedRun:
 
 
 def run_report(run: ExportedRun, last: int, buckets: int = TOTAL) -> dict[str, Any]:
-    """Return what a report has of a run: so many lines of each log, so many buckets of curves."""
+    """Return the report of a run, with `last` lines of each log and `buckets` of curves."""
     series, notes = drawn_curves(run.store.records, run.id, buckets) if run.store else ([], [])
     ranks = _ranks(run, series)
     job = {**_job(run), **_labelled(run), "first_error": _first_error(run)}
@@ -253,12 +253,12 @@ def run_report(run: ExportedRun, last: int, buckets: int = TOTAL) -> dict[str, A
 
 
 def differences(found: Sequence[ExportedRun]) -> list[list[str]]:
-    """Return how several runs differ as `loom compare` shows it; nothing of one alone."""
+    """Return how several runs differ, as in `loom compare`; empty for a single run."""
     store = found[0].store
     if store is None or len(found) < 2 or any(run.row is None for run in found):
         return []
-    told = hidden(comparison.compared(store, [run.id for run in found]))
-    return [["", *(run.id for run in found)], *lines_of(told, whole=False)]
+    compared = hidden(comparison.compared(store, [run.id for run in found]))
+    return [["", *(run.id for run in found)], *lines_of(compared, whole=False)]
 
 
 def _stored(name: str, store: PlaneReader | None) -> JobRow | None:
@@ -269,7 +269,7 @@ def _stored(name: str, store: PlaneReader | None) -> JobRow | None:
 
 
 def _job(run: ExportedRun) -> dict[str, Any]:
-    """Return the run as `loom show` has it; of one without a folder what the plane has."""
+    """Return the run as in `loom show`; without a folder, as the plane has it."""
     if run.record is None:
         known = run.live or (job_records.job_shape(run.row) if run.row else {})
         names = [name for name in known if name not in ("ranks", "facts")]
@@ -280,7 +280,7 @@ def _job(run: ExportedRun) -> dict[str, Any]:
 
 
 def _labelled(run: ExportedRun) -> dict[str, Any]:
-    """Return project, tags, the number of steps and the small curve of the loss."""
+    """Return project, tags, number of steps and the sparkline of the loss."""
     known = labels(run.store, [run.id])[run.id] if run.store and run.row else {}
     name, spark = spark_of(run.store, run.id) if run.store else (None, [])
     return {
@@ -302,9 +302,9 @@ def _first_error(run: ExportedRun) -> dict[str, Any] | None:
 
 
 def _ranks(run: ExportedRun, series: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ranks as the plane has them, with how each ended by the run's record.
+    """Return the ranks as the plane has them, with exit codes from the run's record.
 
-    How far a rank came that is gone, its curves tell.
+    The last step of a rank that has ended comes from its curves.
     """
     ranks: list[dict[str, Any]] = list((run.live or {}).get("ranks") or ())
     if not ranks and run.store:
@@ -334,7 +334,7 @@ def _timeline(run: ExportedRun) -> list[dict[str, Any]]:
 
 
 def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry without what only a plane's own page shows; a file goes further than that."""
+    """Return an entry without its facts, which must not leave the plane in a file."""
     return {**entry, "facts": {}, "reason": str(entry["reason"])[:_LONGEST]}
 
 
@@ -346,7 +346,7 @@ def _checkpoints(run: ExportedRun) -> list[dict[str, Any]]:
 
 
 def _surroundings(run: ExportedRun) -> dict[str, Any]:
-    """Return config, spec and what was recorded, without the values that may be secrets."""
+    """Return config, spec and provenance, without values that may be secrets."""
     if run.store and run.row:
         known = search.shown(run.store, run.row.run_id or run.id)
         names = ("config", "spec", "recorded")
@@ -359,5 +359,5 @@ def _surroundings(run: ExportedRun) -> dict[str, Any]:
     packages = (found["recorded"] or {}).get("packages")
     shown: dict[str, Any] = hidden(found)
     if packages:
-        shown["recorded"]["packages"] = packages  # versions, whatever a package is called
+        shown["recorded"]["packages"] = packages  # versions are not secret, whatever the name
     return shown

@@ -1,5 +1,5 @@
-"""What verbs that look at jobs or change them have in common: shapes, logs, stacks, commands to
-running jobs, jobs of other engines and of planes elsewhere.
+"""Shared by the verbs that show or change jobs: JSON shapes, logs, stacks, commands to running
+jobs, jobs of other engines and of planes on other hosts.
 
 Read `job_shapes` first.
 """

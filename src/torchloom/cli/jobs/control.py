@@ -1,4 +1,4 @@
-"""What the verbs that change a running job have in common: words to values, outcomes to words."""
+"""Shared by the verbs that change a running job: parse values, send commands, print outcomes."""
 
 import json
 import math
@@ -9,24 +9,24 @@ from typing import Any
 from torchloom.cli.output import agree, echo, echo_json, is_attended, printable, say
 from torchloom.errors import UserError
 
-WAIT = "For the first step and the outcome; default 30."
-ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")  # states of jobs that can be ended
+WAIT = "Timeout for the outcome; default 30."
+ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")  # states of jobs that can be stopped
 _NAMED = 5  # jobs that a question names one by one
 _NOTHING = object()
 
 
 def split(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the job and the values that NAME=VALUE words ask for; both may be missing."""
+    """Return the job and the values of NAME=VALUE words; both may be missing."""
     jobs = [word for word in words if "=" not in word]
     if len(jobs) > 1:
-        raise UserError(f"{jobs[1]!r} is neither a second job nor NAME=VALUE; write lr=0.03")
+        raise UserError(f"{jobs[1]!r} is not NAME=VALUE; write lr=0.03")
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
             continue
         if not name or not text:
-            raise UserError(f"{word!r} is no NAME=VALUE; write lr=0.03")
+            raise UserError(f"{word!r} is not NAME=VALUE; write lr=0.03")
         if values.get(name, _NOTHING) is not _NOTHING:
             raise UserError(f"{name} is given twice")
         values[name] = value_of(text)
@@ -34,13 +34,13 @@ def split(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def value_of(text: str) -> Any:
-    """Return a value as JSON reads it, or else the text itself: 1e-4, true, [0.9, 0.99], cosine."""
+    """Parse a value as JSON, else return the text: 1e-4, true, [0.9, 0.99], cosine."""
     try:
         return json.loads(text)
     except ValueError:
         pass
     try:
-        return float(text)  # what people write and JSON does not know: .03, 1., +3
+        return float(text)  # numbers that are not JSON: .03, 1., +3
     except ValueError:
         return text
 
@@ -48,32 +48,32 @@ def value_of(text: str) -> Any:
 def states_of_all(
     every: bool, jobs: Sequence[str], at: int | None, words: Sequence[str]
 ) -> list[str]:
-    """Return the states whose jobs `stop --all` ends: those that were said, or all but the ends."""
+    """Return the states whose jobs `stop --all` stops: those given, or all active ones."""
     if not every:
-        raise UserError("--state chooses among all jobs; give --all with it")
+        raise UserError("--state needs --all")
     if jobs or at is not None:
-        raise UserError("--all names its jobs itself; leave JOBS and --at out")
-    said = [word.upper() for word in words]
-    for word in said:
-        if word not in ACTIVE:
-            raise UserError(f"no job can be stopped that is {word}; one of: {', '.join(ACTIVE)}")
-    return said or list(ACTIVE)
+        raise UserError("--all cannot be combined with JOBS or --at")
+    states = [word.upper() for word in words]
+    for state in states:
+        if state not in ACTIVE:
+            raise UserError(f"a {state} job cannot be stopped; choose of {', '.join(ACTIVE)}")
+    return states or list(ACTIVE)
 
 
 def agree_to_stop(jobs: Sequence[str], yes: bool) -> None:
-    """Have a person agree to end jobs that were not named one by one; without one -y must."""
+    """Ask for confirmation to stop jobs that were not named; without a terminal, require -y."""
     if yes or not jobs:
         return
     many = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}"
     if not is_attended():
-        raise UserError(f"this stops {many}; give --yes where no terminal can ask")
+        raise UserError(f"this stops {many}; without a terminal, confirm with --yes")
     agree(f"stop {', '.join(jobs) if len(jobs) <= _NAMED else many}?", "nothing was stopped")
 
 
 def show_stopped(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> int:
-    """Print what became of jobs that were to end; the exit code is 1 where one still runs.
+    """Print the outcomes of a stop; return exit code 1 if one failed.
 
-    With JSON only what went wrong is printed here.
+    With JSON only errors are printed here.
     """
     code = 0
     for one in outcomes:
@@ -86,9 +86,9 @@ def show_stopped(outcomes: Iterable[Mapping[str, Any]], as_json: bool) -> int:
 
 
 def ask(name: str, **facts: Any) -> Any:
-    """Ask the plane that was chosen, as long as it takes; what is None was not given.
+    """Send a request to the plane in use and wait for the reply; facts that are None are left out.
 
-    One that a run has just started may not be up yet.
+    A plane that a run has just started may not be up yet: it is waited for.
     """
     from torchloom.client import plane
     from torchloom.client.errors import NoPlane
@@ -104,12 +104,12 @@ def ask(name: str, **facts: Any) -> Any:
 
 
 def settle(name: str, **facts: Any) -> Any:
-    """Have the plane that was chosen change something, once, even if it ends in between."""
+    """Send a change to the plane in use; it is applied once, even if the plane restarts."""
     from torchloom.cli.command import WaitNotice
     from torchloom.client import chosen
 
     job = facts.get("job") or "JOB"
-    waiting = WaitNotice(f"it is done once; `loom inspect {job} audit` shows what was taken")
+    waiting = WaitNotice(f"`loom inspect {job} audit` shows whether it was accepted")
     return chosen.settle(name, waiting, **facts)
 
 
@@ -120,8 +120,8 @@ def _has_active_run() -> bool:
     return wants_plane() and any(not record.is_over() for record in catalog.records())
 
 
-def tell(outcome: dict[str, Any], as_json: bool) -> None:
-    """Say what became of a command."""
+def show_outcome(outcome: dict[str, Any], as_json: bool) -> None:
+    """Print the outcome of a command."""
     if as_json:
         echo_json(outcome)
         return
@@ -130,7 +130,7 @@ def tell(outcome: dict[str, Any], as_json: bool) -> None:
 
 
 def in_words(outcome: dict[str, Any]) -> list[str]:
-    """Return the lines for people: what, from what to what, in which step, on which ranks."""
+    """Return the outcome as lines of text: change, step and ranks."""
     where = _where(outcome)
     if outcome["state"] not in ("applied", "committed"):
         return [f"{outcome['kind']} {outcome['id']} is {outcome['state'].replace('_', ' ')}{where}"]
@@ -153,7 +153,7 @@ def _manner(payload: dict[str, Any]) -> str:
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """Return ranks as people write them: 0-3,7."""
+    """Return ranks in short form: 0-3,7."""
     parts: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if parts and rank == parts[-1][1] + 1:
@@ -164,7 +164,7 @@ def numbers(ranks: Iterable[int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as people write it."""
+    """Return a value as text."""
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value)
@@ -177,20 +177,20 @@ _DONE = {
     "digest": "step digest log switched",
     "stop": "stopped",
     "stop_at": "stopped",
-    "resize": "goes on with other ranks; saved",
+    "resize": "resized; saved",
 }
 _WILL = {"pause": "will pause", "stop": "will stop", "stop_at": "will stop"}
-_FOUND = {"kept": "all went well", "reverted": "taken back", "tripped": "to be taken back"}
+_FOUND = {"kept": "kept", "reverted": "reverted", "tripped": "to be reverted"}
 
 
 def _change(outcome: dict[str, Any], name: str, value: Any, of: int) -> str:
     before, after = (
-        said.get(name) if isinstance(said, dict) and of > 1 else said if of == 1 else None
-        for said in (outcome["before"], outcome["after"])
+        found.get(name) if isinstance(found, dict) and of > 1 else found if of == 1 else None
+        for found in (outcome["before"], outcome["after"])
     )
     missed = ""
     if after is not None and not _is_same(after, value) and not outcome["payload"].get("undo"):
-        missed = f" (asked for {shown(value)}: the program put another value there)"
+        missed = f" (requested {shown(value)}: the program set another value)"
     after = value if after is None else after
     words = f"{shown(after)}" if before is None else f"{shown(before)} -> {shown(after)}"
     return words + missed
@@ -203,7 +203,7 @@ def _is_same(after: Any, value: Any) -> bool:
 
 
 def _guarded(guard: dict[str, Any] | None) -> list[str]:
-    """Return what is to say of a change's guard, if it has one."""
+    """Return a line about the guard of a change, if it has one."""
     if guard is None:
         return []
     words = f"guard {guard['condition']} over {guard['steps']} steps"

@@ -1,4 +1,4 @@
-"""Verbs about jobs that another engine runs: by handle, or by what they are called here."""
+"""The verbs for jobs of another engine, by handle or by name."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ from torchloom.workspace import sources
 
 
 def handle_of(reference: str | None) -> str | None:
-    """Return the handle of the job of another engine that is meant; nothing when none is."""
+    """Return the handle of a job of another engine; None if the reference is not one."""
     if reference is None:
         return None
     if "://" in reference:
@@ -55,17 +55,17 @@ def handle_of(reference: str | None) -> str | None:
 
 
 def _newest_here(name: str) -> RunRecord | None:
-    """Return the newest run of this name that is this machine's own, and no engine's."""
+    """Return the newest run of this name that belongs to no other engine."""
     theirs = {entry.run_id for engine in index.engines() for entry in index.Index(engine).all()}
     named = (record for record in catalog.records() if record.name == name)
     return next((r for r in named if not {r.id, r.id.rpartition("-")[0]} & theirs), None)
 
 
 def steer(verb: str, words: Sequence[str]) -> int | list[str]:
-    """Run a verb where the job's plane is, if that is in another engine's job: its exit code.
+    """Run a verb inside the allocation of another engine's job and return its exit code.
 
-    Else the words to go on with here, by the name that the plane knows. The first word that is
-    neither a flag nor a value names the job.
+    If the job's plane is on this host, return the words with the job's run id instead. The first
+    word that is neither a flag nor a value names the job.
     """
     place = _place(verb, words)
     if place is None or (handle := handle_of(words[place])) is None:
@@ -74,7 +74,7 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
     scheduler = get_runner().scheduler(backend)
     entry = scheduler.entry(app_id) if isinstance(scheduler, BatchScheduler) else None
     if entry is None or not isinstance(scheduler, BatchScheduler):
-        raise NotFound("job", handle, (), "only one submitted from here can be steered")
+        raise NotFound("job", handle, (), "only jobs submitted from here can be controlled")
     named = [*words[:place], entry.run_id, *words[place + 1 :]]
     if settings.is_inside() or _is_watched_here(entry.run_id):
         return named
@@ -84,12 +84,12 @@ def steer(verb: str, words: Sequence[str]) -> int | list[str]:
         echo(make_app_handle(backend, scheduler.session_name, again))
         return 0
     if argv is None:
-        raise UserError(f"{handle} does not run: {verb} is for a job that does")
+        raise UserError(f"{handle} is not running: {verb} needs a running job")
     return subprocess.run(argv, check=False).returncode
 
 
 def _place(verb: str, words: Sequence[str]) -> int | None:
-    """Return which word names the job; nothing where none does."""
+    """Return the index of the word that names the job; None if there is none."""
     valued = {flag[:-1] for flag in VERBS[verb].flags if flag.endswith("=")}
     for place, word in enumerate(words):
         is_value = place > 0 and words[place - 1] in valued
@@ -107,7 +107,7 @@ def _continuation(words: Sequence[str]) -> Continuation:
 
 
 def _is_watched_here(run_id: str) -> bool:
-    """Tell whether ranks of a run speak to this host's own plane."""
+    """Tell whether ranks of a run are connected to this host's plane."""
     known = job_shapes.live_job(run_id)
     return known is not None and any(rank["state"] == "up" for rank in known["ranks"])
 
@@ -120,7 +120,7 @@ def show(
     as_json: bool,
     in_words: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> int:
-    """Print one job: its state and why, its replicas and their hosts."""
+    """Print one job: its state and reason, its replicas and their hosts."""
     runner = get_runner()
     status = runner.wait(handle) if wait else runner.status(handle)
     if status is None:
@@ -212,9 +212,9 @@ def _show_spec(runner: Runner, handle: str, as_json: bool) -> None:
 
 
 def begun(handle: str, follow: bool) -> tuple[RunRecord, Wait] | None:
-    """Return the run of a job and what tells of its end; to follow it, once it has begun.
+    """Return the run of a job and a wait function for its end; with `follow`, wait for its start.
 
-    Nothing when it has none, or several: then the engine's own reader shows what there is.
+    Returns None if it has no run or several: then the engine's own log reader is used.
     """
     backend, _, app_id = parse_app_handle(handle)
     scheduler = get_runner().scheduler(backend)
@@ -227,7 +227,7 @@ def begun(handle: str, follow: bool) -> tuple[RunRecord, Wait] | None:
 
 
 def run_id(handle: str) -> str:
-    """Return what a job is called here; one that is not known here is what it was called."""
+    """Return the run id of a job, or the handle if it was not submitted from here."""
     entry = _entry(get_runner(), handle)
     return entry.run_id if entry else handle
 
@@ -243,7 +243,7 @@ def logs(
     stream: str,
     seconds: float | None,
 ) -> None:
-    """Print the lines of some replicas, or of all, by one reader."""
+    """Print the log lines of some replicas or of all."""
     backend, _, app_id = parse_app_handle(handle)
     runner = get_runner()
     scheduler = runner.scheduler(backend)
@@ -264,7 +264,7 @@ def _places(
 ) -> list[tuple[str, int]]:
     entry = scheduler.entry(app_id)
     if entry is None:
-        raise NotFound("job", app_id, (), "its logs are where it was submitted from")
+        raise NotFound("job", app_id, (), "its logs are on the host that submitted it")
     if role is not None and role not in entry.replicas:
         known = ", ".join(entry.replicas)
         raise NotFound("role", role, entry.replicas, f"{entry.run_id} has: {known}")
@@ -273,7 +273,7 @@ def _places(
 
 
 def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> None:
-    """End jobs as their engine does, and say how they ended."""
+    """Stop jobs through their engine and print how they ended."""
     runner = get_runner()
     before = {handle: runner.status(handle) for handle in handles}
     for handle, status in before.items():
@@ -282,7 +282,7 @@ def stop(handles: Sequence[str], now: bool, no_wait: bool, as_json: bool) -> Non
         if not is_terminal(status.state):
             _stop(runner, handle, now)
     for handle in [] if no_wait or now else handles:
-        _have_last_word(runner, handle)
+        _kill_after_grace(runner, handle)
     ended = {h: runner.status(h) if no_wait else runner.wait(h, 1.0) for h in handles}
     states = {h: s.state if s else AppState.UNKNOWN for h, s in ended.items()}
     if as_json:
@@ -303,11 +303,8 @@ def _stop(runner: Runner, handle: str, now: bool) -> None:
         runner.cancel(handle)
 
 
-def _have_last_word(runner: Runner, handle: str) -> None:
-    """Have the engine end a job that was asked to end and does not, when its time for that is over.
-
-    It ends by itself, with all ranks of all hosts, as long as anybody in it listens.
-    """
+def _kill_after_grace(runner: Runner, handle: str) -> None:
+    """Kill a job through its engine if it has not ended by itself within its grace period."""
     backend, _, app_id = parse_app_handle(handle)
     scheduler = runner.scheduler(backend)
     if not isinstance(scheduler, BatchScheduler):
@@ -315,22 +312,22 @@ def _have_last_word(runner: Runner, handle: str) -> None:
     deadline = time.monotonic() + scheduler.stop_limit(app_id)
     while not scheduler.is_over(app_id):
         if time.monotonic() > deadline:
-            say(f"{handle} does not end by itself; its engine ends it now")
+            say(f"{handle} did not end in time; its engine kills it")
             scheduler.stop(app_id, at_once=True)
             return
         scheduler.wait(app_id, 1.0)
 
 
 def remove(handles: Sequence[str]) -> list[str]:
-    """Remove jobs that are over, with their folders."""
+    """Remove ended jobs and their folders."""
     runner = get_runner()
     for handle in handles:
         backend, _, app_id = parse_app_handle(handle)
         scheduler = runner.scheduler(backend)
         if not scheduler.exists(app_id):
-            raise NotFound("job", handle, (), f"`loom ls -s {backend}` lists what there is")
+            raise NotFound("job", handle, (), f"`loom ls -s {backend}` lists jobs")
         if not isinstance(scheduler, BatchScheduler):
-            raise UserError(f"{backend} keeps no jobs that could be removed")
+            raise UserError(f"{backend} has no jobs to remove")
         scheduler.delete(app_id)
     return list(handles)
 

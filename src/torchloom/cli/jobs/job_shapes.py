@@ -1,8 +1,8 @@
-"""What a job and a rank look like, as JSON at every door and in words."""
+"""Jobs and ranks as JSON, from a run's record and from what the plane knows."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchloom.cli.output import age, duration, paint
 from torchloom.errors import LoomError
@@ -10,12 +10,9 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.specs.api import AppState, make_app_handle, parse_app_handle
 from torchloom.specs.states import JobState, app_word, job_word
 
-if TYPE_CHECKING:
-    pass
-
-_PATIENCE = 2.0  # seconds; whoever only looks does not wait for a plane that is busy
+_PATIENCE = 2.0  # seconds; a read does not wait for a busy plane
 STATES = (*JobState, *(s.name for s in AppState if s.name not in JobState.__members__))
-_SAME = {"SUCCEEDED": "COMPLETED"}  # a word of TorchX that says no more than one of ours
+_SAME = {"SUCCEEDED": "COMPLETED"}  # TorchX's name of one of our states
 _COLOURS = {
     "RUNNING": "cyan",
     "COMPLETED": "green",
@@ -31,24 +28,24 @@ Live = dict[str, Any]
 
 
 def live_jobs(ids: list[str]) -> dict[str, Live]:
-    """Return what the plane knows of these jobs, by id; nothing where there is no plane."""
+    """Return these jobs as the plane knows them, by id; empty without a plane."""
     return {job["id"]: job for job in _ask("jobs", ids=ids) or ()}
 
 
 def plane_only_jobs(limit: int) -> list[Live]:
-    """Return the jobs that only the plane knows: they wait, run as an account, or came alone."""
+    """Return the jobs that only the plane knows: queued, of an account, or not launched by loom."""
     return [with_both_states(job) for job in _ask("jobs", strangers=True, limit=limit) or ()]
 
 
 def plane_only_job(name: str | None) -> Live | None:
-    """Return such a job with its ranks, by whatever name it is meant."""
+    """Return one job that only the plane knows, with its ranks."""
     found = _ask("job", job=name or "")
     is_one = found and (not found["scheduler"] or not _has_run(found))
     return with_both_states(found) if is_one else None
 
 
 def is_of_the_queue(job: Live) -> bool:
-    """Tell whether a job that has no run was submitted to the plane."""
+    """Tell whether a job was submitted to the plane's queue."""
     return bool(job.get("facts", {}).get("submitted"))
 
 
@@ -58,19 +55,19 @@ def _has_run(job: Live) -> bool:
 
 
 def live_job(app_id: str) -> Live | None:
-    """Return one job with its ranks as the plane sees them."""
+    """Return one job with its ranks as the plane knows them."""
     found: Live | None = _ask("job", job=app_id)
     return found
 
 
 def live_rank(live: Live | None, role: str, rank: int) -> Live:
-    """Return what the plane knows of a rank; nothing when it has not heard of it."""
+    """Return a rank as the plane knows it; empty if it is unknown."""
     ranks = live["ranks"] if live else []
     return next((r for r in ranks if (r["role"], r["rank"]) == (role, rank)), {})
 
 
 def labels(live: Live | None) -> list[tuple[str, str]]:
-    """Return what a program has said of its run for people, as lines."""
+    """Return the tags and notes that a program gave its run."""
     from torchloom.cli.output import printable
 
     found = live or {}
@@ -86,7 +83,7 @@ def _ask(name: str, **facts: Any) -> Any:
         return None
     try:
         return plane.ask(name, _PATIENCE, **facts)
-    except (LoomError, OSError):  # it does not know the job, or is on its way out
+    except (LoomError, OSError):  # it does not know the job, or is shutting down
         return None
 
 
@@ -95,12 +92,12 @@ def paint_state(state: str) -> str:
 
 
 def took(record: RunRecord) -> str:
-    """Return how long a run ran, or has been running."""
+    """Return the duration of a run so far."""
     return lasted(record.started_at, record.ended_at)
 
 
 def lasted(started_at: str | None, ended_at: str | None) -> str:
-    """Return the time from a beginning to an end, or until now."""
+    """Return the time from a start to an end, or until now."""
     if started_at is None or ended_at is None:
         return age(started_at)
     times = [datetime.fromisoformat(at) for at in (started_at, ended_at)]
@@ -112,7 +109,7 @@ def handle_of(record: RunRecord, scheduler: str = "local") -> str:
 
 
 def state_of(record: RunRecord, live: "Live | None") -> str:
-    """Return a job's state: the plane's word while it runs, else the one of its record."""
+    """Return a job's state: the plane's while it is active, else the record's."""
     return str(live["state"]) if live and _is_newer(record, live) else job_word(record.state)
 
 
@@ -122,33 +119,33 @@ def reason_of(record: RunRecord, live: "Live | None") -> str:
 
 
 def step_of(record: RunRecord, live: "Live | None") -> int | None:
-    """Return the step of a job; what its ranks wrote down at their end is the last word."""
+    """Return the step of a job; the last step in its record is final."""
     is_settled = record.step is not None and not (live and _is_newer(record, live))
     return record.step if is_settled or live is None else live["step"]
 
 
 def _is_newer(record: RunRecord, live: "Live") -> bool:
-    """Tell whether the plane knows more of a job than its record does."""
+    """Tell whether the plane's state of a job is newer than its record."""
     return is_ahead(record, live) if record.is_over() else not JobState(live["state"]).is_final
 
 
 def is_ahead(record: RunRecord, live: "Live") -> bool:
-    """Tell whether a job is further than its last run, which is over: it was released, then perhaps
-    given up, or it is to go on."""
+    """Tell whether a job has moved past its last run, which has ended: it was released, cancelled
+    after that, or its next attempt is due."""
     later = live["attempt"] - record.restarts - 1
     is_given_up = live["state"] == "CANCELLED" and record.state is AppState.SUCCEEDED
     return is_released(live) or later > 0 or (later == 0 and is_given_up)
 
 
 def is_released(live: "Live | None") -> bool:
-    """Tell whether a job is paused and has given back what it had: its run is over for now."""
+    """Tell whether a job was paused with `--release`: its ranks have ended."""
     return live is not None and (live["state"], live["reason"]) == ("PAUSED", "released")
 
 
 def job_shape(
     record: RunRecord, scheduler: str = "local", live: "Live | None" = None
 ) -> dict[str, Any]:
-    """Return a job as every door shows it; `live` is what the plane knows of it."""
+    """Return a job as JSON; `live` is the job as the plane knows it."""
     state = state_of(record, live)
     return {
         "id": record.id,
@@ -177,24 +174,24 @@ def _states(job: str, app: str) -> dict[str, str]:
 
 
 def with_both_states(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job that only a plane knows with TorchX's word for its state, too."""
+    """Return a job that only the plane knows, with TorchX's name of its state added."""
     return {**job, **_states(job["state"], app_word(job["state"]))}
 
 
 def as_torchx(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as TorchX's own verbs show it: its state is what a scheduler says of an app."""
+    """Return a job with TorchX's state names, for TorchX's verbs."""
     more = {"status": job["app_state"]} if "status" in job else {}
     return {**job, "state": job["app_state"], **more}
 
 
 def is_in(job: Mapping[str, str], state: str) -> bool:
-    """Tell whether a job is in a state, be that a word of ours or of TorchX."""
+    """Tell whether a job is in a state, given by our name or TorchX's."""
     word = _SAME.get(state, state)
     return word == (job["job_state"] if word in JobState.__members__ else job["app_state"])
 
 
 def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
-    """Return a job of another engine: as much of a job as every engine tells."""
+    """Return a job of another engine, with the fields that every engine has."""
     scheduler, _, app_id = parse_app_handle(handle)
     return {
         "id": app_id,
@@ -206,7 +203,7 @@ def engine_job_shape(handle: str, name: str, state: AppState) -> dict[str, Any]:
 
 
 def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[str, Any]:
-    """Return a rank as every door shows it; `live` is what the plane knows of it."""
+    """Return a rank as JSON; `live` is the rank as the plane knows it."""
     known = live or {}
     return {
         "rank": rank.rank,
@@ -226,13 +223,13 @@ def rank_shape(rank: RankRecord, host: str, live: "Live | None" = None) -> dict[
 
 
 def start_of(rank: RankRecord) -> tuple[str, str]:
-    """Return whether a rank's start was warm or cold, nothing where it has had none; and why."""
+    """Return whether a rank's start was warm or cold, and why; empty before its start."""
     kind, _, why = rank.warmth.partition(": ")
     return kind, why
 
 
 def cold_starts(record: RunRecord) -> str:
-    """Return which ranks were started cold and why, in a line; nothing where all were warm."""
+    """Return a line on which ranks started cold and why; empty if all were warm."""
     cold = [rank for rank in record.ranks if start_of(rank)[0] == "cold"]
     if not cold:
         return ""
@@ -242,5 +239,5 @@ def cold_starts(record: RunRecord) -> str:
 
 
 def rank_step(rank: RankRecord, known: "Live") -> int | None:
-    """Return the step of a rank: what it wrote at its end, else what the plane knows."""
+    """Return the step of a rank: from its record if it has ended, else from the plane."""
     return known.get("step") if rank.step is None else rank.step

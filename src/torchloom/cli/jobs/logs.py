@@ -1,4 +1,4 @@
-"""Show what a running job prints: one program's bytes as they are, many ranks' lines with names."""
+"""Print the output of a running job: one rank's bytes unchanged, several ranks' lines by name."""
 
 import json
 import os
@@ -18,17 +18,17 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 if TYPE_CHECKING:
     from torchloom.launch.hosts.sites import NoiseFilter
 
-_BETWEEN = ":"  # behind the number of a line's source
+_BETWEEN = ":"  # after the number of a line's source
 
 
 class Shape(Protocol):
-    """How one line of one source is printed."""
+    """Formats one line of one source."""
 
     def __call__(self, source: int, text: str) -> str: ...
 
 
 class NamedLines:
-    """Each line behind the name of its rank."""
+    """Prefixes each line with the name of its rank."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -38,7 +38,7 @@ class NamedLines:
 
 
 class JsonLogLines:
-    """Each line as one object."""
+    """Formats each line as a JSON object."""
 
     def __init__(self, ranks: Sequence[RankRecord], stream: str) -> None:
         self._heads = [
@@ -51,7 +51,7 @@ class JsonLogLines:
 
 
 class LastLines:
-    """Print lines as they come; with a limit, hold back all but the last until caught up."""
+    """Prints lines as they arrive; with a limit, only the last lines of the existing logs."""
 
     def __init__(self, shape: Shape, last: int | None, raw: bool = False) -> None:
         self._shape = shape
@@ -61,7 +61,7 @@ class LastLines:
         self._caught_up = last is None
 
     def keys(self, sources: int) -> list[str]:
-        """Return what each source's lines must begin with when they come to `take`."""
+        """Return the prefix of each source's lines that `take` expects."""
         return [f"{source}{_BETWEEN}" for source in range(sources)]
 
     def take(self, line: str) -> None:
@@ -74,7 +74,7 @@ class LastLines:
             held.append(text)
 
     def release(self) -> None:
-        """Print what was held back; from now on nothing is."""
+        """Print the lines held back; later lines are printed at once."""
         for source in sorted(self._held):
             for text in self._held[source]:
                 self._print(source, text)
@@ -83,7 +83,7 @@ class LastLines:
         sys.stdout.flush()
 
     def waiting(self, wait: Wait) -> Callable[[float], bool]:
-        """Return `wait` for a reader that follows: who waits has caught up."""
+        """Return `wait` for a following reader: a reader that waits has caught up."""
 
         def release_and_wait(pause: float) -> bool:
             self.release()
@@ -107,12 +107,11 @@ def relay_logs(
     show: Display | None = None,
     since: datetime | None = None,
 ) -> None:
-    """Copy the job's outputs until it is over; a component's go to stderr, as TorchX has it.
+    """Copy the job's output until it ends; a component's goes to stderr, as in TorchX.
 
-    What is shown, and behind which words, is the launch's own choice where it has one; of that the
-    site's known noise is hidden, and at the end it is said how much. Of a run that goes on, only
-    what it says since then is shown. Progress bars of several ranks are shown as whole lines, a
-    state a second and the last one; that of a single rank rewrites its line.
+    `show` selects ranks and prefixes; with it, the site's known noise is hidden and counted at the
+    end. `since` hides the output of earlier attempts. Progress bars of several ranks are printed
+    as whole lines, once a second and at the end; that of a single rank rewrites its line.
     """
     noise = site.noise() if show is not None else None
     before = _labels(record, plain) if show is None else _chosen(record, show)
@@ -166,9 +165,9 @@ def _target(source: _Source, plain: bool) -> int:
 
 
 def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """Return the whole lines with their endings, and what follows the last of them.
+    """Return the complete lines with their endings, and the rest.
 
-    A progress bar ends its lines with \\r; one that comes last may still become \\r\\n.
+    A progress bar ends its lines with \\r; a trailing \\r may still become \\r\\n.
     """
     lines = data.splitlines(keepends=True)
     rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
@@ -176,7 +175,7 @@ def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def label(ranks: Sequence[RankRecord]) -> list[str]:
-    """Return what stands before each rank's lines: `[rank3]: `, or `[trainer0]: ` by its role."""
+    """Return the prefix of each rank's lines: `[rank3]: `, or `[trainer0]: ` by its role."""
     groups = {rank.role for rank in ranks if _is_of_group(rank)}
     return [f"[{_name(rank, len(groups) > 1)}]: " for rank in ranks]
 
@@ -188,7 +187,7 @@ def _name(rank: RankRecord, several_groups: bool) -> str:
 
 
 def _is_of_group(rank: RankRecord) -> bool:
-    """Tell whether its replica may have several ranks: then its logs lie one level deeper."""
+    """Tell whether a replica may have several ranks: then its logs are one level deeper."""
     return rank.logs.count("/") > 1
 
 

@@ -1,4 +1,4 @@
-"""Verbs about jobs of a plane elsewhere, which has their folders: all is asked over HTTP."""
+"""The verbs for jobs of a plane on another host, over HTTP."""
 
 import time
 import uuid
@@ -18,22 +18,22 @@ from torchloom.client.http import Client, PlaneFailed
 from torchloom.errors import UserError
 
 _SCREENFUL = 30
-_AGAIN = 1.0  # seconds before a submit that was lost is sent again
+_AGAIN = 1.0  # seconds before a lost submission is sent again
 _SPECS = (".yaml", ".yml", ".json")
 _DONE = "COMPLETED"
-_OURS = {"SUCCEEDED": _DONE, "PENDING": "QUEUED"}  # TorchX's words, and a plane's
+_OURS = {"SUCCEEDED": _DONE, "PENDING": "QUEUED"}  # TorchX's state names, and ours
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _torchx = click.option("--as-torchx", is_flag=True, hidden=True)  # `loom list`, `loom status`
 
 
 @click.command("ls", cls=LoomCommand)
 @click.option("--state", metavar="STATE", help="Only jobs in this state, such as running.")
-@click.option("--limit", type=Number(1), metavar="N", help=f"How many; default {_SCREENFUL}.")
-@click.option("--all", "every", is_flag=True, help="All of them.")
+@click.option("--limit", type=Number(1), metavar="N", help=f"Number of jobs; default {_SCREENFUL}.")
+@click.option("--all", "every", is_flag=True, help="List all jobs.")
 @_json
 @_torchx
 def ls(state: str | None, limit: int | None, every: bool, as_json: bool, as_torchx: bool) -> None:
-    """List jobs of the plane that was chosen, newest first."""
+    """List the jobs of the plane in use, newest first."""
     most = limit or (None if every or as_json else _SCREENFUL)
     with chosen.client() as client:
         jobs = client.jobs(state=_OURS.get(state.upper(), state.upper()) if state else None)
@@ -52,13 +52,13 @@ def ls(state: str | None, limit: int | None, every: bool, as_json: bool, as_torc
 
 @click.command("show", cls=LoomCommand)
 @click.argument("job", default="")
-@click.option("--wait", is_flag=True, help=f"Wait for its end first; exit 1 unless {_DONE}.")
-@click.option("--spec", is_flag=True, help="Print what was submitted.")
-@click.option("--events", is_flag=True, help="Print what happened, in order.")
+@click.option("--wait", is_flag=True, help=f"Wait for the end; exit 1 unless {_DONE}.")
+@click.option("--spec", is_flag=True, help="Print the spec as submitted.")
+@click.option("--events", is_flag=True, help="Print the events of the job.")
 @_json
 @_torchx
 def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torchx: bool) -> int:
-    """Show one job of the plane that was chosen."""
+    """Show one job of the plane in use."""
     with chosen.client() as client:
         name = chosen.meant(client, job)
         if wait:
@@ -79,18 +79,18 @@ def show(job: str, wait: bool, spec: bool, events: bool, as_json: bool, as_torch
 
 @click.command("logs", cls=LoomCommand)
 @click.argument("job", default="")
-@click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Go on as the job does.")
+@click.option("-f", "-t", "--follow", "--tail", is_flag=True, help="Follow until the job ends.")
 @click.option("--ranks", metavar="0,2", help="Only these ranks.")
-@click.option("--regex", metavar="REGEX", help="Only lines in which this is found.")
-@click.option("--since", metavar="TIME", help="From then on, as 2026-01-31T12:00Z.")
-@click.option("--until", metavar="TIME", help="Up to then.")
-@click.option("--level", metavar="LEVEL", help="As grave as this, or graver.")
+@click.option("--regex", metavar="REGEX", help="Only matching lines.")
+@click.option("--since", metavar="TIME", help="Start, such as 2026-01-31T12:00Z.")
+@click.option("--until", metavar="TIME", help="End, in the same format.")
+@click.option("--level", metavar="LEVEL", help="Minimum level.")
 @click.option("--last", type=Number(1), metavar="N", help="Only the last N lines of each rank.")
 @_json
 def logs(
     job: str, follow: bool, ranks: str | None, last: int | None, as_json: bool, **filters: Any
 ) -> None:
-    """Print the logs of a job of the plane that was chosen."""
+    """Print the logs of a job of the plane in use."""
     with chosen.client() as client:
         name = chosen.meant(client, job)
         wanted = {**filters, "rank": _numbers(ranks), "tail": last}
@@ -100,14 +100,14 @@ def logs(
 
 @click.command("stop", cls=LoomCommand)
 @click.argument("job", default="")
-@click.option("--now", is_flag=True, help="Understood; a plane elsewhere ends jobs at once.")
-@click.option("--at", type=Number(0), metavar="STEP", help="After the step before this one.")
-@click.option("--reason", default="", metavar="WHY", help="Kept with the job.")
-@click.option("--all", "every", is_flag=True, help="All of your jobs, or those in a --state.")
+@click.option("--now", is_flag=True, help="Accepted; a remote plane always stops at once.")
+@click.option("--at", type=Number(0), metavar="STEP", help="Stop all ranks before this step.")
+@click.option("--reason", default="", metavar="WHY", help="Recorded with the job.")
+@click.option("--all", "every", is_flag=True, help="Stop all your jobs, or those in a --state.")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="With --all: such as queued."
+    "--state", "states", multiple=True, metavar="STATE", help="With --all: only jobs in this state."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @_json
 def stop(
     job: str,
@@ -119,7 +119,7 @@ def stop(
     yes: bool,
     as_json: bool,
 ) -> int | None:
-    """End a job of the plane that was chosen; without JOB it is named and you are asked."""
+    """Stop a job of the plane in use; asks for confirmation without JOB."""
     if every or states:
         wanted = control.states_of_all(every, [job] if job else [], at, states)
         return _stop_all(wanted, reason, yes, as_json)
@@ -128,7 +128,7 @@ def stop(
             job = chosen.meant(client, job)
         agree(f"stop {job}?", f"{job} was not stopped")
     if at is not None:
-        control.tell(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
+        control.show_outcome(chosen.ask("stop", job=job, at=at, reason=reason), as_json)
         return None
     with chosen.client() as client:
         done = client.cancel(chosen.meant(client, job), reason)
@@ -140,16 +140,16 @@ def stop(
 
 
 def _stop_all(states: list[str], reason: str, yes: bool, as_json: bool) -> int:
-    """End the caller's own jobs in some states, in one request."""
+    """Stop the user's own jobs in some states, in one request."""
     with chosen.client() as client:
         owner = client.me()["user"]
         found = [job["id"] for job in client.jobs(state=states, owner=owner)]
         control.agree_to_stop(found, yes)
         done = client.cancel_many(state=states, owner=owner, reason=reason) if found else []
-    said = [{"job": one["id"], "ok": one["job"], **_error(one["problem"])} for one in done]
+    outcomes = [{"job": one["id"], "ok": one["job"], **_error(one["problem"])} for one in done]
     if as_json:
-        echo_json([job_shapes.with_both_states(one["ok"]) for one in said if one["ok"]])
-    return control.show_stopped(said, as_json)
+        echo_json([job_shapes.with_both_states(one["ok"]) for one in outcomes if one["ok"]])
+    return control.show_stopped(outcomes, as_json)
 
 
 def _error(problem: dict[str, Any] | None) -> dict[str, Any]:
@@ -158,12 +158,12 @@ def _error(problem: dict[str, Any] | None) -> dict[str, Any]:
 
 @click.command("run", cls=LoomCommand)
 @click.argument("target")
-@click.option("-d", "--detach", is_flag=True, help="Do not follow it.")
-@click.option("--name", metavar="NAME", help="Instead of the one in the file.")
+@click.option("-d", "--detach", is_flag=True, help="Do not follow the job.")
+@click.option("--name", metavar="NAME", help="Name of the job; default: from the file.")
 @key_option
 @_json
 def run(target: str, detach: bool, name: str | None, key: str | None, as_json: bool) -> int:
-    """Submit a spec file to the plane that was chosen, and follow the job."""
+    """Submit a spec file to the plane in use and follow the job."""
     spec = _spec(target, name)
     with chosen.client() as client:
         job = _submitted(client, spec, key or uuid.uuid4().hex)
@@ -177,7 +177,7 @@ def run(target: str, detach: bool, name: str | None, key: str | None, as_json: b
         try:
             _print(client.follow(job["id"]), False)
         except KeyboardInterrupt:
-            say(f"it goes on; `loom logs -f {job['id']}` follows it, `loom stop` ends it")
+            say(f"still running; `loom logs -f {job['id']}` follows it, `loom stop` stops it")
             raise
         ended = client.job(job["id"])
     say(f"{ended['id']} {ended['state']} {ended['reason']}".rstrip())
@@ -185,16 +185,14 @@ def run(target: str, detach: bool, name: str | None, key: str | None, as_json: b
 
 
 def _submitted(client: Client, spec: dict[str, Any], key: str) -> dict[str, Any]:
-    """Submit a job; what was lost on its way is asked again until it is known."""
-    waiting = WaitNotice(
-        "it is asked again until it is known; Ctrl-C prints how to repeat it by hand"
-    )
+    """Submit a job; a lost submission is sent again until the plane replies."""
+    waiting = WaitNotice("the request is repeated; Ctrl-C prints how to repeat it by hand")
     try:
         while True:
             try:
                 return client.submit(spec, key)
             except Unreachable as error:
-                if not waiting.is_told and error.is_unsent:
+                if not waiting.is_shown and error.is_unsent:
                     raise
                 waiting(str(error).partition(";")[0])
             time.sleep(_AGAIN)
@@ -207,21 +205,21 @@ COMMANDS = {command.name: command for command in (ls, show, logs, stop, run)}
 
 
 def _spec(target: str, name: str | None) -> dict[str, Any]:
-    """Return what a file says of a job; programs of this host are not on the other one."""
+    """Return the job of a spec file; scripts of this host do not exist on the other one."""
     from torchloom.specs.serialize import parse
 
     path = Path(target)
     if path.suffix not in _SPECS:
         raise UserError(
-            f"{target!r} is no spec file; a plane elsewhere is given one (job.yaml) that names "
-            "programs of its own host; `loom login --forget` runs things here"
+            f"{target!r} is not a spec file; a remote plane needs one (job.yaml) that names "
+            "programs of its own host; after `loom login --forget` jobs run here"
         )
     try:
         spec = parse(path.read_text(), "json" if path.suffix == ".json" else "yaml")
     except OSError as error:
         raise UserError(f"cannot read {target!r}: {error.strerror}") from error
     if not isinstance(spec, dict):
-        raise UserError(f"{target!r} holds no job; it is a mapping with a name")
+        raise UserError(f"{target!r} is not a job; a job is a mapping with a name")
     return {**spec, "name": name} if name else spec
 
 
@@ -265,7 +263,7 @@ def _numbers(ranks: str | None) -> list[int] | None:
     try:
         return [int(word) for word in ranks.split(",")]
     except ValueError:
-        raise UserError(f"{ranks!r} are no ranks; write 0,2,3") from None
+        raise UserError(f"{ranks!r} is not a list of ranks; write 0,2,3") from None
 
 
 def _step(job: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Print the stacks of a job's ranks: each one once, with the ranks that have it."""
+"""Format the stacks of a job's ranks: each distinct stack once, with its ranks."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from torchloom.rules.verdict import numbers
 
 
 def narrowed(found: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Return of an answer only what is of one rank; the verdict is of all of them."""
+    """Return the reply reduced to one rank; the verdict stays that of all ranks."""
     roles = []
     for role in found["roles"]:
         stacks = [{**one, "ranks": [rank]} for one in role["stacks"] if rank in one["ranks"]]
@@ -19,15 +19,15 @@ def narrowed(found: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def stack_lines(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
-    """Yield the lines that tell people what an answer says."""
+    """Yield the reply as lines of text."""
     if found["taken"] == "kept":
         yield (
-            f"the job has ended; this was kept at {found['time']}"
+            f"the job has ended; these stacks were taken at {found['time']}"
             if found["roles"]
-            else ("the job has ended, and no stacks of it were kept")
+            else "the job has ended, and no stacks were stored"
         )
     elif not found["roles"]:
-        yield "no rank of the job is known yet: stacks can be taken once its ranks have started"
+        yield "the job has no ranks yet: stacks can be taken once they have started"
     for role in found["roles"]:
         yield printable(f"{role['role']}: {role['verdict']['words']}")
         if all_threads:
@@ -37,7 +37,7 @@ def stack_lines(found: dict[str, Any], all_threads: bool) -> Iterator[str]:
 
 
 def fitted(line: str) -> str:
-    """Return a line as the terminal shows it best: sentences in several, calls cut at its end."""
+    """Return a line for the terminal: sentences are wrapped, frames are cut."""
     if line.startswith(" ") or not sys.stdout.isatty():
         return clip(line)
     import shutil
@@ -61,7 +61,7 @@ def _by_stack(role: dict[str, Any]) -> Iterator[str]:
 
 
 def _heads(numbered: list[int], ranks: dict[int, dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for those of one stack that are about the same; steps may differ."""
+    """Yield a line for each group of ranks of one stack that are in the same state."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(numbered):
         groups.setdefault(_state(ranks[rank]) if rank in ranks else "", []).append(rank)
@@ -75,7 +75,7 @@ def _by_rank(ranks: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield ""
         yield f"rank {rank['rank']}  {_about(rank)}"
         for thread in rank["threads"]:
-            name = thread["name"] or "a thread without a name"
+            name = thread["name"] or "unnamed thread"
             yield printable(f"  {name}{' (main)' if thread['main'] else ''}")
             for frame in thread["frames"]:
                 place = f"{frame['function']} ({frame['file']}:{frame['line']})"
@@ -96,7 +96,7 @@ def _steps(steps: set[int | None]) -> str:
 
 
 def _state(rank: dict[str, Any]) -> str:
-    moved = "moves" if rank["moved"] else "has not moved"
+    moved = "moving" if rank["moved"] else "has not moved"
     return f"{rank['kind']}, {moved}" + (f", by {rank['source']}" if rank["source"] else "")
 
 
@@ -107,4 +107,4 @@ def _text(rank: dict[str, Any] | None) -> str:
 
 
 def _why(rank: dict[str, Any] | None) -> str:
-    return printable(f"no stack: {rank['note'] or 'its process is not Python'}") if rank else ""
+    return printable(f"no stack: {rank['note'] or 'not a Python process'}") if rank else ""

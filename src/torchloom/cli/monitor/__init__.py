@@ -1,1 +1,1 @@
-"""The live view of a plane: a screen on a terminal, a prompt everywhere, the same words in both."""
+"""The live view of a plane: a screen on a terminal, a prompt elsewhere, with the same commands."""

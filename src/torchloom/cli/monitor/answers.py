@@ -1,4 +1,4 @@
-"""What the plane answers, as text that people read."""
+"""Format the plane's replies as text."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from torchloom.cli.jobs.control import in_words, numbers, shown
 from torchloom.cli.output import age, duration, printable, table
 
 ACTIVE = ("QUEUED", "RUNNING", "RECOVERING", "PAUSED")
-_UNTOLD = ("command", "kind", "payload", "before", "after", "node", "agent", "device", "processes")
+_OMITTED = ("command", "kind", "payload", "before", "after", "node", "agent", "device", "processes")
 STEP_SECONDS = "loom/step_seconds"
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -19,12 +19,12 @@ Fact = Mapping[str, Any]
 
 
 def clock(time: str | None) -> str:
-    """Return the time of day, here, of an instant."""
+    """Return the local time of day of an instant."""
     return datetime.fromisoformat(time).astimezone().strftime("%H:%M:%S") if time else "-"
 
 
 def seconds(value: float | None) -> str:
-    """Return a short time as people write it."""
+    """Return a short duration as text."""
     if not value or not math.isfinite(value):
         return "-"
     if value < 1:
@@ -33,7 +33,7 @@ def seconds(value: float | None) -> str:
 
 
 def lags(ranks: Iterable[Fact]) -> dict[str, int]:
-    """Return, by incarnation, how many steps each living rank is behind the fastest of its role."""
+    """Return, by incarnation, how many steps each live rank is behind the fastest of its role."""
     living = [r for r in ranks if r["step"] is not None and r["state"] in ("up", "suspect")]
     first: dict[str, int] = {}
     for rank in living:
@@ -57,12 +57,12 @@ def jobs_text(jobs: Sequence[Fact], most: int | None) -> str:
 
 
 def lasted(job: Fact) -> str:
-    """Return how long ago a job began."""
+    """Return the time since a job started."""
     return age(job["started_at"] or job["created_at"])
 
 
 def job_text(job: Fact, knobs: Sequence[Fact]) -> str:
-    """Return one job in a few lines."""
+    """Return one job as a few lines."""
     ranks = job["ranks"]
     values = " ".join(f"{knob['name']}={shown(knob['value'])}" for knob in knobs)
     facts = {
@@ -71,13 +71,13 @@ def job_text(job: Fact, knobs: Sequence[Fact]) -> str:
         "step": step(job["step"]),
         "ranks": summary(ranks),
         "knobs": values or "none",
-        "began": f"{lasted(job)} ago, attempt {job['attempt']}, generation {job['generation']}",
+        "start": f"{lasted(job)} ago, attempt {job['attempt']}, generation {job['generation']}",
     }
     return "\n".join(f"{name:<7}{printable(value)}" for name, value in facts.items())
 
 
 def summary(ranks: Sequence[Fact]) -> str:
-    """Return how many ranks there are in which state, and who is furthest behind."""
+    """Return the number of ranks per state, and the rank that is furthest behind."""
     if not ranks:
         return "none"
     states: dict[str, int] = {}
@@ -95,7 +95,7 @@ def _up_first(item: tuple[str, int]) -> tuple[bool, str]:
 
 
 def rank_cells(rank: Fact, lag: int | None) -> tuple[str, ...]:
-    """Return number, state, step, lag, step time and node of a rank."""
+    """Return the cells of a rank: number, state, step, lag, step time, node."""
     state = rank["state"]
     if state == "up" and rank["phase"] not in (None, "step"):
         state = rank["phase"]
@@ -115,9 +115,9 @@ def ranks_text(ranks: Sequence[Fact]) -> str:
 
 
 def knobs_text(knobs: Sequence[Fact]) -> str:
-    """Return what can be changed."""
+    """Return the knobs of a job as a table."""
     if not knobs:
-        return "no knobs yet: a program has some once its optimizer has stepped, or by run.knob()"
+        return "no knobs yet: the first optimizer step or run.knob() registers them"
     rows = [
         (knob["name"], shown(knob["value"]), knob["type"], _range(knob), numbers(knob["ranks"]))
         for knob in knobs
@@ -131,7 +131,7 @@ def _range(knob: Fact) -> str:
 
 
 def devices_text(devices: Sequence[Fact]) -> str:
-    """Return the map of devices."""
+    """Return the devices as a table."""
     return table(("DEVICE", "NODE", "STATE", "RANKS", "REASON"), map(device_cells, devices))
 
 
@@ -141,13 +141,13 @@ def device_cells(device: Fact) -> tuple[str, ...]:
 
 
 def device_text(device: Fact) -> str:
-    """Return what became of a device, and whom it concerns."""
+    """Return the state of a device and the ranks that use it."""
     ranks = ", ".join(device["processes"]) or "no rank"
-    return f"{device['uuid']} is {device['state']}; it has {ranks}"
+    return f"{device['uuid']} is {device['state']}; used by {ranks}"
 
 
 def audit_text(commands: Sequence[Fact]) -> str:
-    """Return every command with its outcome."""
+    """Return the audit log as a table."""
     rows = [
         (
             str(each["number"]),
@@ -163,12 +163,12 @@ def audit_text(commands: Sequence[Fact]) -> str:
 
 
 def event_cells(event: Fact) -> tuple[str, ...]:
-    """Return time, kind, rank and the rest of an event in words."""
+    """Return the cells of an event: time, kind, rank, description."""
     rank = "" if event["rank"] < 0 else str(event["rank"])
-    return clock(event["time"]), event["kind"], rank, _told(event)
+    return clock(event["time"]), event["kind"], rank, _description(event)
 
 
-def _told(event: Fact) -> str:
+def _description(event: Fact) -> str:
     facts = event["facts"]
     parts = [_main(facts), event.get("reason") or ""]
     if event["step"] is not None and event["step"] >= 0:
@@ -178,17 +178,17 @@ def _told(event: Fact) -> str:
     rest = [
         f"{name}={shown(value)}"
         for name, value in facts.items()
-        if name not in _UNTOLD and value not in ("", None)
+        if name not in _OMITTED and value not in ("", None)
     ]
     return " ".join(part for part in (*parts, *rest) if part)
 
 
 def _main(facts: Fact) -> str:
-    """Return what an event is about: a command's values, a state before and after, a place."""
+    """Return the subject of an event: values of a command, states before and after, a place."""
     payload = facts.get("payload")
     if isinstance(payload, dict) and payload:
-        wished = " ".join(f"{name}={_wish(value)}" for name, value in payload.items())
-        return f"{', '.join(payload)} {moved}" if (moved := _moved(facts)) else wished
+        wanted = " ".join(f"{name}={_wanted(value)}" for name, value in payload.items())
+        return f"{', '.join(payload)} {moved}" if (moved := _moved(facts)) else wanted
     if "before" in facts and "after" in facts:
         return f"{facts.get('kind', '')} {_moved(facts)}".strip()
     return " ".join(
@@ -196,7 +196,7 @@ def _main(facts: Fact) -> str:
     )
 
 
-def _wish(value: Any) -> str:
+def _wanted(value: Any) -> str:
     return shown(value["value"] if isinstance(value, dict) and "value" in value else value)
 
 
@@ -208,17 +208,17 @@ def _moved(facts: Fact) -> str:
 
 
 def events_text(events: Sequence[Fact]) -> str:
-    """Return what happened, oldest first."""
+    """Return events as a table, oldest first."""
     return table(("TIME", "EVENT", "RANK", "WHAT"), map(event_cells, events))
 
 
 def plane_text(status: Fact) -> str:
-    """Return how the weaver is."""
+    """Return the status of the weaver."""
     dropped = ", ".join(f"{count} {what}" for what, count in status["dropped"].items())
     facts = {
         "weaver": f"{status['host']} pid {status['pid']}, epoch {status['epoch']}",
         "up": f"for {age(status['started_at'])}",
-        "bus": "connected" if status["connected"] else "away",
+        "bus": "connected" if status["connected"] else "disconnected",
         "has": f"{status['jobs']} active jobs, {status['agents']} agents, {status['ranks']} ranks",
         "stored": f"{status['stored']} records, {status['backlog']} waiting",
         "dropped": dropped or "nothing",
@@ -227,7 +227,7 @@ def plane_text(status: Fact) -> str:
 
 
 def number(name: str, value: float) -> str:
-    """Return a metric's value, in the unit that its name tells."""
+    """Return a metric's value in the unit of its name."""
     if name == STEP_SECONDS:
         return seconds(value)
     if name.startswith("loom/") and name.endswith("memory"):
@@ -238,7 +238,7 @@ def number(name: str, value: float) -> str:
 
 
 def spark(values: Sequence[float], width: int, height: int = 1) -> list[str]:
-    """Return a curve as lines of bars, top first; the highest of each bucket, `!` where none is."""
+    """Return a curve as lines of bars, top first: the maximum of each bucket, `!` if not finite."""
     found = _buckets(values, width)
     finite = [value for value in found if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
@@ -274,7 +274,7 @@ def _bar(level: int | None, row: int) -> str:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Return metrics as people look for them: losses, the program's own, then what we measure."""
+    """Return metric names in order: losses, the program's others, then loom/ metrics."""
     return sorted(names, key=lambda name: (_place(name), name))
 
 
@@ -285,7 +285,7 @@ def _place(name: str) -> int:
 
 
 def metrics_text(series: Sequence[Mapping[str, Any]], width: int = 40) -> str:
-    """Return each curve with its newest value."""
+    """Return the curves with their newest values as a table."""
     rows = []
     for curve in sorted(series, key=lambda one: (_place(one["name"]), one["name"], one["rank"])):
         values = [as_float(point[2]) for point in curve["points"]]

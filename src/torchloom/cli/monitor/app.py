@@ -1,4 +1,4 @@
-"""The live screen: jobs, the ranks and curves of one, what happens, keys and a prompt to steer."""
+"""The live screen: jobs, the ranks, curves and events of one job, keys and a prompt."""
 
 import contextlib
 import signal
@@ -33,15 +33,15 @@ _KEYS = """\
 Tab, Shift+Tab  next pane          arrows, PgUp, PgDn, Home, End  move
 p  pause the job    r  resume it   x  stop it   s  set a knob   d  devices
 l  logs             m  next curve on top
-o  ranks: by number, or those first that need a look
-/  filter the jobs or ranks: words, or the number of a rank; Esc forgets it
-:  prompt           ?  this        q  quit; jobs run on
+o  order of ranks: by number, or problems first
+/  filter jobs or ranks by words or by rank number; Esc clears the filter
+:  prompt           ?  this help   q  quit; jobs keep running
 
-Ranks, curves and events are those of the job under the cursor; the curves
-those of the rank under the cursor, where it logs any. LAG is how many steps
+Ranks, curves and events belong to the job under the cursor; curves are
+those of the rank under the cursor if it logs any. LAG is the number of steps
 a rank is behind the fastest.
 
-At the prompt (Tab completes, Up brings back what was typed):
+Commands at the prompt (Tab completes, Up recalls earlier lines):
 
 """
 SCREEN_HELP = _KEYS + help_text()
@@ -54,7 +54,7 @@ _INTERRUPTED = (130, -signal.SIGINT)
 
 
 class SnapshotArrived(Message):
-    """How things are now."""
+    """A new snapshot of the plane."""
 
     def __init__(self, snapshot: ScreenSnapshot) -> None:
         super().__init__()
@@ -62,18 +62,18 @@ class SnapshotArrived(Message):
 
 
 class AnswerArrived(Message):
-    """What came of a line of the prompt: an answer or trouble, and the job it chose."""
+    """The outcome of a prompt line: an answer or an error, and the job it selected."""
 
-    def __init__(self, line: str, said: PromptAnswer | None, trouble: str, job: str) -> None:
+    def __init__(self, line: str, answer: PromptAnswer | None, trouble: str, job: str) -> None:
         super().__init__()
         self.line = line
-        self.said = said
+        self.answer = answer
         self.trouble = trouble
         self.job = job
 
 
 class Choices(Message):
-    """How a line may go on."""
+    """The completions of a line."""
 
     def __init__(self, text: str, choices: list[str]) -> None:
         super().__init__()
@@ -82,19 +82,19 @@ class Choices(Message):
 
 
 def _key(key: str, action: str, text: str = "", shown: str | None = None) -> Binding:
-    """Return a key that is taken in the order of typing: what follows `:` is no key any more."""
+    """Return a key binding with priority, so that keys typed after `:` reach the prompt."""
     return Binding(key, action, text, show=bool(text), key_display=shown, priority=True)
 
 
 class AsciiDriver(LinuxDriver):
-    """A terminal whose locale has no more than ASCII: boxes and bars are drawn with that."""
+    """A driver for ASCII locales: boxes and bars are drawn in ASCII."""
 
     def write(self, data: str) -> None:
         super().write(in_ascii(data))
 
 
 class Monitor(App[None]):
-    """Everything is drawn from the newest snapshot; every question is asked in a thread."""
+    """The full-screen view; it draws the newest snapshot, and threads send the requests."""
 
     TITLE = "torchLoom"
     CSS_PATH = "screen.tcss"
@@ -126,7 +126,7 @@ class Monitor(App[None]):
 
     def __init__(self, ask: Ask, job: str = "") -> None:
         driver = None if shows_unicode() else AsciiDriver
-        super().__init__(driver, ansi_color=True)  # its own colours: light or dark is its choice
+        super().__init__(driver, ansi_color=True)  # the terminal's colours, light or dark
         self.theme = "ansi-dark"
         self._ask = ask
         self._history = History()
@@ -136,17 +136,17 @@ class Monitor(App[None]):
         )
         self._seen = ScreenSnapshot()
         self._look = ScreenOptions()
-        self._before: Widget | None = None  # who had the focus before the line
+        self._before: Widget | None = None  # the widget focused before the prompt
 
     @property
     def job(self) -> str:
-        """The job that keys and lines mean: the one under the cursor, shown already or not."""
+        """The job that keys and commands act on: the one under the cursor."""
         return self._sheet("jobs").key or self._seen.job
 
     @property
     def watched(self) -> str:
-        """The job that was looked at last, also when the screen has been left."""
-        return self._poll.wish.job or self._seen.job
+        """The job that was shown last, also after the screen has closed."""
+        return self._poll.request.job or self._seen.job
 
     def compose(self) -> ComposeResult:
         yield Label(id="top", markup=False)
@@ -179,7 +179,7 @@ class Monitor(App[None]):
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
 
-    # What comes from the threads.
+    # Messages from the threads.
 
     @on(SnapshotArrived)
     def _take(self, news: SnapshotArrived) -> None:
@@ -187,19 +187,19 @@ class Monitor(App[None]):
         self._draw()
 
     @on(AnswerArrived)
-    def _tell(self, news: AnswerArrived) -> None:
-        """Show what came of a line: one line at the bottom, more of them in a window."""
+    def _show_answer(self, news: AnswerArrived) -> None:
+        """Show the outcome of a line: a single line at the bottom, several lines in a window."""
         if not self.is_running:
             return
-        if news.said is None:
+        if news.answer is None:
             self._say(news.trouble, "bold red")
             return
-        if news.said.leaves:
+        if news.answer.leaves:
             self.exit()
             return
         if news.job:
             self._sheet("jobs").choose(news.job)
-        text = news.said.text
+        text = news.answer.text
         if "\n" in text:
             self._say("")
             self.push_screen(TextWindow(news.line, text))
@@ -211,23 +211,23 @@ class Monitor(App[None]):
     def _offer(self, news: Choices) -> None:
         if not self.is_running or not self._line.has_focus:
             return
-        self._line.go_on(news.text, news.choices)
+        self._line.insert_completion(news.text, news.choices)
         if len(news.choices) > 1:
             self._say("  ".join(news.choices))
 
-    # What comes from the keys.
+    # Messages from the widgets.
 
     @on(TableView.Moved)
     def _moved(self, news: TableView.Moved) -> None:
         if not self.is_running:
             return
-        if not news.key or news.key != news.sheet.key:  # it has moved on
+        if not news.key or news.key != news.sheet.key:  # the cursor has moved since
             return
-        wish = self._poll.wish
-        if news.sheet.id == "jobs" and news.key != wish.job:
-            self._poll.look_at(replace(wish, job=news.key, rank=None))
-        elif news.sheet.id == "ranks" and (wish.rank is not None or news.sheet.has_focus):
-            self._poll.look_at(replace(wish, rank=int(news.key.rpartition("/")[2])))
+        request = self._poll.request
+        if news.sheet.id == "jobs" and news.key != request.job:
+            self._poll.show(replace(request, job=news.key, rank=None))
+        elif news.sheet.id == "ranks" and (request.rank is not None or news.sheet.has_focus):
+            self._poll.show(replace(request, rank=int(news.key.rpartition("/")[2])))
 
     @on(TableView.Picked)
     def _picked(self, news: TableView.Picked) -> None:
@@ -248,7 +248,7 @@ class Monitor(App[None]):
         def look() -> None:
             self.post_message(Choices(news.text, self._completer.complete(news.text, job)))
 
-        self._beside(look)
+        self._in_thread(look)
 
     @on(Input.Changed, "#line")
     def _typed(self, news: Input.Changed) -> None:
@@ -265,7 +265,7 @@ class Monitor(App[None]):
             self._obey(news.value.strip())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Take no key for one of the screen while somebody types or reads something else."""
+        """Disable the keys of the screen while the prompt or a window is open."""
         is_busy = isinstance(self.focused, PromptLine) or len(self.screen_stack) > 1
         return not (is_busy and action in _OF_THE_SCREEN)
 
@@ -291,9 +291,7 @@ class Monitor(App[None]):
 
     def action_order(self) -> None:
         self._look.is_worst_first = not self._look.is_worst_first
-        self._say(
-            "ranks that need a look first" if self._look.is_worst_first else "ranks by number"
-        )
+        self._say("ranks with problems first" if self._look.is_worst_first else "ranks by number")
         self._draw()
 
     def action_metric(self) -> None:
@@ -305,48 +303,48 @@ class Monitor(App[None]):
 
     def action_devices(self) -> None:
         def closed(line: str | None) -> None:
-            self._poll.look_at(replace(self._poll.wish, devices=False))
+            self._poll.show(replace(self._poll.request, devices=False))
             if line:
                 self.action_write(line)
 
         self.push_screen(DevicesWindow(), closed)
-        self._poll.look_at(replace(self._poll.wish, devices=True))
+        self._poll.show(replace(self._poll.request, devices=True))
 
     def action_logs(self) -> None:
-        """Lend the terminal to the logs of the job until Ctrl-C."""
+        """Suspend the screen and follow the logs of the job until Ctrl-C."""
         if not self.job:
             return
         words = [sys.executable, "-P", "-m", "torchloom", "logs", "-f", self.job]
         with self.suspend(), _interrupts_only_others():
-            print(f"logs of {self.job}; Ctrl-C comes back", flush=True)
+            print(f"logs of {self.job}; press Ctrl-C to return", flush=True)
             if subprocess.run(words, check=False).returncode not in _INTERRUPTED:
-                input("Enter comes back")
+                input("press Enter to return")
 
-    # How it is done.
+    # Helpers.
 
     _filtered = "ranks"
 
     def _obey(self, line: str) -> None:
-        """Carry out a line beside the screen and tell what came of it."""
+        """Run a line in a thread and post its outcome."""
         self._say(f"{line} ..", "dim")
         job = self.job
 
         def run() -> None:
             prompt = Prompt(self._ask, job)
             try:
-                said, trouble = prompt.run(line), ""
+                answer, trouble = prompt.run(line), ""
             except LoomError as error:
-                said, trouble = None, one_line(str(error), _LONGEST)
-            except Exception as error:  # a thread's bug must not look like a plane that is slow
-                said, trouble = None, f"this is a bug in torchloom: {error!r}"
+                answer, trouble = None, one_line(str(error), _LONGEST)
+            except Exception as error:  # a bug in a thread must not look like a slow plane
+                answer, trouble = None, f"this is a bug in torchloom: {error!r}"
             self.post_message(
-                AnswerArrived(line, said, trouble, prompt.job if prompt.job != job else "")
+                AnswerArrived(line, answer, trouble, prompt.job if prompt.job != job else "")
             )
 
-        self._beside(run)
+        self._in_thread(run)
 
-    def _beside(self, act: Callable[[], None]) -> None:
-        """Do what may take long in a thread that keeps nobody from leaving."""
+    def _in_thread(self, act: Callable[[], None]) -> None:
+        """Run a slow action in a daemon thread, which does not delay the exit."""
         threading.Thread(target=act, daemon=True).start()
 
     def _open_line(self, purpose: str, text: str) -> None:
@@ -362,7 +360,7 @@ class Monitor(App[None]):
             (self._before or self._sheet("jobs")).focus()
 
     def _say(self, text: str, style: str = "") -> None:
-        """Say something in the last line but one; beside what is being typed, if need be."""
+        """Show a message in the line above the key bar, beside the prompt if it is open."""
         shown = Text(f" {text}", style, no_wrap=True, overflow="ellipsis")
         self._base.query_one("#said", Label).update(shown)
         self._show(said=bool(text) or not self._line.display)
@@ -373,7 +371,7 @@ class Monitor(App[None]):
 
     @property
     def _base(self) -> Screen[Any]:
-        """The screen itself, whatever is laid over it."""
+        """The main screen, below any window."""
         return self.screen_stack[0]
 
     @property
@@ -384,8 +382,8 @@ class Monitor(App[None]):
         return self._base.query_one(f"#{name}", TableView)
 
     def _draw(self) -> None:
-        """Bring everything in line with the newest snapshot."""
-        if not self.is_running:  # on the way out the panes go first
+        """Draw the newest snapshot."""
+        if not self.is_running:  # the panes are removed first on exit
             return
         draw(self._base, self._seen, self._look)
         if isinstance(self.screen, DevicesWindow):
@@ -394,7 +392,7 @@ class Monitor(App[None]):
 
 @contextlib.contextmanager
 def _interrupts_only_others() -> Iterator[None]:
-    """Have Ctrl-C end the program that was lent the terminal, not the screen behind it."""
+    """Make Ctrl-C end the program that has the terminal, not the suspended screen."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Bring the panes of the screen in line with a snapshot."""
+"""Draw a snapshot into the panes of the screen; the windows for text and devices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ WIDE = 120  # columns of a terminal
 
 
 class TextWindow(ModalScreen[None]):
-    """A text to read, such as the answer to a line of the prompt."""
+    """A window with text, such as the answer to a prompt line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "dismiss", "close"),
@@ -49,24 +49,24 @@ class TextWindow(ModalScreen[None]):
 
 
 class DevicesWindow(ModalScreen[str]):
-    """The map of devices; a key gives back the line that says what happened to one."""
+    """The devices; a key closes the window with a prompt line about the selected one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,d", "dismiss('')", "close"),
         Binding("f", "say('fail_device')", "failed"),
-        Binding("c", "say('recover_device')", "well again"),
+        Binding("c", "say('recover_device')", "healthy"),
         Binding("x", "say('drain')", "drain"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._devices: Sequence[Any] | None = None  # nobody has told of any yet
+        self._devices: Sequence[Any] | None = None  # no reply yet
 
     def compose(self) -> ComposeResult:
         sheet = TableView(view.DEVICES, "devices")
-        sheet.empty = "asking .."
+        sheet.empty = "loading .."
         sheet.border_title = "devices"
-        sheet.border_subtitle = "f failed  c well again  x drain  Esc closes"
+        sheet.border_subtitle = "f failed  c healthy  x drain  Esc closes"
         yield sheet
 
     def on_mount(self) -> None:
@@ -74,14 +74,14 @@ class DevicesWindow(ModalScreen[str]):
         self._fill()
 
     def show(self, devices: Sequence[Any]) -> None:
-        """Bring the table up to date; there may be none yet: news can come before it is made."""
+        """Update the table; a snapshot may arrive before the table exists."""
         self._devices = devices
         self._fill()
 
     def _fill(self) -> None:
         for sheet in self.query(TableView):
             if self._devices is not None:
-                sheet.empty = "no devices yet: no agent or rank has told of one"
+                sheet.empty = "no devices yet: no agent or rank has reported one"
                 sheet.fill(view.device_rows(self._devices))
 
     def action_say(self, word: str) -> None:
@@ -91,7 +91,7 @@ class DevicesWindow(ModalScreen[str]):
 
 @dataclass(slots=True)
 class ScreenOptions:
-    """How somebody wants to see it."""
+    """What the user has chosen: filters, order of ranks, first curve."""
 
     filters: dict[str, str] = field(default_factory=lambda: {"jobs": "", "ranks": ""})
     is_worst_first: bool = False
@@ -99,7 +99,7 @@ class ScreenOptions:
 
 
 def draw(screen: Screen[Any], seen: ScreenSnapshot, look: ScreenOptions) -> None:
-    """Draw everything."""
+    """Draw all panes."""
     now = datetime.now().strftime("%H:%M:%S")
     screen.query_one("#top", Label).update(view.top_line(seen, now, screen.size.width))
     trouble = screen.query_one("#trouble", Label)
@@ -131,4 +131,4 @@ def _curves(pane: Static, series: Sequence[Fact], first: int) -> None:
         return
     lines = view.curve_lines(series, width, height, first)
     text = Text("\n").join(Text(line, style) for line, style in lines)
-    pane.update(text if lines else Text("nothing was logged yet", "dim"))
+    pane.update(text if lines else Text("no metrics yet", "dim"))

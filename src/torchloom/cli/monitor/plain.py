@@ -1,4 +1,4 @@
-"""The prompt without a screen: one command, the lines of a pipe, or a person at a terminal."""
+"""The prompt without a screen: one command, the lines of a pipe, or an interactive prompt."""
 
 import sys
 
@@ -11,63 +11,63 @@ _LONGEST = 1000  # characters of a message
 
 
 def once(prompt: Prompt, words: list[str]) -> None:
-    """Carry out one command; what goes wrong is raised."""
+    """Run one command; errors are raised."""
     _print(prompt.run_words(words))
 
 
 def from_pipe(prompt: Prompt) -> None:
-    """Carry out the lines of standard input up to the first that fails: the rest may rely on it."""
+    """Run the lines of standard input up to the first that fails: the rest may depend on it."""
     for line in sys.stdin:
-        said = prompt.run(line)
-        _print(said)
-        if said.leaves:
+        answer = prompt.run(line)
+        _print(answer)
+        if answer.leaves:
             return
 
 
 def converse(prompt: Prompt, ask: Ask) -> None:
-    """Talk with a person until they leave; what goes wrong is one line and the talk goes on."""
+    """Read and run lines until the user quits; an error prints one line."""
     history = History()
     _set_up_keys(prompt, history, Completer(ask))
-    goes_on = True
-    while goes_on:
+    is_running = True
+    while is_running:
         try:
-            goes_on = _turn(prompt, history)
-        except KeyboardInterrupt:  # the line is thrown away, as shells do
+            is_running = _turn(prompt, history)
+        except KeyboardInterrupt:  # the line is discarded, as in a shell
             echo(err=True)
 
 
 def _turn(prompt: Prompt, history: History) -> bool:
-    """Take a line and answer it; false when the person leaves."""
+    """Read a line and run it; return False when the user quits."""
     try:
         line = _ask_for_line(f"loom {prompt.job}> " if prompt.job else "loom> ")
         history.add(line)
-        said = prompt.run(line)
+        answer = prompt.run(line)
     except LoomError as error:
         say(one_line(str(error), _LONGEST))
         return True
     except EOFError:
         echo(err=True)
         return False
-    _print(said)
-    return not said.leaves
+    _print(answer)
+    return not answer.leaves
 
 
 def _ask_for_line(text: str) -> str:
     if sys.stdout.isatty():
         return input(text)
-    print(text, end="", file=sys.stderr, flush=True)  # what is asked for goes elsewhere
+    print(text, end="", file=sys.stderr, flush=True)  # stdout is redirected
     if not (line := sys.stdin.readline()):
         raise EOFError
     return line
 
 
-def _print(said: PromptAnswer) -> None:
-    if said.text:
-        echo(said.text)
+def _print(answer: PromptAnswer) -> None:
+    if answer.text:
+        echo(answer.text)
 
 
 def _set_up_keys(prompt: Prompt, history: History, completer: Completer) -> None:
-    """Give the terminal's line editor the history and the Tab key; some Pythons have none."""
+    """Set up history and Tab completion in readline; some Pythons have no readline."""
     if not sys.stdout.isatty():
         return
     try:
@@ -90,5 +90,5 @@ def _set_up_keys(prompt: Prompt, history: History, completer: Completer) -> None
 
 
 def _spaced(word: str) -> str:
-    """Return a completed word as it stands in the line: a value follows `=` without a space."""
+    """Return a completed word with a space, unless a value follows its `=`."""
     return word if word.endswith("=") else f"{word} "

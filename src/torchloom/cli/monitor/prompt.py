@@ -1,4 +1,4 @@
-"""The prompt's words carried out: each is one question to the plane and an answer as text."""
+"""The commands of the prompt: each sends one request to the plane and returns text."""
 
 import math
 import shlex
@@ -13,7 +13,7 @@ from torchloom.errors import Ambiguous, NotFound, UserError, nearest, shorten
 
 _WHY = "--reason="
 _AT = "--at="
-# Other words for the same.
+# Other names of the commands.
 ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("ls", "list", "ps", "runs"), "jobs"),
     **dict.fromkeys(("job", "status"), "show"),
@@ -28,8 +28,8 @@ ALIASES: Mapping[str, str] = {
     "cancel": "stop",
 }
 _TAIL = """\
-JOB is an id, the beginning of one, a name, or @ for the newest. Left out, the
-one that `use` chose is meant, or the only active one."""
+JOB is an id, a prefix of one, a name, or @ for the newest. It defaults to the
+job chosen by `use`, or to the only active one."""
 _DEVICE_ACTS = {
     "fail": "fail_device",
     "recover": "recover_device",
@@ -48,7 +48,7 @@ _STATES = {
 
 
 class Word(NamedTuple):
-    """One word: how it is written, what it does, its flags; `=` ends those with a value."""
+    """One command: usage, summary and flags; flags with a value end in `=`."""
 
     usage: str
     summary: str
@@ -58,62 +58,62 @@ class Word(NamedTuple):
 
 WORDS: Mapping[str, Word] = {
     "jobs": Word("jobs [--all]", "jobs, newest first", ("--all",)),
-    "use": Word("use JOB", "mean this job from now on; `use -` forgets it", (), "job"),
-    "show": Word("show [JOB]", "one job: state and why, ranks, knobs", (), "job"),
-    "ranks": Word("ranks [JOB]", "its ranks: state, step, lag, step time, node", (), "job"),
+    "use": Word("use JOB", "select a default job; `use -` clears it", (), "job"),
+    "show": Word("show [JOB]", "one job: state, reason, ranks, knobs", (), "job"),
+    "ranks": Word("ranks [JOB]", "ranks: state, step, lag, step time, node", (), "job"),
     "metrics": Word(
-        "metrics [JOB]", "the newest numbers of a rank, and curves", ("--name=", "--rank="), "job"
+        "metrics [JOB]", "newest values and curves of a rank", ("--name=", "--rank="), "job"
     ),
-    "events": Word("events [JOB]", "what happened", ("--limit=",), "job"),
-    "knobs": Word("knobs [JOB]", "what `set` can change", (), "job"),
+    "events": Word("events [JOB]", "events of a job", ("--limit=",), "job"),
+    "knobs": Word("knobs [JOB]", "knobs that `set` can change", (), "job"),
     "set": Word(
         "set [JOB] NAME=VALUE ..",
         "change knobs at one step on all ranks",
         (_AT, "--hold", _WHY, "--wait=", "--guard=", "--for="),
         "knob",
     ),
-    "undo": Word("undo [JOB] [COMMAND]", "take back the last change of knobs", (_AT, _WHY), "job"),
+    "undo": Word("undo [JOB] [COMMAND]", "undo the last change of knobs", (_AT, _WHY), "job"),
     "setlr": Word("setlr VALUE", "the same as set lr=VALUE", (_AT, "--hold", _WHY, "--wait=")),
-    "pause": Word("pause [JOB]", "have all ranks wait at one step", (_AT, _WHY), "job"),
+    "pause": Word("pause [JOB]", "pause all ranks at one step", (_AT, _WHY), "job"),
     "resume": Word("resume [JOB]", "continue after a pause", (_WHY,), "job"),
     "stop": Word("stop [JOB]", "end its ranks after a step", (_AT, _WHY), "job"),
-    "audit": Word("audit [JOB]", "every command, who gave it, what became of it", (), "job"),
+    "audit": Word("audit [JOB]", "every command with author and outcome", (), "job"),
     "devices": Word("devices", "every device and the ranks on it"),
-    "fail_device": Word("fail_device UUID", "a device has failed", (_WHY,), "device"),
-    "recover_device": Word("recover_device UUID", "a device is well again", (_WHY,), "device"),
-    "drain": Word("drain UUID", "put nothing new on a device", (_WHY,), "device"),
-    "register_device": Word("register_device UUID", "make a device known", (_WHY,)),
-    "plane": Word("plane", "how the weaver is"),
-    "help": Word("help [WORD]", "these words, or one of them", (), "word"),
-    "quit": Word("quit", "leave; jobs run on"),
+    "fail_device": Word("fail_device UUID", "report a device as failed", (_WHY,), "device"),
+    "recover_device": Word("recover_device UUID", "report it healthy again", (_WHY,), "device"),
+    "drain": Word("drain UUID", "place no new ranks on a device", (_WHY,), "device"),
+    "register_device": Word("register_device UUID", "register a device", (_WHY,)),
+    "plane": Word("plane", "status of the weaver"),
+    "help": Word("help [WORD]", "list the commands, or describe one", (), "word"),
+    "quit": Word("quit", "exit; jobs keep running"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCommand:
-    """One line, understood: the word, what follows it, and its flags."""
+    """One parsed line: the command, its arguments and its flags."""
 
     word: str
     free: tuple[str, ...] = ()
     flags: Mapping[str, str] = field(default_factory=dict)  # one without a value has ""
 
     def only(self, what: str) -> str:
-        """Return the one word that must follow."""
+        """Return the only argument."""
         if len(self.free) != 1:
             usage = WORDS[self.word].usage
             raise UserError(f"{self.word} takes one {what}; write `{usage}`")
         return self.free[0]
 
     def at_most(self, count: int) -> tuple[str, ...]:
-        """Return what follows, if it is no more than is understood."""
+        """Return the arguments, at most `count` of them."""
         if len(self.free) > count:
             surplus, usage = shorten(self.free[count]), WORDS[self.word].usage
-            raise UserError(f"{surplus!r} is one word too many; write `{usage}`")
+            raise UserError(f"unexpected argument {surplus!r}; write `{usage}`")
         return self.free
 
 
 def read_line(line: str) -> PromptCommand | None:
-    """Return what a line asks for; nothing for an empty one or a comment."""
+    """Parse a line; return None for an empty line or a comment."""
     line = line.strip().removeprefix(":").strip()
     if not line or line.startswith("#"):
         return None
@@ -124,7 +124,7 @@ def read_line(line: str) -> PromptCommand | None:
 
 
 def prompt_command(words: list[str]) -> PromptCommand:
-    """Return what words ask for."""
+    """Parse the words of a command."""
     first, *rest = words
     name = ALIASES.get(first, first)
     if name == "devices" and rest and rest[0] in _DEVICE_ACTS:  # as the shell's verb has it
@@ -148,7 +148,7 @@ def _with_flags(name: str, rest: list[str]) -> PromptCommand:
         flag, equals, value = word.partition("=")
         if f"{flag}=" in known:
             if not equals and (value := next(waiting, "")) == "":
-                raise UserError(f"{flag} wants a value")
+                raise UserError(f"{flag} needs a value")
         elif flag not in known or equals:
             hint = nearest(flag, [each.removesuffix("=") for each in known])
             raise UserError(f"{name} has no {shorten(flag)!r}" + (f"; {hint}" if hint else ""))
@@ -157,7 +157,7 @@ def _with_flags(name: str, rest: list[str]) -> PromptCommand:
 
 
 def help_text(name: str = "") -> str:
-    """Return the table for people, or what is to say of one word."""
+    """Return the list of commands, or the description of one."""
     if name:
         return _one(ALIASES.get(name, name))
     width = max(len(word.usage) for word in WORDS.values()) + 2
@@ -175,19 +175,19 @@ def _one(name: str) -> str:
     return "\n".join([*lines, f"  also: {others}"] if others else lines)
 
 
-Ask = Callable[..., Any]  # the name of a question, a timeout, its facts
+Ask = Callable[..., Any]  # sends a request: name, timeout, facts
 
 
 @dataclass(frozen=True, slots=True)
 class PromptAnswer:
-    """What came of a line."""
+    """The outcome of a line."""
 
     text: str = ""
     leaves: bool = False
 
 
 class Prompt:
-    """Carries out lines; remembers only which job is meant when none is named."""
+    """Runs lines; its only state is the default job."""
 
     def __init__(self, ask: Ask, job: str = "") -> None:
         self.job = job
@@ -212,16 +212,16 @@ class Prompt:
         }
 
     def run(self, line: str) -> PromptAnswer:
-        """Carry out a line; what is wrong with it, or goes wrong, is raised in words."""
+        """Run a line; errors are raised as `LoomError`."""
         asked = read_line(line)
         return PromptAnswer() if asked is None else self.obey(asked)
 
     def run_words(self, words: list[str]) -> PromptAnswer:
-        """Carry out words that a shell has parted; one with spaces in it is a line."""
+        """Run words that a shell has split; a single word is parsed as a line."""
         return self.run(words[0]) if len(words) == 1 else self.obey(prompt_command(words))
 
     def obey(self, asked: PromptCommand) -> PromptAnswer:
-        """Carry out what was understood."""
+        """Run a parsed command."""
         if asked.word == "quit":
             asked.at_most(0)
             return PromptAnswer(leaves=True)
@@ -238,7 +238,7 @@ class Prompt:
             self.job = ""
         elif asked.free:
             self.job = self._ask("job", job=asked.only("job"))["id"]
-        return f"{self.job or 'the only active job'} is meant"
+        return f"default job: {self.job or 'the only active one'}"
 
     def _show(self, asked: PromptCommand) -> str:
         job = self._of_job("job", asked)
@@ -270,7 +270,7 @@ class Prompt:
         return self._change(asked, self.job, {"lr": value_of(asked.only("value"))})
 
     def _undo(self, asked: PromptCommand) -> str:
-        """Take back a change; where `use` chose a job, one word is a command of it."""
+        """Undo a change; after `use`, a single argument is a command of that job."""
         words = asked.at_most(2)
         if self.job and len(words) < 2:
             words = (self.job, *words)
@@ -283,14 +283,14 @@ class Prompt:
         return "\n".join(in_words(outcome))
 
     def _steer(self, asked: PromptCommand) -> str:
-        """Have the ranks pause, go on or end."""
+        """Pause, resume or stop the ranks."""
         facts = _facts(asked)
         if asked.word == "resume":
-            facts["unpause"] = True  # who looks at a screen sees a pause, not an end just now
+            facts["unpause"] = True  # only lift a pause: the job may have ended since it was shown
         outcome = self._ask(asked.word, None, job=self._named(asked), **facts)
         lines = in_words(outcome)
         if asked.word == "stop" and outcome["state"] not in ("applied", "committed"):
-            lines.append(f"`loom stop {outcome['job']}` ends its processes without asking them")
+            lines.append(f"`loom stop {outcome['job']}` stops its processes by signals")
         return "\n".join(lines)
 
     def _devices(self, asked: PromptCommand) -> str:
@@ -299,7 +299,7 @@ class Prompt:
 
     def _device(self, asked: PromptCommand) -> str:
         if asked.word == "register_device" and len(asked.free) == 2:
-            raise UserError("ranks tell themselves which devices they use; write only the device")
+            raise UserError("ranks report their devices themselves; give only the device")
         uuid = asked.only("device")
         if asked.word != "register_device":
             uuid = device_named(uuid, [each["uuid"] for each in self._ask("devices")["devices"]])
@@ -322,7 +322,7 @@ class Prompt:
 
 
 def device_named(name: str, known: list[str]) -> str:
-    """Return the device that somebody means, by its uuid or the beginning of it."""
+    """Return the uuid of a device, given by its uuid or a prefix of it."""
     if name in known:
         return name
     found = [uuid for uuid in known if uuid.startswith(name)]
@@ -334,7 +334,7 @@ def device_named(name: str, known: list[str]) -> str:
 
 
 def _facts(asked: PromptCommand) -> dict[str, Any]:
-    """Return what a command is to know, as the plane takes it."""
+    """Return the flags of a command as facts of a request."""
     facts: dict[str, Any] = {"reason": asked.flags.get("--reason", "")}
     if "--at" in asked.flags:
         facts["at"] = _whole("--at", asked.flags["--at"])
@@ -351,7 +351,7 @@ def _facts(asked: PromptCommand) -> dict[str, Any]:
 
 def _whole(flag: str, text: str) -> int:
     if not text.isdecimal():
-        raise UserError(f"{flag} wants a whole number, not {text!r}")
+        raise UserError(f"{flag} needs a whole number, not {text!r}")
     return int(text)
 
 
@@ -361,5 +361,5 @@ def _seconds(flag: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise UserError(f"{flag} wants seconds, not {text!r}")
+        raise UserError(f"{flag} needs seconds, not {text!r}")
     return value

@@ -1,4 +1,4 @@
-"""What the word under the cursor may become: words of the prompt, names that the plane knows."""
+"""Completion and history of the prompt."""
 
 import contextlib
 import os
@@ -12,20 +12,20 @@ from torchloom.errors import LoomError
 from torchloom.settings import loom_home
 
 _MOST = 1000
-_FRESH = 3.0  # seconds that names are believed
-_PATIENCE = 2.0  # seconds for an answer: somebody waits with a finger on the key
+_FRESH = 3.0  # seconds that names are cached
+_PATIENCE = 2.0  # seconds for a reply: the user waits for the completion
 _ACTS = ("fail", "recover", "drain", "register")
 
 
 class History:
-    """Lines, oldest first. A file that cannot be read or written is no reason to stop."""
+    """Earlier lines, oldest first. A file that cannot be read or written is ignored."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or loom_home() / "monitor_history"
         self.lines = self._read()
 
     def add(self, line: str) -> None:
-        """Keep a line, unless it is the last one again."""
+        """Store a line, unless it repeats the last one."""
         line = line.strip()
         if not line or self.lines[-1:] == [line]:
             return
@@ -55,14 +55,14 @@ class History:
 
 
 class Completer:
-    """Looks names up when they are wanted, and remembers them for a moment."""
+    """Completes lines; requests names from the plane and caches them for a few seconds."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._known: dict[str, tuple[float, list[str]]] = {}
 
     def complete(self, line: str, job: str = "") -> list[str]:
-        """Return what the last word of a line may become."""
+        """Return the completions of the last word of a line."""
         *before, last = line.lstrip().removeprefix(":").lstrip().split(" ")
         words = [word for word in before if word]
         return [found for found in self._choices(words, last, job) if found.startswith(last)]
@@ -102,12 +102,12 @@ class Completer:
             return known
         try:
             known = names(self._ask(question, _PATIENCE, **facts))
-        except LoomError:  # there is nothing to complete, and no place to say why
+        except LoomError:  # nothing to complete, and no place for a message
             known = []
         self._known[key] = time.monotonic(), known
         return known
 
 
 def _other_job(before: list[str]) -> str:
-    """Return the job that a line of `set` names."""
+    """Return the job that a `set` line names."""
     return next((word for word in before[1:] if "=" not in word and word[:1] != "-"), "")

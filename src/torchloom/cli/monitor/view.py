@@ -1,4 +1,4 @@
-"""From a snapshot to the lines of the screen, without a screen."""
+"""Convert a snapshot into rows and lines; knows nothing of the screen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ _TONES = {
     **dict.fromkeys(("COMPLETED", "CANCELLED", "gone", "ending"), "dim"),
 }
 _BAD_WORDS = ("lost", "gone", "fail", "kill", "nan", "error", "refused", "aborted")
-_BETWEEN = ("command_preparing", "command_committed")  # the outcome follows at once
+_INTERMEDIATE = ("command_preparing", "command_committed")  # the outcome follows at once
 _NAMES = {answers.STEP_SECONDS: "step time", "loom/device_memory": "device memory"}
 _SOUGHT = ("state", "phase", "node", "replica", "role", "reason")
 _FAR = 2  # steps behind that are worth a colour
@@ -57,12 +57,12 @@ def _job(job: Fact, seen: ScreenSnapshot) -> tuple[str, ...]:
     up, total = seen.counts.get(job["id"], (0, 0))
     ranks = "-" if not total else str(total) if up == total else f"{up}/{total}"
     name = job["name"] if job["name"] and not job["id"].startswith(job["name"]) else ""
-    said = " ".join(word for word in (name and f"({name})", job["reason"]) if word)
-    return job["id"], job["state"], answers.step(job["step"]), ranks, answers.lasted(job), said
+    text = " ".join(word for word in (name and f"({name})", job["reason"]) if word)
+    return job["id"], job["state"], answers.step(job["step"]), ranks, answers.lasted(job), text
 
 
 def rank_rows(ranks: Sequence[Fact], worst_first: bool, is_wide: bool) -> list[TableRow]:
-    """Return ranks by number, or those that need a look before the others."""
+    """Return ranks by number, or with problems first."""
     behind = answers.lags(ranks)
     rows = []
     for rank in ranks:
@@ -82,15 +82,15 @@ def rank_rows(ranks: Sequence[Fact], worst_first: bool, is_wide: bool) -> list[T
 
 
 def event_rows(events: Sequence[Fact]) -> list[TableRow]:
-    """Return what happened, oldest first."""
-    told = [each for each in events if each["kind"] not in _BETWEEN]
+    """Return events, oldest first."""
+    shown = [each for each in events if each["kind"] not in _INTERMEDIATE]
     return [
         TableRow(
             f"{each['from']}{each.get('seq', each.get('id'))}",
             _clean(cells),
             _weight(cells[_STATE]),
         )
-        for each in told
+        for each in shown
         for cells in (answers.event_cells(each),)
     ]
 
@@ -100,7 +100,7 @@ def _weight(kind: str) -> str:
 
 
 def device_rows(devices: Sequence[Fact]) -> list[TableRow]:
-    """Return every device."""
+    """Return all devices."""
     return [
         TableRow(
             each["uuid"],
@@ -114,7 +114,7 @@ def device_rows(devices: Sequence[Fact]) -> list[TableRow]:
 
 
 def matching(rows: Sequence[TableRow], text: str) -> list[TableRow]:
-    """Return the rows that have every word of a text somewhere, a number only as a whole."""
+    """Return the rows that contain every word of a text; a number must match a whole word."""
     words = text.lower().split()
     return [row for row in rows if all(_has(row.text or " ".join(row.cells), w) for w in words)]
 
@@ -127,7 +127,7 @@ def _has(text: str, word: str) -> bool:
 def curve_lines(
     series: Sequence[Fact], width: int, height: int, first: int
 ) -> list[tuple[str, str]]:
-    """Return the lines of the curves that fit, each with its tone; `first` is the one on top."""
+    """Return the lines of the curves that fit, each with its style; `first` is on top."""
     known = {each["name"]: each for each in series if each["points"]}
     names = answers.ordered(known)
     names = names[first % len(names) :] + names[: first % len(names)] if names else []
@@ -152,12 +152,12 @@ def _title(curve: Fact, values: Sequence[float], width: int) -> str:
 
 
 def top_line(seen: ScreenSnapshot, now: str, width: int) -> str:
-    """Return the first line: how the plane is."""
+    """Return the first line: the status of the plane."""
     status = seen.status
     if not status:
         left, right = " torchLoom", now
     else:
-        away = "" if status["connected"] else " · the bus is away"
+        away = "" if status["connected"] else " · bus disconnected"
         counts = f"{status['jobs']} active · {status['ranks']} ranks · {status['agents']} agents"
         left = f" torchLoom  {status['host']} · {counts}{away}"
         right = f"epoch {status['epoch']}  {now}"
@@ -166,15 +166,15 @@ def top_line(seen: ScreenSnapshot, now: str, width: int) -> str:
 
 
 def trouble_line(seen: ScreenSnapshot) -> str:
-    """Return what keeps the screen from being up to date."""
+    """Return why the screen is not up to date."""
     if not seen.trouble:
         return ""
-    since = "this is how it was; " if seen.status else ""
-    return f"{since}{one_line(seen.trouble, 300)}; trying again"
+    since = "not up to date; " if seen.status else ""
+    return f"{since}{one_line(seen.trouble, 300)}; retrying"
 
 
 def ranks_title(seen: ScreenSnapshot, shown: int) -> str:
-    """Return what stands over the ranks."""
+    """Return the title of the ranks pane."""
     if not seen.job:
         return "ranks"
     if shown != len(seen.ranks):

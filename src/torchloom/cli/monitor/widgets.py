@@ -1,4 +1,4 @@
-"""A table of any length: only the lines in view are drawn, so a thousand ranks cost as four do."""
+"""The prompt line and a table of any length, which draws only its visible lines."""
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -26,7 +26,7 @@ TONES = {
 
 
 class PromptLine(Input):
-    """One line of input that is only there while it is wanted."""
+    """An input line that is only visible while it is used."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "leave", priority=True),
@@ -36,10 +36,10 @@ class PromptLine(Input):
     ]
 
     class Left(Message):
-        """Nothing is wanted any more."""
+        """The line was closed."""
 
     class Stuck(Message):
-        """Somebody wants to know how the line may go on."""
+        """Completion of the line was requested."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -52,7 +52,7 @@ class PromptLine(Input):
         self.purpose = ":"
 
     def open(self, purpose: str, text: str = "") -> None:
-        """Take a line for a purpose: `:` a command, `/` a filter."""
+        """Open the line for a purpose: `:` a command, `/` a filter."""
         self.purpose = purpose
         self._back = 0
         self.value = text
@@ -63,7 +63,7 @@ class PromptLine(Input):
         self.post_message(self.Left())
 
     def action_older(self, by: int) -> None:
-        """Bring back a line that was typed before."""
+        """Recall an earlier line."""
         if self.purpose != ":":
             return
         self._back = max(0, min(self._back + by, len(self._lines)))
@@ -74,8 +74,8 @@ class PromptLine(Input):
         if self.purpose == ":":
             self.post_message(self.Stuck(self.value[: self.cursor_position]))
 
-    def go_on(self, text: str, choices: list[str]) -> None:
-        """Put in as much as all choices have in common, if nobody has typed on since."""
+    def insert_completion(self, text: str, choices: list[str]) -> None:
+        """Insert the common prefix of all choices, if the line has not changed since."""
         if not choices or text != self.value[: self.cursor_position]:
             return
         begun = text.rpartition(" ")[2].removeprefix(":")
@@ -86,31 +86,31 @@ class PromptLine(Input):
 
 
 def shared(words: list[str]) -> str:
-    """Return with what all words begin."""
+    """Return the common prefix of words."""
     first, last = min(words), max(words)
     same = (n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(same, min(len(first), len(last)))]
 
 
 class Column(NamedTuple):
-    """One column; numbers stand on the right."""
+    """One column; numbers are right-aligned."""
 
     head: str
     right: bool = False
 
 
 class TableRow(NamedTuple):
-    """One line, with the tone of one of its cells."""
+    """One row, with the colour of one of its cells."""
 
     key: str
     cells: tuple[str, ...]
     tone: str = ""
     toned: int = 1  # the cell that has it: most often the state
-    text: str = ""  # what a filter looks at; the cells when it is not said
+    text: str = ""  # text for filters; default: the cells
 
 
 class TableView(ScrollView, can_focus=True):
-    """Rows with a cursor. The cursor stays with its row while rows come, go and change places."""
+    """Rows with a cursor, which stays on its row while rows are added, removed and moved."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False),
@@ -131,16 +131,16 @@ class TableView(ScrollView, can_focus=True):
             self.key = key
 
     class Picked(Moved):
-        """Somebody wants to know more of the row."""
+        """A row was chosen with Enter."""
 
     def __init__(self, columns: Sequence[Column], name: str, *, follows: bool = False) -> None:
         super().__init__(id=name)
         self._columns = tuple(columns)
-        self._follows = follows  # the end is in view until somebody scrolls away from it
+        self._follows = follows  # keep the end visible until the user scrolls away
         self._rows: tuple[TableRow, ...] = ()
         self._widths: list[int] = [len(column.head) for column in columns]
         self._cursor = 0
-        self._told = ""  # the row that was under the cursor when it was last looked at
+        self._reported = ""  # the row of the last `Moved` message
         self.empty = ""
 
     @property
@@ -157,7 +157,7 @@ class TableView(ScrollView, can_focus=True):
     ) -> None:
         """Show these rows; the cursor stays on its row, if there is one, or begins on the first."""
         self._columns = tuple(columns) or self._columns
-        was, at_end = self._told or first, self._cursor >= len(self._rows) - 1
+        was, at_end = self._reported or first, self._cursor >= len(self._rows) - 1
         self._rows = tuple(rows)
         cells = [column.head for column in self._columns], *(row.cells for row in rows)
         self._widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -169,7 +169,7 @@ class TableView(ScrollView, can_focus=True):
         self.refresh()
 
     def choose(self, key: str) -> bool:
-        """Put the cursor on a row by its key; where it is gone, leave it at its height."""
+        """Move the cursor to a row by its key; if the row is gone, leave it at its position."""
         places = (n for n, row in enumerate(self._rows) if row.key == key)
         found = next(places, None)
         self._go(self._cursor if found is None else found)
@@ -197,7 +197,7 @@ class TableView(ScrollView, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line; the first is the heads, which stay."""
+        """Draw one line; the first is the header."""
         width = self._room.width
         if y == 0:
             heads = tuple(column.head for column in self._columns)
@@ -230,7 +230,7 @@ class TableView(ScrollView, can_focus=True):
         return Strip(segments, width)
 
     def _go(self, line: int) -> None:
-        """Put the cursor on a line that is there, bring it into view, tell when it is another."""
+        """Move the cursor to an existing line, scroll it into view and post `Moved`."""
         self._cursor = max(0, min(line, len(self._rows) - 1))
         height = max(1, self._room.height - 1)
         top = self.scroll_offset.y
@@ -238,12 +238,12 @@ class TableView(ScrollView, can_focus=True):
             self.scroll_to(y=self._cursor, animate=False)
         elif self._cursor >= top + height:
             self.scroll_to(y=self._cursor - height + 1, animate=False)
-        if self.key != self._told:
-            self._told = self.key
+        if self.key != self._reported:
+            self._reported = self.key
             self.post_message(self.Moved(self, self.key))
         self.refresh()
 
     @property
     def _room(self) -> Size:
-        """What is left beside the border and the scrollbar."""
+        """The size without border and scrollbar."""
         return self.scrollable_content_region.size

@@ -1,5 +1,4 @@
-"""From the words of a command line to a job that runs: its target, its command line, the
-submission and how it is followed.
+"""`loom run` and `loom plan`: from a command line to a submitted job that is followed.
 
 Read `target` first.
 """

@@ -1,4 +1,4 @@
-"""The command line of `run` and `plan`: options before the target are ours, the rest is not."""
+"""The command line of `run` and `plan`: only options before the target are parsed."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,9 +31,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def request_from_stdin(options: Mapping[str, Any], stdin: TextIO) -> TargetRequest:
-    """Read one JSON object that says everything; what else was said beside it is refused."""
+    """Read the request as one JSON object; other options are refused."""
     if any(value not in (None, ()) for value in options.values()):
-        raise UserError("--stdin brings the whole request; leave the other words out")
+        raise UserError("--stdin reads the whole request; leave other options and arguments out")
     data = _checked(_read(stdin))
     words = data.get("component_args_str", [])
     return TargetRequest(
@@ -58,34 +58,32 @@ def _read(stdin: TextIO) -> dict[str, Any]:
 
 
 def _checked(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that say something; null says nothing."""
-    said = {key: value for key, value in data.items() if value is not None}
+    """Return the fields that are not null, after checks of names and types."""
+    given = {key: value for key, value in data.items() if value is not None}
     for key in data:
         if key not in _FIELDS:
             hint = nearest(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
             raise UserError(f"--stdin: unknown field {shorten(key)!r}; {hint}")
-    for key, value in said.items():
+    for key, value in given.items():
         if not isinstance(value, _FIELDS[key]):
             wanted, got = _FIELDS[key].__name__, type(value).__name__
             raise UserError(f"--stdin: {key}: expected {wanted}, got {got}")
-    if not said.get("component_name"):
+    if not given.get("component_name"):
         raise UserError("--stdin: component_name is missing")
-    for index, word in enumerate(said.get("component_args_str", [])):
+    for index, word in enumerate(given.get("component_args_str", [])):
         if not isinstance(word, str):
             problem = f"expected str, got {type(word).__name__}"
             raise UserError(f"--stdin: component_args_str[{index}]: {problem}")
-    return said
+    return given
 
 
 def target_options(function: F) -> F:
-    """Add the options that say what to run, where and how."""
+    """Add the options of `run` and `plan` for the target, the engine and the job."""
     options = [
-        click.option("-n", "processes", type=Number(1), metavar="N", help="Processes, in all."),
+        click.option("-n", "processes", type=Number(1), metavar="N", help="Number of processes."),
+        click.option("--ppn", "per_node", type=Number(1), metavar="N", help="Processes per host."),
         click.option(
-            "--ppn", "per_node", type=Number(1), metavar="N", help="Of them, on one host each."
-        ),
-        click.option(
-            "-s", "--scheduler", metavar="ENGINE", help="Where; `loom engines` lists them."
+            "-s", "--scheduler", metavar="ENGINE", help="Engine; `loom engines` lists them."
         ),
         click.option(
             "-cfg",
@@ -96,18 +94,22 @@ def target_options(function: F) -> F:
             help="Options of the engine.",
         ),
         click.option("--workspace", metavar="DIR", help="Run in a copy of this folder."),
-        click.option("--name", metavar="NAME", help="Name of the job; default: the script's."),
+        click.option("--name", metavar="NAME", help="Name of the job; default: from the script."),
         click.option(
-            "-e", "--env", multiple=True, metavar="K=V", help="Variable; K alone copies ours."
+            "-e",
+            "--env",
+            multiple=True,
+            metavar="K=V",
+            help="Environment variable; K alone copies it.",
         ),
         click.option(
-            "--max-retries", type=Number(0), metavar="N", help="Starts after a failure, at most."
+            "--max-retries", type=Number(0), metavar="N", help="Restarts after a failure, at most."
         ),
         click.option(
             "--policy",
             metavar="WORDS",
-            callback=lambda ctx, param, said: said and policy("--policy", said),
-            help="After a failure: live, restart, shrink or fail; nan=notify|restart|fail.",
+            callback=lambda ctx, param, value: value and policy("--policy", value),
+            help="On failure: live, restart, shrink or fail; nan=notify|restart|fail.",
         ),
         click.option("--parent_run_id", "--parent-run-id", hidden=True),
         click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
@@ -119,19 +121,19 @@ def target_options(function: F) -> F:
 
 
 class TargetCommand(LoomCommand):
-    """A command that reads no option behind its target: those are the target's."""
+    """A command that parses no options after its target: they belong to the target."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {"allow_interspersed_args": False}
         super().__init__(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Stop reading our options at `-m MODULE`: what follows is the module's."""
+        """Stop parsing options at `-m MODULE`: what follows belongs to the module."""
         end = self._end_of_module(args)
         return super().parse_args(ctx, args if end is None else [*args[:end], "--", *args[end:]])
 
     def _end_of_module(self, args: list[str]) -> int | None:
-        """Return where the words after `-m MODULE` begin, when a module is named."""
+        """Return the index after `-m MODULE`, if a module is named."""
         options = [option for option in self.params if isinstance(option, click.Option)]
         with_value = {flag for option in options if not option.is_flag for flag in option.opts}
         place = 0
@@ -144,7 +146,7 @@ class TargetCommand(LoomCommand):
 
 
 def request_from(options: dict[str, Any]) -> TargetRequest:
-    """Return what the words ask for; what they leave open, the config files may say."""
+    """Return the request of a command line; config files supply the defaults."""
     defaults = config.get_configs("cli", "run")
     given = {name: options[name] for name in TargetRequest.__slots__ if name in options}
     given["scheduler"] = options["scheduler"] or defaults.get("scheduler") or DEFAULT

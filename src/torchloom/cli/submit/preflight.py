@@ -1,4 +1,4 @@
-"""Look whether a planned app could start here: commands, scripts, ports, room on the disk."""
+"""Check whether a planned app could start here: commands, scripts, ports, disk space."""
 
 import os
 import shutil
@@ -11,12 +11,12 @@ from torchloom import settings
 from torchloom.launch.records.request import LaunchRequest, ReplicaRequest, RoleRequest
 from torchloom.settings import LOOPBACK
 
-_ROOM = 100 * 2**20  # bytes free that any run should find
-_PATIENCE = 60  # seconds for a look into a script
+_ROOM = 100 * 2**20  # free bytes that a run needs
+_PATIENCE = 60  # seconds for the check of a script
 
 
 def problems(request: LaunchRequest) -> list[str]:
-    """Return what stands in the way, one sentence each."""
+    """Return the problems, one sentence each."""
     found = [problem for role in request.roles for problem in _of_role(request, role)]
     return list(dict.fromkeys([*found, *_of_state()]))
 
@@ -38,7 +38,7 @@ def _of_command(role: RoleRequest, replica: ReplicaRequest, cwd: str) -> Iterato
 
 
 def _of_python(role: RoleRequest, python: str, words: tuple[str, ...], cwd: str) -> Iterator[str]:
-    """A script must exist, and what it imports at its top must be there to import."""
+    """Check that a script exists and that its top-level imports are installed."""
     script = next((word for word in words if not word.startswith("-")), "")
     path = Path(cwd, script)
     if "-m" in words[:1] or not script.endswith(".py"):
@@ -65,12 +65,12 @@ print(*sorted(name for name in wanted if importlib.util.find_spec(name) is None)
 
 
 def _import_problems(python: str, path: Path) -> list[str]:
-    """Ask the role's own interpreter; imports inside functions or `try` are the script's affair."""
+    """Check with the role's own interpreter; imports inside functions or `try` are ignored."""
     words = [python, "-c", _FIND_IMPORTS, str(path)]
     try:
         looked = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return [f"cannot be looked at: {error}"]
+        return [f"cannot be checked: {error}"]
     if looked.returncode:
         return [f"cannot be read: {looked.stderr.strip().rpartition(chr(10))[2]}"]
     return [f"imports {name!r}, which {python} does not have" for name in looked.stdout.split()]
@@ -86,6 +86,6 @@ def _of_state() -> Iterator[str]:
     home = settings.loom_home()
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
-        yield f"the state folder {home} cannot be written; set LOOM_HOME to another"
+        yield f"the state folder {home} is not writable; set LOOM_HOME to another"
     elif shutil.disk_usage(existing).free < _ROOM:
-        yield f"less than {_ROOM >> 20} MiB are free for {home}"
+        yield f"less than {_ROOM >> 20} MiB of disk space are free for {home}"

@@ -1,4 +1,4 @@
-"""A job that goes through the queue of this user's plane: submit, wait for its turn, follow."""
+"""Submit a job to the queue of this user's plane, wait for its start and follow it."""
 
 import os
 import shutil
@@ -27,24 +27,24 @@ from torchloom.specs.api import AppDryRunInfo, CfgVal, make_app_handle
 from torchloom.specs.jobspec import JobSpec, Policy
 from torchloom.specs.jobspec_shape import job_from_dict, job_in_short
 
-_LOOK = 0.2  # seconds between two looks at a job that waits
-_AT_ONCE, _PATIENCE = 5000, 120.0  # jobs of one question, and seconds for its answer
-_ASK_AGAIN = "it is asked again until it is known; Ctrl-C prints how to repeat it by hand"
+_POLL = 0.2  # seconds between two checks of a waiting job
+_AT_ONCE, _PATIENCE = 5000, 120.0  # jobs per request, and seconds for its reply
+_REPEATED = "the request is repeated; Ctrl-C prints how to repeat it by hand"
 _OVER = ("COMPLETED", "FAILED", "CANCELLED")
 
 
 class NeverRan(Exception):
-    """The job has ended without a run."""
+    """The job ended before it had a run."""
 
 
 def goes_through_the_queue(request: TargetRequest, spec: JobSpec) -> bool:
-    """Tell whether the plane is to run this; it has no workspaces, and its own nodes alone."""
+    """Tell whether the plane's queue can run this: a local job without a workspace."""
     is_local = request.scheduler in LOCAL and spec.scheduler in LOCAL
     return wants_plane() and is_local and not request.workspace
 
 
 def as_asked(spec: JobSpec, request: TargetRequest, cfg: dict[str, CfgVal]) -> JobSpec:
-    """Return a job with what the command line says of it."""
+    """Return a job with the options of the command line applied."""
     recovery = spec.recovery
     if request.max_retries is not None:
         recovery = replace(recovery, attempts=request.max_retries)
@@ -63,12 +63,12 @@ def as_asked(spec: JobSpec, request: TargetRequest, cfg: dict[str, CfgVal]) -> J
 
 
 def _plain(env: dict[str, str]) -> dict[str, str]:
-    """Return variables as a job has them: what keeps its dollars from macros comes later."""
+    """Return variables without the escapes that protect `$` from macros."""
     return {name: value.replace("$$", "$") for name, value in env.items()}
 
 
 class QueuedSubmission(LocalSubmission):
-    """A job on its way through the queue; from its start on it is followed as any other."""
+    """A job in the queue; once started it is followed like any other."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class QueuedSubmission(LocalSubmission):
     ) -> None:
         super().__init__(runner, scheduler, request, info)
         self._key = key or uuid.uuid4().hex
-        self._waiting = WaitNotice(_ASK_AGAIN)
-        self._told = job_in_short(spec)
-        job_from_dict(self._told)  # what the command line said must fit as well
+        self._waiting = WaitNotice(_REPEATED)
+        self._spec = job_in_short(spec)
+        job_from_dict(self._spec)  # validates the options of the command line too
         self._shape: dict[str, Any] = {}
 
     def submit_json(self) -> None:
@@ -96,7 +96,7 @@ class QueuedSubmission(LocalSubmission):
         self._started = self._detached = True
 
     def _ask(self) -> None:
-        """Have the plane store the job, once; from now on it has an id."""
+        """Submit the job to the plane, once, and take its id."""
         plane.find_or_start()
         try:
             self._shape = self._settled()
@@ -112,7 +112,7 @@ class QueuedSubmission(LocalSubmission):
             "submit",
             self._on_wait,
             key=self._key,
-            spec=self._told,
+            spec=self._spec,
             owner=me,
             author=me,
             cwd=os.getcwd(),
@@ -122,13 +122,13 @@ class QueuedSubmission(LocalSubmission):
         return found
 
     def _on_wait(self, why: str) -> None:
-        """Say that the answer takes long; a signal that came before that need wait no longer."""
+        """Print that the reply is pending; an earlier signal ends the wait."""
         if self._early is not None:
             raise SubmissionInterrupted(self._early)
         self._waiting(why)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if not self._started and self._waiting.is_told and signum in self.ending:
+        if not self._started and self._waiting.is_shown and signum in self.ending:
             raise SubmissionInterrupted(signum)
         super()._on_signal(signum, frame)
 
@@ -155,16 +155,16 @@ class QueuedSubmission(LocalSubmission):
             return 128 + self._stopped_by if self._stopped_by else 1
 
     def _await_run(self) -> None:
-        """Come back when the job has a run; say what it waits for meanwhile."""
-        said = ""
+        """Wait until the job has a run; print why it is waiting."""
+        shown = ""
         while catalog.record(self._app_id) is None:
             job = plane.ask("job", job=self._app_id)
             if job["state"] in _OVER and catalog.record(self._app_id) is None:
                 raise NeverRan(f"{job['state']} ({job['reason']})")
-            if job["state"] == "QUEUED" and job["reason"] != said:
-                said = job["reason"]
-                say(f"{self._app_id} {said}")
-            time.sleep(_LOOK)
+            if job["state"] == "QUEUED" and job["reason"] != shown:
+                shown = job["reason"]
+                say(f"{self._app_id} {shown}")
+            time.sleep(_POLL)
 
     def _stop(self, signum: int) -> None:
         if catalog.record(self._app_id) is not None:
@@ -176,31 +176,31 @@ class QueuedSubmission(LocalSubmission):
 
 
 def cancel(job: str, reason: str = "") -> dict[str, Any]:
-    """Have a job that waits leave the queue; asked again, it may have left already."""
-    waiting = WaitNotice(f"it is asked again; `loom show {job}` shows whether it was taken")
+    """Cancel a queued job; after a repeated request it may have been cancelled already."""
+    waiting = WaitNotice(f"the request is repeated; `loom show {job}` shows its state")
     try:
         done: dict[str, Any] = plane.settle(
             "cancel", waiting, job=job, reason=reason, author=user_name()
         )
     except UserError as error:
-        if error.code != "job_over" or not waiting.is_told:
+        if error.code != "job_over" or not waiting.is_shown:
             raise
         done = plane.ask("job", job=job)
     return done
 
 
 def cancel_many(jobs: Sequence[str], reason: str = "") -> list[dict[str, Any]]:
-    """Have jobs that wait leave the queue together; what became of each, in order.
+    """Cancel queued jobs together; return the outcome of each, in order.
 
-    Asked again, one that has left already is shown as it is.
+    After a repeated request, a job that was cancelled already is returned as it is.
     """
     found: list[dict[str, Any]] = []
-    waiting = WaitNotice("it is asked again; `loom ls` shows what was taken")
+    waiting = WaitNotice("the request is repeated; `loom ls` shows the states")
     for begin in range(0, len(jobs), _AT_ONCE):
         part = list(jobs[begin : begin + _AT_ONCE])
         facts: dict[str, Any] = {"jobs": part, "reason": reason, "author": user_name()}
         found += plane.settle("cancel_many", waiting, _PATIENCE, **facts)["items"]
-    if not waiting.is_told:
+    if not waiting.is_shown:
         return found
     return [_as_it_is(*pair) for pair in zip(jobs, found, strict=True)]
 
@@ -211,12 +211,12 @@ def _as_it_is(job: str, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def waited(job: str) -> dict[str, Any]:
-    """Return a job when it is over."""
+    """Wait until a job has ended and return it."""
     while True:
         found: dict[str, Any] = plane.ask("job", job=job)
         if found["state"] in _OVER:
             return found
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def show_spec(job: dict[str, Any], as_json: bool) -> None:

@@ -1,6 +1,6 @@
-"""One job on this machine as `run` sees it: start it, show it, pass signals on, return its code.
+"""A job on this machine: start it, print its output, forward signals, return its exit code.
 
-A signal never breaks off what is shown: its handler tells the job and the last words still come.
+A signal does not interrupt the output: its handler signals the job, and the rest is still printed.
 """
 
 import contextlib
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
     from torchloom.launch.hosts.joint_launch import JointHead
     from torchloom.launch.logs.display import Display
 
-SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of leaving it
+SECOND_CHANCE = 2.0  # seconds in which a second Ctrl-C stops the job instead of detaching
 DETACHED = 130
 IDLE = 124  # as `timeout` has it
-_SLOW = 1.0  # seconds after which a start that is cold says why
-_LOOK = 0.5  # seconds between looks for ranks that have not started by then
-_HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_RESUME_LOOK = 0.1  # seconds between two looks at a job that waits for its turn
+_SLOW = 1.0  # seconds after which the reason of a cold start is printed
+_POLL = 0.5  # seconds between two checks for ranks that have not started by then
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+_RESUME_POLL = 0.1  # seconds between two checks of a waiting job
 _OVER = ("COMPLETED", "FAILED", "CANCELLED")
 
 
-class JobLeft(BaseException):
-    """The user left the job to itself; not an Exception, so nothing in between swallows it."""
+class UserDetached(BaseException):
+    """The user detached from the job; not an Exception, so that no handler swallows it."""
 
 
 class SubmissionInterrupted(BaseException):
-    """A signal came where it must break off what is going on: no job yet, or a second Ctrl-C."""
+    """A signal must interrupt the command: there is no job yet, or it is a second Ctrl-C."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -64,7 +64,7 @@ class SubmissionInterrupted(BaseException):
 
 
 class LocalSubmission:
-    """A dry run on its way to becoming a job on this machine."""
+    """A dry run to be started as a job on this machine."""
 
     ending: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)  # signals that stop it
 
@@ -85,38 +85,38 @@ class LocalSubmission:
         self._many = self._in_words(request, info.request.launch)
         self._started = self._detached = self._stopping = self._leaving = False
         self._starting = False
-        self._early: int | None = None  # a signal that came while the job came to be
+        self._early: int | None = None  # a signal that arrived while the job was starting
         self._stopped_by = 0
 
     def _in_words(self, request: TargetRequest, launch: LaunchRequest) -> str:
-        """Say how many processes there will be, and why or where."""
+        """Return the number of processes, and why or where."""
         if launch.carrier:
             hosts = sum(len(role.replicas) for role in launch.roles)
             return f"{count(self._ranks)} on {hosts} hosts"
         return processes_in_words(request) if self._is_program else count(self._ranks)
 
     def submit(self) -> None:
-        """Start the job and say its handle and what can be done with it."""
+        """Start the job; print its handle and the commands for it."""
         self._schedule()
         echo(self._handle)
-        say(f"{self._app_id} is on its way\n{self._next_commands()}")
-        self._tell_its_page()
+        say(f"{self._app_id} submitted\n{self._next_commands()}")
+        self._announce_page()
 
     def submit_json(self) -> None:
-        """Start the job and print it."""
+        """Start the job and print it as JSON."""
         self._schedule()
         echo_json(job_shape(self._record(), self._scheduler.backend))
 
     def wait(self) -> int:
-        """Wait for the end of a submitted job without a word; return its exit code."""
+        """Wait for the end of a submitted job without output; return its exit code."""
         return self._until_over(lambda: None)
 
     def show_logs(self) -> int:
-        """Show what a submitted job prints; return its exit code."""
+        """Print the output of a submitted job; return its exit code."""
         return self._until_over(self._relay)
 
     def follow(self) -> int:
-        """Start the job, show what it prints, and return its exit code."""
+        """Start the job, print its output and return its exit code."""
         return self._until_over(self._start_and_show)
 
     def _schedule(self) -> None:
@@ -132,24 +132,24 @@ class LocalSubmission:
             self._started = True
             if self._early is not None:
                 self._on_signal(self._early, None)
-            with self._cold_start_told("\r" if give == "terminal" else ""):
+            with self._explained_start("\r" if give == "terminal" else ""):
                 if give == "terminal":
                     terminal.show(channel, 0, 1)
                 else:
                     self._relay()
 
     @contextlib.contextmanager
-    def _cold_start_told(self, ending: str = "") -> Iterator[None]:
-        """Say why a start is cold, where it takes long and one that is warm would not."""
+    def _explained_start(self, ending: str = "") -> Iterator[None]:
+        """Print why a start is cold, if it is slow and a warm start would be faster."""
         over = threading.Event()
-        work = threading.Thread(target=self._tell_cold_start, args=(over, ending), daemon=True)
+        work = threading.Thread(target=self._explain_start, args=(over, ending), daemon=True)
         work.start()
         try:
             yield
         finally:
             over.set()
 
-    def _tell_cold_start(self, over: threading.Event, ending: str) -> None:
+    def _explain_start(self, over: threading.Event, ending: str) -> None:
         is_over = over.wait(_SLOW) or not self._gains_by_warmth()
         while not is_over:
             record = catalog.record(self._app_id)
@@ -157,7 +157,7 @@ class LocalSubmission:
                 if record is not None and (why := cold_starts(record)):
                     say(why, f"{ending}\n")
                 return
-            is_over = over.wait(_LOOK)
+            is_over = over.wait(_POLL)
 
     def _gains_by_warmth(self) -> bool:
         from torchloom.launch.keeper.client import is_worth_it
@@ -174,10 +174,10 @@ class LocalSubmission:
         if not self._is_program:
             echo(self._handle)
         say(f"{self._app_id}: {self._many}")
-        self._tell_its_page()
+        self._announce_page()
 
-    def _tell_its_page(self) -> None:
-        """Say where the job is shown; the plane's server may still be on its way."""
+    def _announce_page(self) -> None:
+        """Print the URL of the job's page; the plane's server may still be starting."""
         if not wants_plane():
             return
         from torchloom.client.plane import page_of
@@ -189,28 +189,28 @@ class LocalSubmission:
         return self._scheduler.start(self._info, give, window)
 
     def _give(self) -> Input:
-        """Return what standard input the job gets: one program has ours, a group has none."""
+        """Return the standard input of the job: ours for a single program, none for a group."""
         if not self._is_alone() or (os.isatty(0) and not _in_foreground()):
             return "nothing"
         return "terminal" if all(map(os.isatty, (0, 1, 2))) else "stdin"
 
     def _is_alone(self) -> bool:
-        """Tell whether the job stands where `python train.py` would."""
+        """Tell whether the job stands in for `python train.py`."""
         return self._is_program and self._ranks == 1
 
     def _relay(self) -> None:
         relay_logs(self._record(), self._is_program, partial(self._scheduler.wait, self._app_id))
 
     def _until_over(self, show: Callable[[], None]) -> int:
-        """Do `show`, then wait for the end, while signals act on the job."""
+        """Call `show`, then wait for the end; signals act on the job meanwhile."""
         try:
             with self._signals():
                 show()
                 self._runner.wait(self._handle)
-        except JobLeft:
+        except UserDetached:
             return DETACHED
         except SubmissionInterrupted as interrupt:
-            self._scheduler.stop(self._app_id)  # it may just have come to be
+            self._scheduler.stop(self._app_id)  # it may just have been created
             return 128 + interrupt.signum
         except BrokenPipeError:
             self._end_unread()
@@ -218,9 +218,9 @@ class LocalSubmission:
         return self._report()
 
     def _end_unread(self) -> None:
-        """End a job whose output nobody reads, as a broken pipe would; a detached one goes on."""
+        """Stop a job whose output has no reader, as a broken pipe would; not a detached one."""
         if not self._detached:
-            say(f"{self._app_id} is stopped: nobody reads its output")
+            say(f"{self._app_id} is stopped: its output was closed")
             self._scheduler.stop(self._app_id, "output_closed")
             self._runner.wait(self._handle)
 
@@ -228,7 +228,7 @@ class LocalSubmission:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        signums = (*self.ending, *_HANDED_ON)
+        signums = (*self.ending, *_FORWARDED)
         before = {signum: signal.signal(signum, self._on_signal) for signum in signums}
         try:
             yield
@@ -237,13 +237,13 @@ class LocalSubmission:
                 signal.signal(signum, action)
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Some signals stop the job, others are for its ranks; Ctrl-C may leave it."""
+        """Stop the job, forward the signal to its ranks, or detach on Ctrl-C."""
         if self._starting and not self._started and self._early is None:
-            self._early = signum  # in a moment there is somebody to tell
+            self._early = signum  # handled as soon as the job has started
         elif not self._started:
             raise SubmissionInterrupted(signum)
-        elif signum in _HANDED_ON or self._stopping:
-            self._hand_on(signum)
+        elif signum in _FORWARDED or self._stopping:
+            self._forward(signum)
         elif self._leaving:
             raise SubmissionInterrupted(signum)
         elif signum == signal.SIGINT and self._may_leave():
@@ -255,25 +255,26 @@ class LocalSubmission:
         return os.isatty(0) and (self._detached or not self._is_alone())
 
     def _leave(self) -> None:
-        """Say how to come back and leave, unless the user wants the job stopped after all."""
+        """Detach from the job, unless a second Ctrl-C stops it."""
         try:
             self._leaving = True
-            echo(err=True)  # behind the ^C
-            say(f"{self._app_id} goes on; Ctrl-C again stops it\n{self._next_commands()}")
+            echo(err=True)  # after the ^C
+            running = f"{self._app_id} is still running; press Ctrl-C again to stop it"
+            say(f"{running}\n{self._next_commands()}")
             time.sleep(SECOND_CHANCE)
         except SubmissionInterrupted as interrupt:
             self._leaving = False
             self._stop(interrupt.signum)
         else:
-            raise JobLeft
+            raise UserDetached
 
     def _stop(self, signum: int) -> None:
         self._stopping = True
         self._stopped_by = signum
         self._scheduler.stop(self._app_id, signum=signum)
 
-    def _hand_on(self, signum: int) -> None:
-        """Have the launch process tell all ranks, wherever they are."""
+    def _forward(self, signum: int) -> None:
+        """Send a signal to the launch process, which forwards it to all ranks."""
         if launcher := self._record().launcher:
             launcher.send(signum)
 
@@ -287,7 +288,7 @@ class LocalSubmission:
         if record.reason.startswith("node_lost_") and record.error != NONE:
             say(record.error)
         if record.state is AppState.FAILED:
-            say(f"more: loom show {self._app_id}")
+            say(f"see `loom show {self._app_id}`")
         if self._stopped_by and all(rank.exit_code is None for rank in record.ranks):
             return 128 + self._stopped_by  # before any of it had started
         return exit_code(record)
@@ -304,7 +305,7 @@ class LocalSubmission:
 
 
 class Launch(LocalSubmission):
-    """A job that lives no longer than the command that follows it, as torchrun's ranks do."""
+    """A job that ends with the command that started it, like torchrun's ranks."""
 
     ending: tuple[signal.Signals, ...] = (
         *LocalSubmission.ending,
@@ -327,11 +328,11 @@ class Launch(LocalSubmission):
         self._head = head
         self._as_torchrun = as_torchrun
 
-    def _tell_its_page(self) -> None:
-        """Say nothing: it is called as torchrun is, often by a script, and starts at once."""
+    def _announce_page(self) -> None:
+        """Print nothing: scripts call `launch` like torchrun."""
 
     def _is_alone(self) -> bool:
-        """torchrun says nothing when all went well."""
+        """torchrun prints nothing on success."""
         return self._as_torchrun or super()._is_alone()
 
     def _announce(self) -> None:
@@ -363,7 +364,7 @@ class Launch(LocalSubmission):
 
 
 def _in_foreground() -> bool:
-    """Tell whether the terminal is ours to read: not when the shell has put us behind an `&`."""
+    """Tell whether this process may read the terminal: not if the shell started it with `&`."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -371,13 +372,13 @@ def _in_foreground() -> bool:
 
 
 def exit_code(record: RunRecord) -> int:
-    """Return what a shell would see had the job been one command: its first bad rank's code."""
+    """Return the job's exit code as of one command: that of its first bad rank."""
     if record.state is AppState.SUCCEEDED:
         return 0
     if record.reason.startswith("idle_output"):
         return IDLE
     bad = [rank for rank in record.ranks if rank.exit_code]
-    if record.state is AppState.FAILED:  # those we ended on behalf of the first are CANCELLED
+    if record.state is AppState.FAILED:  # ranks that were stopped because of it are CANCELLED
         bad = [rank for rank in bad if rank.state is AppState.FAILED]
     if bad:
         first = min(bad, key=lambda rank: (rank.state is not AppState.FAILED, rank.ended_at or ""))
@@ -387,7 +388,7 @@ def exit_code(record: RunRecord) -> int:
 
 
 class Resumption(LocalSubmission):
-    """A run on its way into its next life; what it printed in earlier ones is not shown again."""
+    """The next attempt of a run; the output of earlier attempts is not printed again."""
 
     def __init__(
         self,
@@ -396,7 +397,7 @@ class Resumption(LocalSubmission):
         info: AppDryRunInfo[Any],
         begin: Callable[[], object] | None = None,
     ) -> None:
-        """`begin` has somebody else start it, when it is its turn; else it is started here."""
+        """`begin` has the plane start the run from its queue; without it, it starts here."""
         self._begin = begin
         super().__init__(runner, scheduler, TargetRequest((), kind=TargetKind.SCRIPT), info)
         self._since = datetime.now(UTC)
@@ -404,7 +405,7 @@ class Resumption(LocalSubmission):
 
     def _in_words(self, request: TargetRequest, launch: LaunchRequest) -> str:
         ranks = "" if self._is_queued else f" with {count(self._ranks)}"
-        return f"goes on as attempt {launch.attempt + 1}{ranks}"
+        return f"resuming as attempt {launch.attempt + 1}{ranks}"
 
     @property
     def _is_queued(self) -> bool:
@@ -430,7 +431,7 @@ class Resumption(LocalSubmission):
         self._started = self._detached = True
         if self._early is not None:
             self._on_signal(self._early, None)
-        self._await_life()
+        self._await_attempt()
         self._relay()
 
     def _start_it(self) -> None:
@@ -439,19 +440,19 @@ class Resumption(LocalSubmission):
         else:
             self._scheduler.schedule(self._info)
 
-    def _await_life(self) -> None:
-        """Come back when the run is in its next life; say what it waits for meanwhile."""
-        said = ""
+    def _await_attempt(self) -> None:
+        """Wait until the next attempt has started; print why it is waiting."""
+        shown = ""
         while self._is_queued and self._record().restarts < self._attempt:
             from torchloom.client import plane
 
             job = plane.ask("job", job=self._app_id)
             if job["state"] in _OVER and self._record().restarts < self._attempt:
                 raise Failure(f"{self._app_id} {job['state']} ({job['reason']})")
-            if job["state"] == "QUEUED" and job["reason"] != said:
-                said = job["reason"]
-                say(f"{self._app_id} {said}")
-            time.sleep(_RESUME_LOOK)
+            if job["state"] == "QUEUED" and job["reason"] != shown:
+                shown = job["reason"]
+                say(f"{self._app_id} {shown}")
+            time.sleep(_RESUME_POLL)
 
     def _relay(self) -> None:
         wait = partial(self._scheduler.wait, self._app_id)
@@ -462,7 +463,7 @@ class Resumption(LocalSubmission):
 
 
 def committed_steps(app_id: str, patience: float = 5.0) -> None:
-    """Let what its ranks wrote last become a checkpoint, where a plane is at it."""
+    """Wait until the plane has committed the checkpoint that the ranks wrote last."""
     from torchloom.client import places, plane
     from torchloom.errors import LoomError
 
@@ -474,4 +475,4 @@ def committed_steps(app_id: str, patience: float = 5.0) -> None:
             return
         if not any(one["state"] in ("writing", "committing") for one in found):
             return
-        time.sleep(_RESUME_LOOK)
+        time.sleep(_RESUME_POLL)

@@ -1,4 +1,4 @@
-"""What `run` and `plan` are pointed at: from words to an app, and from an app to a dry run."""
+"""The target of `run` and `plan`: from words to an app, and from an app to a dry run."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ SPEC_ENDINGS = (".json", ".yaml", ".yml")
 
 
 class TargetKind(Enum):
-    """What a person may point `run` at."""
+    """The kinds of targets."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -31,13 +31,13 @@ class TargetKind(Enum):
 
     @property
     def is_program(self) -> bool:
-        """Tell whether it stands where `python train.py` would."""
+        """Tell whether it stands in for `python train.py`."""
         return self in (TargetKind.SCRIPT, TargetKind.MODULE, TargetKind.COMMAND)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
-    """One command line of `run` or `plan`, read."""
+    """One parsed command line of `run` or `plan`."""
 
     words: tuple[str, ...]
     module: str | None = None
@@ -55,21 +55,21 @@ class TargetRequest:
     component_args: dict[str, Any] | None = None
     dry: bool = False
     role: str | None = None
-    kind: TargetKind | None = None  # known already, not to be guessed from the words
+    kind: TargetKind | None = None  # set if it need not be derived from the words
 
 
 def dryrun(request: TargetRequest, runner: Runner) -> AppDryRunInfo[Any]:
     """Return what would be submitted."""
     app = build_app(request, runner)
-    said = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
-    cfg = {**request.defaults, **said, **request.cfg}
+    given = runner.cfg_from_str(request.scheduler, *request.scheduler_args)
+    cfg = {**request.defaults, **given, **request.cfg}
     return runner.dryrun(
         app, request.scheduler, cfg, request.workspace or None, request.parent_run_id
     )
 
 
 def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
-    """Return a dry run as JSON shows it."""
+    """Return a dry run as JSON."""
     request = getattr(info.request, "launch", info.request)
     return {
         "scheduler": scheduler,
@@ -81,7 +81,7 @@ def dryrun_shape(scheduler: str, info: AppDryRunInfo[Any]) -> dict[str, Any]:
 
 
 def settled(request: TargetRequest) -> TargetRequest:
-    """Return a request with what its spec file says of engine and options, unless it said more."""
+    """Return a request with the engine and options of its spec file, unless an engine was given."""
     if kind_of(request) is not TargetKind.SPEC or request.scheduler != DEFAULT:
         return request
     from torchloom.specs.jobspec import JobSpec
@@ -95,7 +95,7 @@ def settled(request: TargetRequest) -> TargetRequest:
 
 
 def kind_of(request: TargetRequest) -> TargetKind:
-    """Return what the words mean; what is nothing else must be a component."""
+    """Return the kind of the target; anything unknown is taken for a component."""
     if request.kind:
         return request.kind
     if request.module:
@@ -120,12 +120,12 @@ def _is_on_path(command: str) -> bool:
 
 
 def build_app(request: TargetRequest, runner: Runner) -> AppDef:
-    """Return the app that the words mean."""
+    """Build the app of a request."""
     kind = kind_of(request)
     if kind.is_program:
         return _with_options(_program(request, kind), request)
     if request.processes or request.per_node:
-        raise UserError("-n is for a script, a module or a command; a component has its own -j")
+        raise UserError("-n is for scripts, modules and commands; components take -j")
     target, *rest = request.words
     if kind is TargetKind.COMPONENT:
         _refuse_nearly_script(target)
@@ -142,7 +142,7 @@ def build_app(request: TargetRequest, runner: Runner) -> AppDef:
 
 
 def _program(request: TargetRequest, kind: TargetKind) -> AppDef:
-    """Return a program under our own agent; its words arrive as they were written."""
+    """Return the app of a program; its arguments are passed unchanged."""
     from torchloom.components.dist import loom
 
     words = request.words
@@ -155,13 +155,13 @@ def _program(request: TargetRequest, kind: TargetKind) -> AppDef:
         j=_topology(request),
         python=python_of_caller(),
     )
-    if request.scheduler not in LOCAL:  # nobody said what it needs: the engine's defaults hold
+    if request.scheduler not in LOCAL:  # no resources were given: use the engine's defaults
         app.roles[0].resource = NULL_RESOURCE
     return app
 
 
 def _topology(request: TargetRequest) -> str:
-    """Return what `-n` and `--ppn` say, as `-j` says it."""
+    """Return `-n` and `--ppn` in the format of `-j`."""
     total, each = request.processes, request.per_node
     if each is None:
         return str(total or "auto")
@@ -172,7 +172,7 @@ def _topology(request: TargetRequest) -> str:
         raise UserError(f"-n {total} is not a multiple of --ppn {each}; change one of them")
     if request.scheduler in LOCAL:
         raise UserError(
-            f"-n {total} with --ppn {each} is {nodes} hosts; name an engine that has them, "
+            f"-n {total} with --ppn {each} needs {nodes} hosts; name an engine that has them, "
             "such as -s slurm, or use `loom launch --hostfile`"
         )
     return f"{nodes}x{each}"
@@ -197,7 +197,7 @@ def _with_options(app: AppDef, request: TargetRequest) -> AppDef:
 
 
 def variables_of(pairs: Sequence[str]) -> dict[str, str]:
-    """Return what `-e` says; values arrive as written, so macros find no dollar in them."""
+    """Return the variables of `-e`; `$` is escaped so that macros are not expanded."""
     inherited = environment()
     found = {}
     for pair in pairs:
@@ -210,10 +210,10 @@ def variables_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def python_of_caller() -> str:
-    """Return the interpreter that `python` means to whoever typed `loom`.
+    """Return the interpreter that `python` means to the caller of `loom`.
 
-    Called from the search path, that is the search path's python; called by a path of its own,
-    as in `.venv/bin/loom`, it is the one that loom itself runs on.
+    If `loom` was found on PATH, that is the `python` on PATH; if it was called by a path, as in
+    `.venv/bin/loom`, it is the interpreter that runs loom.
     """
     folders = environment().get("PATH", "").split(os.pathsep)
     if os.path.dirname(os.path.abspath(sys.argv[0])) in map(os.path.abspath, folders):
@@ -222,12 +222,12 @@ def python_of_caller() -> str:
 
 
 def count(processes: int) -> str:
-    """Return a number of processes in words."""
+    """Return a number of processes as text."""
     return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def processes_in_words(request: TargetRequest) -> str:
-    """Say how many processes `run` starts, and why so many."""
+    """Return how many processes `run` starts, and why."""
     if request.processes:
         return count(request.processes)
     found = len(devices.visible(environment()))

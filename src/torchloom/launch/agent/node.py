@@ -14,10 +14,9 @@ from torchloom import settings
 from torchloom.launch import wire
 from torchloom.launch.agent.guard import AgentGuard
 from torchloom.launch.agent.service import JobAgent, Post
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import NodeShare, become_subreaper
 from torchloom.launch.host.identity import host_name
 from torchloom.launch.host.loop import SignalPipe
-from torchloom.launch.keeper.spawn import become_subreaper
 from torchloom.launch.logs.display import Display
 from torchloom.launch.variables import AGENT_VARIABLE
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torchloom.launch.agent.terminal import TerminalRelay
 from torchloom.launch.host.identity import ProcessIdentity, boot_id, host_name
 from torchloom.launch.protocol import RankOrder, ReplicaOrder
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 _CHUNK = 1 << 16
 _LARGEST_PIPE = 1 << 20  # bytes that an output holds at most, unless root had it made larger

@@ -6,11 +6,10 @@ The launch process knows a rank's place in its group, the agent what is true of 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torchloom.launch.grammar.command import LaunchCommand
 from torchloom.launch.keeper.python_command import PythonCommand
 from torchloom.launch.protocol import ReplicaOrder
-from torchloom.launch.records.request import LaunchRequest, RankGroup
 from torchloom.launch.variables import (
     AGENT_VARIABLE,
     ATTEMPT_VARIABLE,
@@ -31,11 +30,13 @@ from torchloom.launch.variables import (
     UNTIL_VARIABLE,
     UPLINK_VARIABLE,
 )
-from torchloom.rules.replicas import ReplicaKey
 from torchloom.settings import LOCAL_HOST_NAME, LOOPBACK
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.role import AppDef
-from torchloom.specs.validate import SET_FOR_PEERS, check_not_set
+
+if TYPE_CHECKING:
+    from torchloom.launch.records.request import LaunchRequest, RankGroup
+    from torchloom.specs.role import AppDef
+    from torchloom.specs.states import ReplicaKey
 
 _SITE = Path(__file__).parents[2] / "worker/threadlet/site"  # where our sitecustomize lies
 _NOT_FOR_RANKS = (
@@ -61,9 +62,9 @@ class MeetingPoint:
 
 
 def group_variables(
-    request: LaunchRequest,
-    group: RankGroup,
-    key: ReplicaKey,
+    request: "LaunchRequest",
+    group: "RankGroup",
+    key: "ReplicaKey",
     local_rank: int,
     attempt: int,
     meeting: MeetingPoint,
@@ -104,8 +105,11 @@ def group_variables(
     return {name: str(value) for name, value in contract.items()} | own
 
 
-def check_variables(app: AppDef) -> None:
+def check_variables(app: "AppDef") -> None:
     """Refuse what says a rank's place in its group; a role without ranks of ours may set it."""
+    from torchloom.launch.grammar.command import LaunchCommand  # a job agent needs neither
+    from torchloom.specs.validate import SET_FOR_PEERS, check_not_set
+
     for index, role in enumerate(app.roles):
         if LaunchCommand.of_role([role.entrypoint, *role.args]) is not None:
             check_not_set(role.env, f"roles[{index}].env", SET_FOR_PEERS)

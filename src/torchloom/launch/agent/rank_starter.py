@@ -20,7 +20,7 @@ from torchloom.launch.logs.sinks import RankLogs
 from torchloom.launch.protocol import RankOrder, ReplicaOrder
 from torchloom.launch.variables import PAGE_VARIABLE, STORE_VARIABLE, UPLINK_VARIABLE
 from torchloom.launch.wire import WireMessage
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 _BAD_NODE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 

@@ -13,7 +13,7 @@ from torchloom.launch.keeper.client import KeeperLink
 from torchloom.launch.logs.error_file import ErrorFile
 from torchloom.launch.logs.sinks import RankLogs
 from torchloom.launch.protocol import ReplicaOrder
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 
 class AgentRanks:

@@ -34,8 +34,8 @@ from torchloom.launch.logs.sinks import MOST_UNSENT, RankLogs
 from torchloom.launch.protocol import ReplicaOrder
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.launch.wire import Connection, WireMessage
-from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 
 LAST_GRACE = 3.0  # seconds for ranks whose launch process is gone
 _LOOK = 0.01  # seconds between looks at leftovers that were told to end, or at a zygote to come

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from torchloom.launch.variables import (
 from torchloom.specs.dataclass import dataclass
 
 _PROC = Path("/proc")
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,14 @@ class NodeShare:
 
     app_id: str
     node: str = field(default_factory=host_name)
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its own children (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def of_app(share: NodeShare) -> set[int]:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from torchloom.launch.host import descendants, sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import NodeShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import SignalPipe
-from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, become_subreaper, spawn
-from torchloom.launch.records.request import ORPHAN_LIMIT
+from torchloom.launch.keeper.spawn import Judge, Run, SpawnOrder, spawn
 from torchloom.launch.wire import BadFrame, Connection, WireMessage, check
 from torchloom.unix import same_user
 
@@ -66,8 +65,8 @@ class Keeper:
         share: NodeShare,
         agent: socket.socket,
         address: Path,
-        run: Run | None = None,
-        orphan_limit: float = ORPHAN_LIMIT,
+        run: Run | None,
+        orphan_limit: float,
         judge: Judge | None = None,
     ) -> None:
         become_subreaper()

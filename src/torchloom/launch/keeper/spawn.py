@@ -31,7 +31,7 @@ _FIELDS = {  # of /proc/self/stat, as proc(5) numbers them
     "env_start": 50,
     "env_end": 51,
 }
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
 _FIRST_EXTRA = 3  # the descriptor behind stdin, stdout and stderr
 _MOST_FDS = 1 << 20
 
@@ -140,12 +140,6 @@ class SpawnOrder:
 
 Run = Callable[[SpawnOrder], NoReturn]
 Judge = Callable[[SpawnOrder], str]  # why a fork would not do, if so
-
-
-def become_subreaper() -> None:
-    """Make orphans below this process its own children (Linux)."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from torchloom.specs.dataclass import dataclass
-from torchloom.specs.status import read_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,8 @@ def put_aside(path: Path, attempt: int | str) -> None:
 
 def _timestamp(error: ErrorFile) -> float:
     """Return when the error happened, by its own word; without one, when the file was written."""
+    from torchloom.specs.status import read_error  # only where a rank has failed
+
     report = read_error(error.text)
     with contextlib.suppress(ValueError, TypeError):
         return float(report.timestamp) if report else error.written  # type: ignore[arg-type]

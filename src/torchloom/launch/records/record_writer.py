@@ -13,9 +13,9 @@ from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.launch.records.request import LaunchRequest, whole_group
-from torchloom.rules.replicas import ReplicaKey
 from torchloom.specs.api import NONE, AppState
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 from torchloom.unix import reachable
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from torchloom.specs.api import RetryPolicy
 from torchloom.specs.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from torchloom.rules.replicas import ReplicaKey, RoleRule
+    from torchloom.rules.replicas import RoleRule
+    from torchloom.specs.states import ReplicaKey
 
 READY = b"ready\n"  # the agent: the run exists, every verb knows it
 TAKEN = b"taken\n"  # instead: another one is the run of this id

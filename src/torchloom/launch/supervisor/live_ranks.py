@@ -5,7 +5,7 @@ from typing import Any
 
 from torchloom.launch.records.record_writer import Place
 from torchloom.launch.wire import WireMessage
-from torchloom.rules.replicas import ReplicaKey
+from torchloom.specs.states import ReplicaKey
 
 Life = tuple[int, int]  # the attempt, and the how manieth process of its rank in it
 

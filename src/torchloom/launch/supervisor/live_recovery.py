@@ -23,8 +23,11 @@ from torchloom.launch.supervisor.starts import Starts
 from torchloom.launch.wire import WireMessage
 from torchloom.rules import replicas as replica_rules
 from torchloom.rules.membership.faults import Fence, admit
-from torchloom.rules.replicas import ReplicaKey, Start
+from torchloom.rules.replicas import (
+    Start,
+)
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.launch.supervisor.plane_link import PlaneLink

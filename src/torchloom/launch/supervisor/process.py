@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchloom.errors import Failure
-from torchloom.launch import wire
 from torchloom.launch.agent.guard import AgentGuard, fork
 from torchloom.launch.host import sockets
-from torchloom.launch.host.descendants import NodeShare
+from torchloom.launch.host.descendants import NodeShare, become_subreaper
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.launch.host.loop import ENDING, FORWARDED, SignalPipe
 from torchloom.launch.host.sockets import socket_path
-from torchloom.launch.keeper.spawn import become_subreaper
 from torchloom.launch.records import catalog
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import LAUNCHER_LOST
@@ -155,12 +153,12 @@ def _guard(
 
     def agent() -> int:
         from torchloom.launch.agent.service import JobAgent, Post
+        from torchloom.launch.wire import LaunchAddress
 
         terminal = socket.socket(fileno=os.dup(channel)) if how == "terminal" else None
         stdin = 0 if how == "stdin" else None
-        JobAgent(
-            Post(NodeShare(app_id), wire.LaunchAddress(path=str(address)), stdin, terminal)
-        ).run()
+        launcher = LaunchAddress(path=str(address))
+        JobAgent(Post(NodeShare(app_id), launcher, stdin, terminal)).run()
         return 0
 
     AgentGuard(NodeShare(app_id), agent, beside=launcher).watch(with_agent)

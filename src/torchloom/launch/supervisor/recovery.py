@@ -24,12 +24,12 @@ from torchloom.rules.replicas import (
     Finish,
     ProgressMark,
     Replace,
-    ReplicaKey,
     Start,
     Stop,
     Wait,
 )
 from torchloom.settings import environment
+from torchloom.specs.states import ReplicaKey
 
 if TYPE_CHECKING:
     from torchloom.checkpoint import Storage

@@ -25,9 +25,13 @@ from torchloom.launch.supervisor.reports import RankReports
 from torchloom.launch.variables import TOKEN_VARIABLE
 from torchloom.launch.wire import WireMessage, nonce
 from torchloom.rules import replicas
-from torchloom.rules.replicas import AppVerdict, ReplicaKey, StartFailed
+from torchloom.rules.replicas import (
+    AppVerdict,
+    StartFailed,
+)
 from torchloom.settings import environment
 from torchloom.specs.api import AppState
+from torchloom.specs.states import ReplicaKey
 
 _PATIENCE = 15.0  # seconds beyond the grace in which agents must have cleared up
 

@@ -10,9 +10,12 @@ from torchloom.launch.records.request import LaunchRequest, RankGroup, RoleReque
 from torchloom.launch.supervisor.nodes import Nodes
 from torchloom.launch.variables import LIFE_VARIABLE, STANDIN_VARIABLE
 from torchloom.launch.wire import WireMessage
-from torchloom.rules.replicas import ReplicaKey, Start
+from torchloom.rules.replicas import (
+    Start,
+)
 from torchloom.sealed import unseal
 from torchloom.specs.dataclass import dataclass
+from torchloom.specs.states import ReplicaKey
 
 
 def replica_order(

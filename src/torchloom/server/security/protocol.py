@@ -2,8 +2,9 @@
 
 uvicorn's parser has no limits of its own: it collects a header of any length, waits for its end
 for ever, and queues every request that a client sends ahead. `LimitedProtocol` hands it small
-pieces, counts what they are part of, and answers 414, 431, 408 or 413 by itself. `Listener` accepts
-the connections, some in each turn of the event loop, and gives a handshake limits, too.
+pieces, counts what they are part of, and answers 414, 431, 408 or 413 by itself.
+`ConnectionListener` accepts the connections, some in each turn of the event loop, and limits
+handshakes, too.
 """
 
 import asyncio
@@ -356,7 +357,7 @@ class Handshake(asyncio.Transport):
         self._channel.close()
 
 
-class Listener:
+class ConnectionListener:
     """Accepts connections, some in each turn of the event loop; more wait in the kernel.
 
     Where there is a certificate, each shakes hands first; those that do not are counted and ended.

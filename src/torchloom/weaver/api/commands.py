@@ -3,9 +3,10 @@
 import asyncio
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
-from torchloom import accounts, settings
+from torchloom import accounts
 from torchloom.errors import Ambiguous, NotFound, shorten
 from torchloom.launch.records import catalog
 from torchloom.rules.control.command import Command, CommandEntry, CommandKind, NotAKnob, Status
@@ -21,7 +22,16 @@ from torchloom.weaver.api.refusals import (
     NothingToUndo,
     OtherReplicas,
 )
-from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.api.request import (
+    BadRequest,
+    DeviceEventRequest,
+    DeviceImpactRequest,
+    DigestRequest,
+    JobCommandRequest,
+    SetRequest,
+    UndoRequest,
+    job_named,
+)
 from torchloom.weaver.commands.knobs import NoKnobs, checked, knobs_of
 from torchloom.weaver.commands.wire import ID, wrapped
 from torchloom.weaver.health.responses import impact_of
@@ -29,8 +39,6 @@ from torchloom.weaver.jobs.registry import REPLICA_OF, SAVING, is_over, is_relea
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
-SPAN, _LONGEST_SPAN = 200, 1 << 40  # steps that a guard watches over
-_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
 _YOUNG = 3.0  # seconds in which the first step of a life may not be over
 _LOOK = 0.05  # seconds between two looks at the knobs of a job that begins
 
@@ -41,63 +49,53 @@ class CommandApi:
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
 
-    def living(self, asked: WeaverRequest) -> JobRow:
-        """Return the job that is meant, which must not have ended."""
-        return self._living(asked)
+    def living(self, asked: JobCommandRequest) -> JobRow:
+        """Return the job of a command, which must have ranks."""
+        job = job_named(self._weaver.jobs, asked.job)
+        if is_over(job):
+            raise JobOver(job)
+        if is_released(job):
+            raise JobReleased(job)
+        return job
 
-    def author(self, asked: WeaverRequest) -> str:
-        """Return who asks."""
-        return asked.text("author") or settings.user_name()
-
-    async def again(self, asked: WeaverRequest) -> dict[str, Any] | None:
+    async def again(self, asked: JobCommandRequest) -> dict[str, Any] | None:
         """Return what became of a command of this id that was asked for before; else nothing.
 
         Its job may have ended meanwhile, and what it asked for may be refused by now.
         """
-        name = asked.text("id")
-        job = self._weaver.jobs.get(self._weaver.ledger.job_of(name) or "") if name else None
-        meant = asked.text("job")
+        name, meant = asked.id, asked.job
+        job = self._weaver.jobs.get(self._weaver.command_rows.job_of(name) or "") if name else None
         if job is None or (meant and job_named(self._weaver.jobs, meant).id != job.id):
             return None
-        entry = next(one for one in self._weaver.ledger.entries(job.id) if one.id == name)
+        entry = next(one for one in self._weaver.command_rows.entries(job.id) if one.id == name)
         if not entry.status.is_final and not is_over(job):
-            patience = asked.seconds("wait", _PATIENCE, _MOST)
-            entry = await self._weaver.commands.ask(job.id, entry.command, patience)
+            entry = await self._weaver.commands.ask(job.id, entry.command, asked.wait)
         return self._answer(asked, job, entry)
 
-    async def command(
-        self, asked: WeaverRequest, job: JobRow, kind: CommandKind, payload: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Have the ranks of a job do something at one step; return what became of it."""
-        return await self._command(asked, job, kind, payload)
-
-    async def set(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def set(self, asked: SetRequest) -> dict[str, Any]:
         """Change knobs, all in one step; with a guard the change is taken back if it fires."""
         if done := await self.again(asked):
             return done
         job, values = await self._settable(asked)
-        payload = wrapped(values, asked.flag("hold"), asked.text("undo"))
-        if not asked.text("guard"):
-            return await self._command(asked, job, CommandKind.KNOB, payload)
-        words, span = asked.text("guard"), asked.count("span", SPAN, _LONGEST_SPAN)
-        await self._check_guard(job, words, span)
-        asked = asked.named(self.name(asked, job))
-        self._weaver.guards.add(job.id, asked.text("id"), words, span)
-        return await self._command(asked, job, CommandKind.KNOB, payload)
+        payload = wrapped(values, asked.hold, asked.undo)
+        if asked.guard:
+            await self._check_guard(job, asked.guard, asked.span)
+            asked = replace(asked, id=self.name(asked, job))
+            self._weaver.guards.add(job.id, asked.id, asked.guard, asked.span)
+        return await self.command(asked, job, CommandKind.KNOB, payload)
 
-    async def _settable(self, asked: WeaverRequest) -> tuple[JobRow, dict[str, Any]]:
+    async def _settable(self, asked: SetRequest) -> tuple[JobRow, dict[str, Any]]:
         """Return the values as the job's knobs take them; one that just begins has none yet."""
-        patience = asked.seconds("wait", _PATIENCE, _MOST)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + asked.wait
         while True:
-            job = self._living(asked)
+            job = self.living(asked)
             ranks = [rank for rank in self._weaver.roster.ranks(job.id) if rank.state == "up"]
             try:
-                return job, checked(job, ranks, asked.mapping("values"))
+                return job, checked(job, ranks, dict(asked.values))
             except (NoKnobs, NotAKnob, NotFound) as error:
                 is_young = isinstance(error, NotAKnob) and _are_young(ranks)
                 if time.monotonic() >= deadline and not self._has_boundary(job):
-                    raise self._no_boundary(job, patience) from None
+                    raise self._no_boundary(job, asked.wait) from None
                 if time.monotonic() >= deadline or not (is_young or self._is_beginning(ranks)):
                     raise
             await asyncio.sleep(_LOOK)
@@ -107,39 +105,39 @@ class CommandApi:
         return not ranks or any(self._is_before_its_first_step(rank) for rank in ranks)
 
     def _is_before_its_first_step(self, rank: RankProcessRow) -> bool:
-        progress = self._weaver.agents.progress(rank)
+        progress = self._weaver.heartbeats.progress(rank)
         if rank.boundary == "none" or progress is None:
             return rank.boundary == "none" or not knobs_of([rank])
         return progress.step < 1
 
-    async def undo(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def undo(self, asked: UndoRequest) -> dict[str, Any]:
         """Take back a change of knobs: the one that is named, or the last that is in force."""
         if done := await self.again(asked):
             return done
-        job = self._living(asked)
-        found = undo(self._weaver.commands.state(job.id).audit, asked.text("command"))
+        job = self.living(asked)
+        found = undo(self._weaver.commands.state(job.id).audit, asked.command)
         if isinstance(found, NoUndo):
             raise NothingToUndo(f"nothing to undo in job {job.id}: {found.why}")
-        asked = asked.because(asked.text("reason") or f"undo of {found.command}")
+        asked = replace(asked, reason=asked.reason or f"undo of {found.command}")
         payload = wrapped(found.values, False, found.command)
-        return await self._command(asked, job, CommandKind.KNOB, payload)
+        return await self.command(asked, job, CommandKind.KNOB, payload)
 
-    async def pause(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def pause(self, asked: JobCommandRequest) -> dict[str, Any]:
         return await self._once(asked, CommandKind.PAUSE)
 
-    async def resume(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def resume(self, asked: JobCommandRequest) -> dict[str, Any]:
         return await self._once(asked, CommandKind.RESUME)
 
-    async def stop(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def stop(self, asked: JobCommandRequest) -> dict[str, Any]:
         """Have the ranks end after a step; the launch process ends those that cannot."""
-        kind = CommandKind.STOP if asked.number("at") is None else CommandKind.STOP_AT
+        kind = CommandKind.STOP if asked.at is None else CommandKind.STOP_AT
         return await self._once(asked, kind)
 
-    async def _once(self, asked: WeaverRequest, kind: CommandKind) -> dict[str, Any]:
+    async def _once(self, asked: JobCommandRequest, kind: CommandKind) -> dict[str, Any]:
         """Have ranks do something, unless this very command was asked for before."""
-        return await self.again(asked) or await self._command(asked, self._living(asked), kind)
+        return await self.again(asked) or await self.command(asked, self.living(asked), kind)
 
-    async def checkpoint(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def checkpoint(self, asked: JobCommandRequest) -> dict[str, Any]:
         """Have a checkpoint made; what is said is whether it is committed, or how it stands."""
         began = time.monotonic()
         answer = await self._once(asked, CommandKind.CHECKPOINT)
@@ -152,32 +150,32 @@ class CommandApi:
             or SAVING not in known.facts
         ):
             return {**answer, "checkpoint": None}  # a program that saves by itself tells us nothing
-        left = asked.seconds("wait", _PATIENCE, _MOST) - (time.monotonic() - began)
-        row = await self._weaver.shelf.settled(known.id, step, generation, max(0.0, left))
+        left = asked.wait - (time.monotonic() - began)
+        row = await self._weaver.checkpoint_rows.settled(known.id, step, generation, max(0.0, left))
         return {**answer, "checkpoint": views.checkpoint_shape(row) if row else None}
 
-    async def digest(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def digest(self, asked: DigestRequest) -> dict[str, Any]:
         """Have the ranks begin a step digest log of this name; without a name, end it."""
-        log = asked.text("log")
+        log = asked.log
         if log and not (ID.fullmatch(log) and log[0].isalnum()):
             raise BadRequest(f"{log!r} is no name of a log: letters, digits, _ . - only")
-        return await self._command(asked, self._living(asked), CommandKind.DIGEST, {"log": log})
+        return await self.command(asked, self.living(asked), CommandKind.DIGEST, {"log": log})
 
-    async def device_event(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def device_event(self, asked: DeviceEventRequest) -> dict[str, Any]:
         """Take in what somebody says of a device; only `new` makes one known that is not."""
-        device, state = asked.needed("device"), _state(asked.needed("state"))
-        if not asked.flag("new"):
+        device, state = asked.device, _state(asked.state)
+        if not asked.new:
             device = self._device(device)
-        source = asked.text("source") or self.author(asked)
-        self._weaver.responses.device(device, state, source, asked.text("reason"))
+        source = asked.source or asked.author
+        self._weaver.responses.device(device, state, source, asked.reason)
         found = self._weaver.devices.get(device)
         assert found is not None
         return views.device_shape(found, self._weaver.devices.processes(device))
 
-    async def device_outlook(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def device_outlook(self, asked: DeviceImpactRequest) -> dict[str, Any]:
         """What would become of jobs if devices were as somebody is about to say; nothing is."""
-        state = _state(asked.needed("state"))
-        names = sorted(self._device(name) for name in asked.texts("devices") or ())
+        state = _state(asked.state)
+        names = sorted(self._device(name) for name in set(asked.devices or ()))
         found = [self._weaver.devices.get(name) for name in names]
         effects = {name: self._weaver.responses.outlook(name, state) for name in names}
         users = {name: self._weaver.devices.map.processes_on(name) for name in names}
@@ -209,35 +207,27 @@ class CommandApi:
             there = f"the job has logged {', '.join(known)}" if known else "it has logged nothing"
             raise NotFound("metric", condition.metric, known, there)
 
-    def _living(self, asked: WeaverRequest) -> JobRow:
-        job = job_named(self._weaver.jobs, asked.text("job"))
-        if is_over(job):
-            raise JobOver(job)
-        if is_released(job):
-            raise JobReleased(job)
-        return job
-
-    async def _command(
+    async def command(
         self,
-        asked: WeaverRequest,
+        asked: JobCommandRequest,
         job: JobRow,
         kind: CommandKind,
         payload: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
+        """Have the ranks of a job do something at one step; return the outcome."""
         if kind.is_aligned:
             self._check_replicas(job)
         command = Command(
             self.name(asked, job),
             kind,
             payload or {},
-            self.author(asked),
-            asked.text("reason"),
-            asked.number("at"),
+            asked.author,
+            asked.reason,
+            asked.at,
         )
-        patience = asked.seconds("wait", _PATIENCE, _MOST)
-        entry = await self._weaver.commands.ask(job.id, command, patience)
-        if entry.status is Status.ACCEPTED and patience and not self._has_boundary(job):
-            error = self._no_boundary(job, patience)
+        entry = await self._weaver.commands.ask(job.id, command, asked.wait)
+        if entry.status is Status.ACCEPTED and asked.wait and not self._has_boundary(job):
+            error = self._no_boundary(job, asked.wait)
             self._weaver.commands.withdraw(job.id, command.id, str(error))
             raise error
         return self._answer(asked, job, entry)
@@ -266,25 +256,27 @@ class CommandApi:
         if others:
             raise OtherReplicas(job, str(project), others)
 
-    def name(self, asked: WeaverRequest, job: JobRow) -> str:
+    def name(self, asked: JobCommandRequest, job: JobRow) -> str:
         """Return the id of a command: the one that was given, if it can be, or a new one."""
-        name = asked.text("id")
+        name = asked.id
         if not name:
             return uuid.uuid4().hex[:16]
         if not ID.fullmatch(name):
             raise BadRequest(f"{name!r} is no id of a command: letters, digits, _ . - only")
-        if self._weaver.ledger.job_of(name) not in (None, job.id):
+        if self._weaver.command_rows.job_of(name) not in (None, job.id):
             raise BadRequest(f"a command of another job has the id {name!r}; choose another")
         return name
 
-    def _answer(self, asked: WeaverRequest, job: JobRow, entry: CommandEntry) -> dict[str, Any]:
+    def _answer(self, asked: JobCommandRequest, job: JobRow, entry: CommandEntry) -> dict[str, Any]:
         if entry.status is Status.REFUSED:
             raise CommandRefused(f"{entry.command.kind} refused: {entry.why}")
         if entry.status is Status.ABORTED:
             raise CommandAborted(f"{entry.command.kind} came to nothing: {entry.why}")
-        row = next(r for r in self._weaver.ledger.audit(job.id) if r.id == entry.id)
-        guards = self._weaver.guards.of(job.id) if asked.text("guard") else {}
-        return views.command_shape(row, self._weaver.ledger.acks([entry.id]), guards.get(entry.id))
+        row = next(r for r in self._weaver.command_rows.audit(job.id) if r.id == entry.id)
+        guards = self._weaver.guards.of(job.id) if asked.guard else {}
+        return views.command_shape(
+            row, self._weaver.command_rows.acks([entry.id]), guards.get(entry.id)
+        )
 
 
 def _are_young(ranks: list[RankProcessRow]) -> bool:

@@ -13,7 +13,7 @@ from torchloom.errors import LoomError
 from torchloom.launch.host import sockets
 from torchloom.unix import HEADER, same_user
 from torchloom.weaver.api.refusals import refusal
-from torchloom.weaver.api.request import BadRequest, WeaverRequest
+from torchloom.weaver.api.request import BadRequest, EventsRequest
 from torchloom.weaver.api.router import VERSION, Router, checked
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateLost
@@ -33,7 +33,7 @@ class BusDoor:
 
     async def open(self) -> None:
         """Begin to hear questions."""
-        for name in self._answering.names:
+        for name in self._answering.on_the_bus:
             self._subscriptions.append(await self._bus.subscribe(subjects.door(name), self._hear))
 
     async def close(self) -> None:
@@ -121,27 +121,27 @@ class Door:
             await _say(writer, await self._answering.answer(asked))
             return
         try:
-            question = checked(asked)
-            job = self._answering.looking.meant(question)
+            request = EventsRequest.read(checked(asked))
+            job = self._answering.queries.meant(request)
         except LoomError as error:
             await _say(writer, refusal(error))
             return
-        await self._watch(job, question, reader, writer)
+        await self._watch(job, request, reader, writer)
 
     async def _watch(
         self,
         job: str | None,
-        asked: WeaverRequest,
+        asked: EventsRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Send what happens from now on, or from a cursor on, until the caller hangs up."""
-        looking, watch = self._answering.looking, self._journal.watch()
-        after = asked.mapping("after") or looking.news(None, {}, 1)["next"]
+        queries, watch = self._answering.queries, self._journal.watch()
+        after = asked.after or queries.news(None, {}, 1)["next"]
         hung_up = asyncio.ensure_future(reader.read(1))
         try:
             while not hung_up.done():
-                found = await looking.aside(job, after, _AT_ONCE)
+                found = await queries.aside(job, after, _AT_ONCE)
                 for item in found["items"]:
                     after = _moved(after, item)
                     await _say(writer, {"event": item, "next": after})

@@ -3,14 +3,27 @@
 import asyncio
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 from torchloom.sealed import hide_in_spec
 from torchloom.specs.states import JobState
 from torchloom.weaver import views
-from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.api.request import (
+    BadRequest,
+    CompareRunsRequest,
+    CurvesRequest,
+    EventsRequest,
+    JobRequest,
+    JobsRequest,
+    KnobsRequest,
+    MetricsRequest,
+    RunRequest,
+    RunsRequest,
+    WeaverRequest,
+    job_named,
+)
 from torchloom.weaver.commands.knobs import InForce, knobs_of
 from torchloom.weaver.health.hangs import role_shape
 from torchloom.weaver.jobs.registry import WORLD_SIZE, has_run, is_launched, is_over, is_released
@@ -24,11 +37,8 @@ from torchloom.weaver.store.series.snapshot import RecordsLost
 from torchloom.weaver.views import events_since
 
 _MOST_EVENTS = 1000  # events of a job that are looked through
-_MOST_RUNS = 1000  # runs of one page
-_MOST_BUCKETS = 10_000  # of one curve
 _NO_METRICS = "its metrics are not stored now, see `loom doctor`"
-_MOST = 100_000  # rows of one answer
-_LONGEST_WAIT, _LOOK = 3600.0, 0.05  # seconds in which a job's first knobs come
+_LOOK = 0.05  # seconds between two checks for a job's first knobs
 
 
 class StackApi:
@@ -37,9 +47,9 @@ class StackApi:
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
 
-    async def stacks(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def stacks(self, asked: JobRequest) -> dict[str, Any]:
         """Stacks of every rank and the verdict on them, by role; fresh ones while the job runs."""
-        job = job_named(self._weaver.jobs, asked.text("job"))
+        job = job_named(self._weaver.jobs, asked.job)
         if is_over(job):
             return await self._kept(job)
         ranks = self._weaver.roster.ranks(job.id)
@@ -75,42 +85,37 @@ class RunApi:
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
 
-    async def experiments(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def experiments(self, asked: RunsRequest) -> dict[str, Any]:
         """A page of runs, newest first."""
         search = runs.RunSearch(
-            text=asked.text("text"),
-            owner=asked.text("owner"),
-            project=asked.text("project"),
-            group=asked.text("group"),
-            tag=asked.text("tag"),
-            commit=asked.text("commit"),
-            states=tuple(sorted(asked.texts("states") or ())),
-            where=tuple(sorted(asked.texts("where") or ())),
+            text=asked.text,
+            owner=asked.owner,
+            project=asked.project,
+            group=asked.group,
+            tag=asked.tag,
+            commit=asked.commit,
+            states=tuple(sorted(set(asked.states or ()))),
+            where=tuple(sorted(set(asked.where or ()))),
         )
-        limit, cursor = asked.count("limit", 100, _MOST_RUNS), asked.text("cursor")
         store = self._weaver.store
-        return await self._weaver.aside(runs.listed, store, search, limit, cursor)
+        return await self._weaver.aside(runs.listed, store, search, asked.limit, asked.cursor)
 
-    async def experiment(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def experiment(self, asked: RunRequest) -> dict[str, Any]:
         """One run, whole."""
-        return await self._weaver.aside(
-            runs.shown, self._weaver.store, self._run(asked.text("run"))
-        )
+        return await self._weaver.aside(runs.shown, self._weaver.store, self._run(asked.run))
 
-    async def compare(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def compare(self, asked: CompareRunsRequest) -> dict[str, Any]:
         """How runs differ, in the order in which they are named."""
-        names = asked.facts.get("runs")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if asked.runs is None:
             raise BadRequest("runs must be a list of names")
-        found = [self._run(name) for name in names[: comparison.MOST + 1]]
+        found = [self._run(name) for name in asked.runs[: comparison.MOST + 1]]
         return await self._weaver.aside(comparison.compared, self._weaver.store, found)
 
-    async def curves(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def curves(self, asked: CurvesRequest) -> dict[str, Any]:
         """Whole curves in few buckets: of the metrics named or all, of the lowest rank or all."""
-        job, names = job_named(self._weaver.jobs, asked.text("job")), asked.texts("names")
-        buckets = max(1, asked.count("buckets", 1000, _MOST_BUCKETS))
-        records, whole = self._weaver.store.records, asked.flag("all_ranks")
-        found = await self._weaver.aside(_curves, records, job.id, names, whole, buckets)
+        job, buckets = job_named(self._weaver.jobs, asked.job), max(1, asked.buckets)
+        records, whole = self._weaver.store.records, asked.all_ranks
+        found = await self._weaver.aside(_curves, records, job.id, asked.names, whole, buckets)
         return {"job": job.id, **found}
 
     def _run(self, name: str) -> str:
@@ -152,7 +157,7 @@ class QueryApi:
             "note": weaver.store.place.note,
             "connected": weaver.bus.connected,
             "jobs": len(weaver.jobs.active()),
-            "agents": len(weaver.agents.present),
+            "agents": len(weaver.heartbeats.present),
             "ranks": sum(1 for _ in weaver.roster.living()),
             "backlog": weaver.ingest.writer.backlog,
             "stored": weaver.ingest.stored,
@@ -164,19 +169,19 @@ class QueryApi:
         self._weaver.health.look()
         return dict(self._weaver.health.problems)
 
-    async def jobs(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+    async def jobs(self, asked: JobsRequest) -> list[dict[str, Any]]:
         """Jobs, newest first."""
-        limit, wanted = asked.count("limit", _MOST, _MOST), asked.texts("ids")
-        jobs = self._weaver.jobs.active() if asked.flag("active") else self._weaver.jobs.all()
-        if wanted is not None:
+        jobs = self._weaver.jobs.active() if asked.active else self._weaver.jobs.all()
+        if asked.ids is not None:
+            wanted = frozenset(asked.ids)
             jobs = [job for job in jobs if job.id in wanted]
-        if asked.flag("strangers"):  # those of which there is no run of ours
+        if asked.strangers:  # those of which there is no run of ours
             jobs = [job for job in jobs if job.account or not is_launched(job) or not has_run(job)]
-        return [self._job(job) for job in jobs[:limit]]
+        return [self._job(job) for job in jobs[: asked.limit]]
 
-    async def job(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def job(self, asked: JobRequest) -> dict[str, Any]:
         """One job with its ranks."""
-        job = job_named(self._weaver.jobs, asked.text("job"))
+        job = job_named(self._weaver.jobs, asked.job)
         run = self._weaver.store.state.one(RunRow, id=job.run_id)
         config = run.config if run else {}
         labels = {"tags": list(config.get("tags") or ()), "notes": config.get("notes") or ""}
@@ -185,20 +190,20 @@ class QueryApi:
         row = self._weaver.coordinator.submission(job.id)
         return {**shape, "spec": hide_in_spec(row.spec) if row else None}
 
-    async def ranks(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        return self._ranks(job_named(self._weaver.jobs, asked.text("job")))
+    async def ranks(self, asked: JobRequest) -> list[dict[str, Any]]:
+        return self._ranks(job_named(self._weaver.jobs, asked.job))
 
-    async def knobs(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+    async def knobs(self, asked: KnobsRequest) -> list[dict[str, Any]]:
         """The knobs of a job, each with the value that is in force; `wait` is for the first."""
-        deadline = time.monotonic() + asked.seconds("wait", 0.0, _LONGEST_WAIT)
+        deadline = time.monotonic() + asked.wait
         while True:
-            job = job_named(self._weaver.jobs, asked.text("job"))
+            job = job_named(self._weaver.jobs, asked.job)
             found = knobs_of(self._weaver.roster.ranks(job.id))
             if found or is_over(job) or time.monotonic() >= deadline:
                 break
             await asyncio.sleep(_LOOK)
         measured = await self._weaver.aside(self._latest, job.id)
-        changes = self._weaver.ledger.schedule(job.id)
+        changes = self._weaver.command_rows.schedule(job.id)
         now = InForce(changes, measured, job.generation, self._step(job.id))
         return [now.of(knob) for knob in found.values()]
 
@@ -209,33 +214,30 @@ class QueryApi:
         except RecordsLost:
             return []
 
-    async def metrics(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def metrics(self, asked: MetricsRequest) -> dict[str, Any]:
         """Curves; without a metric or rank all, from a step on, the newest `limit` points each."""
-        job = job_named(self._weaver.jobs, asked.text("job"))
-        name, rank = asked.text("metric") or None, asked.number("rank")
-        after, limit = asked.number("after"), asked.count("limit", 1000, _MOST)
+        job = job_named(self._weaver.jobs, asked.job)
+        which = (job.id, asked.metric or None, asked.rank, asked.after, asked.limit)
         records = self._weaver.store.records
-        points = await self._weaver.aside(records.points, job.id, name, rank, after, limit)
+        points = await self._weaver.aside(records.points, *which)
         names = await self._weaver.aside(records.names, job.id)
         return {"job": job.id, "names": names, "series": views.series_shape(points)}
 
-    async def events(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def events(self, asked: EventsRequest) -> dict[str, Any]:
         """What happened and what was told, by time; `next` is where to read on from."""
         job = self.meant(asked)
-        limit, after = asked.count("limit", 100, 10_000), asked.mapping("after")
-        found = await self.aside(job, after, limit)
+        found = await self.aside(job, asked.after, asked.limit)
         return {**found, "items": sorted(found["items"], key=lambda item: item["time"])}
 
-    def meant(self, asked: WeaverRequest) -> str | None:
+    def meant(self, asked: EventsRequest) -> str | None:
         """Return which job's events are asked for; nothing for those of all."""
-        name = asked.text("job")
-        return job_named(self._weaver.jobs, name).id if name else None
+        return job_named(self._weaver.jobs, asked.job).id if asked.job else None
 
-    async def aside(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+    async def aside(self, job: str | None, after: Mapping[str, Any], limit: int) -> dict[str, Any]:
         """Return `news`, read in another thread."""
         return await self._weaver.aside(self.news, job, after, limit)
 
-    def news(self, job: str | None, after: dict[str, Any], limit: int) -> dict[str, Any]:
+    def news(self, job: str | None, after: Mapping[str, Any], limit: int) -> dict[str, Any]:
         """Return what is new since `after`, or the newest of all."""
         place = (_cursor(after, "weaver"), _cursor(after, "ranks")) if after else None
         items, (happened, told) = events_since(self._weaver.store, job, place, limit)
@@ -247,11 +249,11 @@ class QueryApi:
         items = [views.device_shape(each, devices.processes(each.uuid)) for each in devices.all()]
         return {"version": devices.map.version, "devices": items}
 
-    async def audit(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+    async def audit(self, asked: JobRequest) -> list[dict[str, Any]]:
         """Every command of a job, in order, with what each rank said."""
-        job = job_named(self._weaver.jobs, asked.text("job"))
-        rows = self._weaver.ledger.audit(job.id)
-        acks = self._weaver.ledger.acks(row.id for row in rows)
+        job = job_named(self._weaver.jobs, asked.job)
+        rows = self._weaver.command_rows.audit(job.id)
+        acks = self._weaver.command_rows.acks(row.id for row in rows)
         guards = self._weaver.guards.of(job.id)
         return [
             views.command_shape(row, [a for a in acks if a.command == row.id], guards.get(row.id))
@@ -280,17 +282,17 @@ class QueryApi:
         return [self._rank(rank) for rank in ranks]
 
     def _rank(self, rank: RankProcessRow) -> dict[str, Any]:
-        shape = views.rank_shape(rank, self._weaver.agents.progress(rank))
+        shape = views.rank_shape(rank, self._weaver.heartbeats.progress(rank))
         why = self._weaver.hangs.suspects.get(rank.incarnation)
         return {**shape, "state": "suspect", "reason": why} if why else shape
 
     def _step(self, job: str) -> int | None:
         """Return the step that all of a job's ranks have reached."""
         ranks = [rank for rank in self._weaver.roster.ranks(job) if rank.state == "up"]
-        found = [self._weaver.agents.progress(rank) for rank in ranks]
+        found = [self._weaver.heartbeats.progress(rank) for rank in ranks]
         return min((each.step for each in found if each), default=None)
 
 
-def _cursor(after: dict[str, Any], name: str) -> int:
+def _cursor(after: Mapping[str, Any], name: str) -> int:
     value = after.get(name, 0)
     return value if type(value) is int else 0

@@ -1,11 +1,10 @@
 """Answers at the door about the queue: submit, cancel, who waits and why, who may have how much."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from torchloom import settings
 from torchloom.errors import LoomError, NotFound, UserError
 from torchloom.rules.queue import NodeCapacity
 from torchloom.schedulers import LOCAL
@@ -17,7 +16,16 @@ from torchloom.specs.states import JobState
 from torchloom.weaver import views
 from torchloom.weaver.api.queries import QueryApi
 from torchloom.weaver.api.refusals import JobMoved, JobOver, refusal
-from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.api.request import (
+    BadRequest,
+    CancelJobRequest,
+    CancelManyRequest,
+    SetQuotaRequest,
+    SubmitManyRequest,
+    SubmitRequest,
+    WeaverRequest,
+    job_named,
+)
 from torchloom.weaver.jobs import job_queue
 from torchloom.weaver.jobs.registry import WORLD_SIZE, is_over
 from torchloom.weaver.jobs.submissions import TOGETHER, Outcome, SubmissionRequest
@@ -49,23 +57,23 @@ class QueueApi:
     def __init__(self, weaver: Weaver, looking: QueryApi) -> None:
         self._jobs = weaver.jobs
         self._roster = weaver.roster
-        self._agents = weaver.agents
+        self._heartbeats = weaver.heartbeats
         self._coordinator = weaver.coordinator
         self._turns = weaver.coordinator.turns
         self._looking = looking
-        self._people = weaver.people
+        self._people = weaver.users
 
-    async def submit(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def submit(self, asked: SubmitRequest) -> dict[str, Any]:
         """Store a job that is to run when it is its turn."""
         wanted = self._wanted(asked)
         return _submitted(wanted, *await self._coordinator.submit(wanted))
 
-    async def submit_many(self, asked: WeaverRequest) -> list[dict[str, Any]]:
+    async def submit_many(self, asked: SubmitManyRequest) -> list[dict[str, Any]]:
         """Store jobs in one transaction; what became of each, in their order.
 
         An item has what `submit` takes; what it leaves out is taken from the question.
         """
-        batch = [self._item(asked, item) for item in _items(asked)]
+        batch = [self._item(asked, item) for item in _items(asked.items)]
         good = [wanted for wanted in batch if isinstance(wanted, SubmissionRequest)]
         outcomes = iter(await self._coordinator.submit_all(good))
         return [
@@ -73,37 +81,37 @@ class QueueApi:
             for one in batch
         ]
 
-    def _wanted(self, asked: WeaverRequest) -> SubmissionRequest:
+    def _wanted(self, asked: SubmitRequest) -> SubmissionRequest:
         """Return the job that is asked for: of a person, as the account that person has."""
-        user = asked.text("user")
-        return replace(_wanted(asked), account=self._people.account(user) if user else "")
+        account = self._people.account(asked.user) if asked.user else ""
+        return replace(_wanted(asked), account=account)
 
-    def _item(self, asked: WeaverRequest, item: object) -> SubmissionRequest | UserError:
+    def _item(self, asked: SubmitManyRequest, item: object) -> SubmissionRequest | UserError:
         """Return one job of a batch, or why it is none."""
         if not isinstance(item, dict):
             return BadSpec("", "an item must be an object with a `spec`")
         try:
-            common = {name: asked.facts.get(name) for name in _COMMON}
-            return self._wanted(WeaverRequest({**common, **item, "user": asked.facts.get("user")}))
+            common = {name: getattr(asked, name) for name in _COMMON}
+            return self._wanted(SubmitRequest.read({**common, **item, "user": asked.user}))
         except UserError as error:
             return error
 
-    async def cancel(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def cancel(self, asked: CancelJobRequest) -> dict[str, Any]:
         """End a job: one that waits leaves the queue, one that runs is ended at once."""
-        job = job_named(self._jobs, asked.text("job"))
+        job = job_named(self._jobs, asked.job)
         if is_over(job):
             raise JobOver(job)
-        job = await self._coordinator.cancel(job, _author(asked), asked.text("reason"))
+        job = await self._coordinator.cancel(job, asked.author, asked.reason)
         return self._looking.shape(job)
 
-    async def cancel_many(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def cancel_many(self, asked: CancelManyRequest) -> dict[str, Any]:
         """Cancel jobs by name, or all of some states; what became of each, and how many are left.
 
         Those that wait leave the queue from its end, many in one transaction: so none of them is
         started in the place of one that has left.
         """
-        author, reason = _author(asked), asked.text("reason")
-        states, (names, left) = asked.texts("states"), self._meant(asked)
+        author, reason, states = asked.author, asked.reason, asked.states
+        names, left = self._meant(asked)
         done: dict[str, JobRow | LoomError] = {}
         waiting = [one.job for one in reversed(self._turns.queue.order()) if one.job in names]
         for begin in range(0, len(waiting), TOGETHER):
@@ -116,15 +124,14 @@ class QueueApi:
         done |= dict(zip(rest, ends, strict=True))
         return {"items": [self._ended(name, done[name]) for name in names], "left": left}
 
-    def _meant(self, asked: WeaverRequest) -> tuple[dict[str, None], int]:
+    def _meant(self, asked: CancelManyRequest) -> tuple[dict[str, None], int]:
         """Return the jobs that are to be cancelled, by id, and how many more there are."""
-        names, states, owner = asked.facts.get("jobs"), asked.texts("states"), asked.text("owner")
+        names, states, owner = asked.jobs, asked.states, asked.owner
         if names is not None:
-            asked.texts("jobs")  # refuses what is no list of texts
             if len(names) > MOST_CANCELLED:
                 raise BadRequest(f"jobs has at most {MOST_CANCELLED} ids, not {len(names)}")
             return dict.fromkeys(names), 0
-        if not states or not states <= ACTIVE:
+        if not states or not ACTIVE.issuperset(states):
             raise BadRequest(f"name `jobs` by id, or `states` of {', '.join(sorted(ACTIVE))}")
         found = [job for job in self._jobs.active() if job.state in states]
         ids = [job.id for job in found if not owner or job.owner == owner]
@@ -134,7 +141,7 @@ class QueueApi:
         return name in self._turns.queue.waiting
 
     async def _end(
-        self, name: str, states: frozenset[str] | None, author: str, reason: str
+        self, name: str, states: Collection[str] | None, author: str, reason: str
     ) -> JobRow | LoomError:
         """Cancel one job that has a run, or return why it is left alone."""
         job = self._jobs.get(name)
@@ -194,16 +201,16 @@ class QueueApi:
                     "jobs": list(jobs),
                 }
             )
-        present = self._agents.present
+        present = self._heartbeats.present
         heard = {name: views.when(there.beat_at) for name, there in present.items()}
         return {"nodes": [*nodes, *self._lost(set(self._turns.queue.nodes))], "heard": heard}
 
-    async def quota(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def quota(self, asked: SetQuotaRequest) -> dict[str, Any]:
         """Say how many workers an owner may have at once; null takes the limit away."""
-        owner, workers = asked.needed("owner"), asked.number("workers")
+        owner, workers = asked.owner, asked.workers
         if workers is not None and not 0 <= workers < _MOST_WORKERS:
             raise BadRequest(f"workers must be 0 or more, not {workers}; null is no limit")
-        self._coordinator.set_quota(owner, workers, _author(asked))
+        self._coordinator.set_quota(owner, workers, asked.author)
         return self._quota(owner)
 
     async def quotas(self, asked: WeaverRequest) -> list[dict[str, Any]]:
@@ -248,18 +255,20 @@ class QueueApi:
         ]
 
 
-def _wanted(asked: WeaverRequest) -> SubmissionRequest:
-    _spec(asked.facts.get("spec"))
-    plain, author = seal_in_spec(asked.facts.get("spec")), _author(asked)
+def _wanted(asked: SubmitRequest) -> SubmissionRequest:
+    _spec(asked.spec)
+    if len(asked.key) > _LONGEST_KEY:
+        raise BadRequest(f"a key has {_LONGEST_KEY} letters at most, not {len(asked.key)}")
+    plain = seal_in_spec(asked.spec)
     return SubmissionRequest(
         spec=_spec(plain, is_sealed=True),
         plain=plain,
-        owner=asked.text("owner") or author,
-        author=author,
-        key=_key(asked),
-        cwd=asked.text("cwd"),
-        python=asked.text("python"),
-        shell=asked.facts.get("shell"),
+        owner=asked.owner or asked.author,
+        author=asked.author,
+        key=asked.key,
+        cwd=asked.cwd,
+        python=asked.python,
+        shell=asked.shell,
     )
 
 
@@ -268,8 +277,7 @@ def _submitted(wanted: SubmissionRequest, job: JobRow, is_new: bool) -> dict[str
     return {**views.job_shape(job, job.step, workers), "created": is_new}
 
 
-def _items(asked: WeaverRequest) -> list[Any]:
-    items = asked.facts.get("items")
+def _items(items: Any) -> list[Any]:
     if not isinstance(items, list) or not 0 < len(items) <= TOGETHER:
         raise BadRequest(f"items must be a list of 1 to {TOGETHER} jobs")
     return items
@@ -297,17 +305,6 @@ def _spec(plain: object, is_sealed: bool = False) -> JobSpec:
             remedy = f"write the value itself, {SECRET}VALUE, of at most {LONGEST} letters"
             raise BadSpec(f"env.{name}", remedy)
     return spec
-
-
-def _key(asked: WeaverRequest) -> str:
-    key = asked.text("key")
-    if len(key) > _LONGEST_KEY:
-        raise BadRequest(f"a key has {_LONGEST_KEY} letters at most, not {len(key)}")
-    return key
-
-
-def _author(asked: WeaverRequest) -> str:
-    return asked.text("author") or settings.user_name()
 
 
 def _room(room: NodeCapacity) -> dict[str, Any]:

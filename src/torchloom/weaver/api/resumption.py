@@ -8,6 +8,7 @@ import functools
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torchloom import accounts
@@ -32,7 +33,14 @@ from torchloom.weaver import views
 from torchloom.weaver.api.commands import CommandApi
 from torchloom.weaver.api.queue import BadSpec
 from torchloom.weaver.api.refusals import check_ranks
-from torchloom.weaver.api.request import BadRequest, WeaverRequest, job_named
+from torchloom.weaver.api.request import (
+    BadRequest,
+    JobCommandRequest,
+    PauseRequest,
+    ResizeRequest,
+    ResumeRequest,
+    job_named,
+)
 from torchloom.weaver.jobs import job_queue
 from torchloom.weaver.jobs.coordinator import Again
 from torchloom.weaver.jobs.registry import (
@@ -47,7 +55,6 @@ from torchloom.weaver.jobs.submissions import Unschedulable
 from torchloom.weaver.service import Weaver
 from torchloom.weaver.store.rows import CheckpointRow, JobRow
 
-_PATIENCE, _MOST = 30.0, 3600.0  # seconds to wait for an outcome
 _COMMITS = 5.0  # seconds for checkpoints that ranks have written to be committed
 _LOOK = 0.02
 _MOST_RANKS = 100_000
@@ -73,15 +80,15 @@ class ResumeApi:
         self._weaver = weaver
         self._acting = acting
 
-    async def pause(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def pause(self, asked: PauseRequest) -> dict[str, Any]:
         """Have all ranks wait at one step, or save and leave there with all they have."""
-        if not asked.flag("release"):
+        if not asked.release:
             return await self._acting.pause(asked)
         if (known := await self._acting.again(asked)) is not None:
             return await self._left(asked, known)
         job = self._acting.living(asked)
-        asked = asked.named(self._acting.name(asked, job))
-        self._weaver.jobs.mark(job.id, {RELEASING: asked.text("id"), RESIZING: None})
+        asked = replace(asked, id=self._acting.name(asked, job))
+        self._weaver.jobs.mark(job.id, {RELEASING: asked.id, RESIZING: None})
         try:
             answer = await self._acting.command(asked, job, CommandKind.STOP, {"release": True})
         except BaseException:
@@ -89,35 +96,34 @@ class ResumeApi:
             raise
         return await self._left(asked, answer)
 
-    async def _left(self, asked: WeaverRequest, answer: dict[str, Any]) -> dict[str, Any]:
+    async def _left(self, asked: JobCommandRequest, answer: dict[str, Any]) -> dict[str, Any]:
         """Return what became of a job whose ranks were told to leave, once they have."""
         await self._until(asked, lambda: not self._is_leaving(answer["job"]))
         after = self._weaver.jobs.get(answer["job"])
         return {**answer, "after": after.state if after else None}
 
-    async def resume(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def resume(self, asked: ResumeRequest) -> dict[str, Any]:
         """Lift a job's pause, or resume one that was released or has ended.
 
         `unpause` is said by who saw the job paused: an end meanwhile is no wish for a new attempt.
         """
         if known := await self._acting.again(asked):
             return known
-        job = job_named(self._weaver.jobs, asked.text("job"))
+        job = job_named(self._weaver.jobs, asked.job)
         before: dict[str, Any] = job.facts.get(RESUMED) or {}
-        if before and before["id"] and before["id"] == asked.text("id"):  # its answer was lost
+        if before and before["id"] and before["id"] == asked.id:  # its answer was lost
             return self._answer(asked, before, job)
         if not is_over(job) and not is_released(job):
             if job.state == JobState.PAUSED:
                 return await self._acting.resume(asked)
             raise NotResumable(_not_now(job))
-        if is_over(job) and asked.flag("unpause"):
+        if is_over(job) and asked.unpause:
             raise EndedMeanwhile(job)
         wanted = continuation(asked)
         await self._commits(job.id)
         await self._check(job, wanted)
-        question = {"id": asked.text("id"), "state": job.state, "generation": job.generation}
-        author, reason = self._acting.author(asked), asked.text("reason")
-        after = await self.go_on(job, author, reason, wanted, question)
+        question = {"id": asked.id, "state": job.state, "generation": job.generation}
+        after = await self.go_on(job, asked.author, asked.reason, wanted, question)
         return self._answer(asked, question, after)
 
     async def _check(self, job: JobRow, wanted: Continuation) -> None:
@@ -178,7 +184,7 @@ class ResumeApi:
         """Let what the ranks wrote last become a checkpoint before nobody older may commit."""
         deadline = time.monotonic() + _COMMITS
         while time.monotonic() < deadline:
-            if not any(row.job == job for row in self._weaver.shelf.open()):
+            if not any(row.job == job for row in self._weaver.checkpoint_rows.open()):
                 return
             await asyncio.sleep(_LOOK)
 
@@ -186,27 +192,27 @@ class ResumeApi:
         job = self._weaver.jobs.get(name)
         return job is not None and bool(job.facts.get(RELEASING)) and not is_over(job)
 
-    async def _until(self, asked: WeaverRequest, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+    async def _until(self, asked: JobCommandRequest, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + asked.wait
         while time.monotonic() < deadline:
             if is_so():
                 return
             await asyncio.sleep(_LOOK)
 
     def _answer(
-        self, asked: WeaverRequest, before: dict[str, Any], after: JobRow
+        self, asked: ResumeRequest, before: dict[str, Any], after: JobRow
     ) -> dict[str, Any]:
         """Return what was done in the shape of a command, which it would be while ranks live."""
         now = views.when(time.time())
         return {
-            "id": asked.text("id") or uuid.uuid4().hex[:16],
+            "id": asked.id or uuid.uuid4().hex[:16],
             "number": 0,
             "job": after.id,
             "kind": "resume",
             "payload": {"attempt": after.attempt},
             "at": None,
-            "author": self._acting.author(asked),
-            "reason": asked.text("reason"),
+            "author": asked.author,
+            "reason": asked.reason,
             "asked_at": now,
             "state": "applied",
             "generation": before["generation"] + 1,
@@ -220,15 +226,14 @@ class ResumeApi:
         }
 
 
-def continuation(asked: WeaverRequest) -> Continuation:
+def continuation(asked: ResumeRequest) -> Continuation:
     """Return how a job that has ended is to be resumed."""
-    step, until = asked.number("from_step"), asked.number("until")
-    return Continuation(wanted_ranks(asked), step, until, asked.flag("from_scratch"))
+    ranks = wanted_ranks(asked.workers)
+    return Continuation(ranks, asked.from_step, asked.until, asked.from_scratch)
 
 
-def wanted_ranks(asked: WeaverRequest) -> int | None:
-    """Return how many ranks a job is to have, if that is said."""
-    ranks = asked.number("workers")
+def wanted_ranks(ranks: int | None) -> int | None:
+    """Return the requested number of ranks, or refuse it."""
     if ranks is not None and not 1 <= ranks <= _MOST_RANKS:
         raise BadRequest(f"workers must be 1 to {_MOST_RANKS}, not {ranks}")
     return ranks
@@ -263,20 +268,20 @@ class ResizeApi:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._refused: dict[str, str] = {}
 
-    async def resize(self, asked: WeaverRequest) -> dict[str, Any]:
+    async def resize(self, asked: ResizeRequest) -> dict[str, Any]:
         """Have all ranks save at one step and end, and so many others go on at it."""
         if (known := await self._acting.again(asked)) is not None:
             return await self._outcome(asked, known["job"], known)
-        ranks, job = wanted_ranks(asked), self._acting.living(asked)
+        ranks, job = wanted_ranks(asked.workers), self._acting.living(asked)
         if ranks is None:
             raise BadRequest("workers is missing: how many ranks it is to have")
         await self._check(job, ranks)
-        asked = asked.named(self._acting.name(asked, job))
+        asked = replace(asked, id=self._acting.name(asked, job))
         wish = {
-            "command": asked.text("id"),
+            "command": asked.id,
             "workers": ranks,
-            "author": self._acting.author(asked),
-            "reason": asked.text("reason"),
+            "author": asked.author,
+            "reason": asked.reason,
         }
         self._refused.pop(job.id, None)
         self._weaver.jobs.mark(job.id, {RELEASING: wish["command"], RESIZING: wish})
@@ -290,7 +295,7 @@ class ResizeApi:
         return {**await self._outcome(asked, job.id, answer), "before": self._ranks(job)}
 
     async def _outcome(
-        self, asked: WeaverRequest, job: str, answer: dict[str, Any]
+        self, asked: JobCommandRequest, job: str, answer: dict[str, Any]
     ) -> dict[str, Any]:
         """Return what became of a job, once it has others."""
         await self._gone_on(asked, job)
@@ -345,7 +350,7 @@ class ResizeApi:
     def _done(self, job: str, task: asyncio.Task[None]) -> None:
         del self._tasks[job]
         if not task.cancelled() and (error := task.exception()):
-            self._weaver.fail(error)
+            self._weaver.tasks.fail(error)
 
     async def _check(self, job: JobRow, ranks: int) -> None:
         """Refuse what could not go on before anything of it ends."""
@@ -362,8 +367,8 @@ class ResizeApi:
         if lacking := queue.shortage(need, nodes):
             raise Unschedulable(lacking)
 
-    async def _gone_on(self, asked: WeaverRequest, job: str) -> None:
-        deadline = time.monotonic() + asked.seconds("wait", _PATIENCE, _MOST)
+    async def _gone_on(self, asked: JobCommandRequest, job: str) -> None:
+        deadline = time.monotonic() + asked.wait
         while time.monotonic() < deadline:
             known = self._weaver.jobs.get(job)
             if known is None or is_over(known) or not known.facts.get(RESIZING):

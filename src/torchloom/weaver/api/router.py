@@ -1,11 +1,13 @@
-"""Answer a question, whichever door it came through: what is refused is refused in words."""
+"""Every request that a weaver answers: its name, its fields, its handler, and at which door."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from torchloom.errors import LoomError, NotFound
-from torchloom.weaver.api.checkpoints import CheckpointApi
+from torchloom.weaver.api import request as of
+from torchloom.weaver.api.checkpoints import CheckpointApi, RetentionApi
 from torchloom.weaver.api.commands import CommandApi
 from torchloom.weaver.api.queries import QueryApi, RunApi, StackApi
 from torchloom.weaver.api.queue import QueueApi
@@ -17,86 +19,103 @@ from torchloom.weaver.service import Weaver
 from torchloom.weaver.store import StateLost
 
 VERSION = 1
-_LOOKING = ("status", "jobs", "job", "ranks", "metrics", "events", "knobs", "devices", "audit")
-_CHANGING = ("set", "undo", "stop", "checkpoint", "digest", "device_event", "device_outlook")
-_GOING_ON = ("pause", "resume")
-_PEOPLE = ("users", "user_put", "tokens", "token_add", "token_revoke", "link_add", "link_use")
-_QUEUE = (
-    "submit",
-    "submit_many",
-    "cancel",
-    "cancel_many",
-    "queue",
-    "cluster",
-    "quota",
-    "quotas",
-)
-_SAVED = ("checkpoints", "checkpoint_remove", "checkpoint_verified")
-_AT_THE_DOOR = (  # whoever is let in there is known
-    *_PEOPLE,
-    "digest",
-    "submit",
-    "submit_many",
-    "cancel",
-    "cancel_many",
-    "quota",
-    "retain",
-    "retention",
-    "remove",
-    "checkpoint_remove",
-    "checkpoint_verified",
-)
-_RUNS = ("experiments", "experiment", "compare", "curves")
+LOCAL = True  # only at the unix socket, whose clients are the plane's own user
 _log = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=WeaverRequest)
 
-Answer = Callable[[WeaverRequest], Awaitable[Any]]
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Q]):
+    """What a request holds, who handles it, and whether the bus may carry it."""
+
+    request: type[Q]
+    handler: Callable[[Q], Awaitable[Any]]
+    is_local: bool = False
 
 
 class Router:
-    """Every question by name."""
+    """The table of requests, and how one is answered."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
-        self.looking = QueryApi(weaver)
-        changing = CommandApi(weaver)
-        resuming = ResumeApi(weaver, changing)
-        resizing = ResizeApi(weaver, changing, resuming)
+        self.queries = queries = QueryApi(weaver)
+        runs, stacks = RunApi(weaver), StackApi(weaver)
+        commands = CommandApi(weaver)
+        resumption = ResumeApi(weaver, commands)
+        resizing = ResizeApi(weaver, commands, resumption)
+        queue = QueueApi(weaver, queries)
+        checkpoints, retention = CheckpointApi(weaver), RetentionApi(weaver)
+        users = UserApi(weaver.users)
         weaver.every(PERIOD, resizing.look)
-        admitting = UserApi(weaver.people)
-        browsing = RunApi(weaver)
-        submitting = QueueApi(weaver, self.looking)
-        saved = CheckpointApi(weaver)
-        self._answers: Mapping[str, Answer] = {
-            **{name: getattr(self.looking, name) for name in _LOOKING},
-            **{name: getattr(changing, name) for name in _CHANGING},
-            **{name: getattr(resuming, name) for name in _GOING_ON},
-            "resize": resizing.resize,
-            **{name: getattr(browsing, name) for name in _RUNS},
-            "stacks": StackApi(weaver).stacks,
-            **{name: getattr(saved, name) for name in _SAVED},
-            "retain": weaver.retaining.answer,
-            "retention": weaver.retaining.rules,
-            "remove": weaver.retaining.remove,
-            **{name: getattr(admitting, name) for name in _PEOPLE},
-            **{name: getattr(submitting, name) for name in _QUEUE},
+        self._endpoints: Mapping[str, Endpoint[Any]] = {
+            "status": Endpoint(WeaverRequest, queries.status),
+            "jobs": Endpoint(of.JobsRequest, queries.jobs),
+            "job": Endpoint(of.JobRequest, queries.job),
+            "ranks": Endpoint(of.JobRequest, queries.ranks),
+            "metrics": Endpoint(of.MetricsRequest, queries.metrics),
+            "events": Endpoint(of.EventsRequest, queries.events),
+            "knobs": Endpoint(of.KnobsRequest, queries.knobs),
+            "devices": Endpoint(WeaverRequest, queries.devices),
+            "audit": Endpoint(of.JobRequest, queries.audit),
+            "stacks": Endpoint(of.JobRequest, stacks.stacks),
+            "experiments": Endpoint(of.RunsRequest, runs.experiments),
+            "experiment": Endpoint(of.RunRequest, runs.experiment),
+            "compare": Endpoint(of.CompareRunsRequest, runs.compare),
+            "curves": Endpoint(of.CurvesRequest, runs.curves),
+            "set": Endpoint(of.SetRequest, commands.set),
+            "undo": Endpoint(of.UndoRequest, commands.undo),
+            "stop": Endpoint(of.JobCommandRequest, commands.stop),
+            "checkpoint": Endpoint(of.JobCommandRequest, commands.checkpoint),
+            "digest": Endpoint(of.DigestRequest, commands.digest, LOCAL),
+            "device_event": Endpoint(of.DeviceEventRequest, commands.device_event),
+            "device_outlook": Endpoint(of.DeviceImpactRequest, commands.device_outlook),
+            "pause": Endpoint(of.PauseRequest, resumption.pause),
+            "resume": Endpoint(of.ResumeRequest, resumption.resume),
+            "resize": Endpoint(of.ResizeRequest, resizing.resize),
+            "checkpoints": Endpoint(of.CheckpointsRequest, checkpoints.checkpoints),
+            "checkpoint_remove": Endpoint(
+                of.RemoveCheckpointRequest, checkpoints.checkpoint_remove, LOCAL
+            ),
+            "checkpoint_verified": Endpoint(
+                of.CheckpointVerifiedRequest, checkpoints.checkpoint_verified, LOCAL
+            ),
+            "retain": Endpoint(of.RetainRequest, retention.retain, LOCAL),
+            "retention": Endpoint(WeaverRequest, retention.rules, LOCAL),
+            "remove": Endpoint(of.RemoveJobRequest, retention.remove, LOCAL),
+            "users": Endpoint(WeaverRequest, users.users, LOCAL),
+            "user_put": Endpoint(of.PutUserRequest, users.user_put, LOCAL),
+            "tokens": Endpoint(of.TokensRequest, users.tokens, LOCAL),
+            "token_add": Endpoint(of.AddTokenRequest, users.token_add, LOCAL),
+            "token_revoke": Endpoint(of.RevokeTokenRequest, users.token_revoke, LOCAL),
+            "link_add": Endpoint(of.AddLinkRequest, users.link_add, LOCAL),
+            "link_use": Endpoint(of.UseLinkRequest, users.link_use, LOCAL),
+            "submit": Endpoint(of.SubmitRequest, queue.submit, LOCAL),
+            "submit_many": Endpoint(of.SubmitManyRequest, queue.submit_many, LOCAL),
+            "cancel": Endpoint(of.CancelJobRequest, queue.cancel, LOCAL),
+            "cancel_many": Endpoint(of.CancelManyRequest, queue.cancel_many, LOCAL),
+            "queue": Endpoint(WeaverRequest, queue.queue),
+            "cluster": Endpoint(WeaverRequest, queue.cluster),
+            "quota": Endpoint(of.SetQuotaRequest, queue.quota, LOCAL),
+            "quotas": Endpoint(WeaverRequest, queue.quotas),
         }
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Return what may be asked over the bus: nobody is let in there, and nothing is run."""
-        return tuple(name for name in self._answers if name not in _AT_THE_DOOR)
+    def on_the_bus(self) -> tuple[str, ...]:
+        """The requests that the bus may carry: none of them starts a process or admits a user."""
+        return tuple(name for name, one in self._endpoints.items() if not one.is_local)
 
     async def answer(self, asked: Any) -> dict[str, Any]:
-        """Return an answer or a refusal; a weaver that lost its database ends, and gives none."""
+        """Return a reply or a refusal; a lost database ends the weaver, without a reply."""
         name = ""
         try:
-            question = checked(asked)
-            name = str(question.facts.get("ask"))
-            if name not in self._answers:
-                raise NotFound("question", name, self._answers)
-            return {"ok": await self._answers[name](question)}
+            facts = checked(asked)
+            name = str(facts.get("ask"))
+            if name not in self._endpoints:
+                raise NotFound("question", name, self._endpoints)
+            endpoint = self._endpoints[name]
+            return {"ok": await endpoint.handler(endpoint.request.read(facts))}
         except StateLost as error:
-            self._weaver.fail(error)
+            self._weaver.tasks.fail(error)
             raise
         except LoomError as error:
             return refusal(error)
@@ -105,8 +124,8 @@ class Router:
             return {"error": f"the weaver failed: {error!r}", "code": "internal", "exit_code": 1}
 
 
-def checked(asked: Any) -> WeaverRequest:
-    """Return a question that this weaver understands."""
+def checked(asked: Any) -> Mapping[str, Any]:
+    """Return the facts of a request in the version that this weaver understands."""
     if not isinstance(asked, dict) or asked.get("version") != VERSION:
         raise BadRequest(f"this weaver is asked in version {VERSION}; upgrade torchloom")
-    return WeaverRequest(asked)
+    return asked

@@ -33,6 +33,7 @@ from torchloom.weaver.checkpoints.requests import (
 )
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.events import RankEventReceived, RankRegistered
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import SAVING, JobRegistry, is_over
 from torchloom.weaver.store import StateStore
@@ -112,29 +113,29 @@ class CheckpointCollector:
         state: StateStore,
         jobs: JobRegistry,
         roster: Roster,
-        ledger: CommandRows,
-        shelf: CheckpointRows,
-        errands: CheckpointRequests,
-        thinning: CheckpointPruning,
+        command_rows: CommandRows,
+        rows: CheckpointRows,
+        requests: CheckpointRequests,
+        pruning: CheckpointPruning,
         dropped: Counter[str],
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._roster = roster
-        self._ledger = ledger
-        self._shelf = shelf
-        self._errands = errands
-        self._thinning = thinning
+        self._command_rows = command_rows
+        self._rows = rows
+        self._requests = requests
+        self._pruning = pruning
         self._dropped = dropped
         self._refused: set[tuple[str, int, int]] = set()
         self._early = EarlyEvents(dropped)
-        errands.on_done = self._done
-        errands.on_later = self._later
 
-    def told(self, agent: str, said: Event) -> None:
-        """Take in what a rank says through its agent, be its job over or not."""
-        if said.kind not in _MINE:
-            return
+    def on_rank_event(self, received: RankEventReceived) -> None:
+        """Handle an event of a rank about checkpoints, also when its job is over."""
+        if received.event.kind in _MINE:
+            self._handle(received.agent, received.event)
+
+    def _handle(self, agent: str, said: Event) -> None:
         job, whose = self._jobs.find(said.head.job), self._life(said.head)
         if job is not None and said.head.generation < job.generation:
             self._refuse(job, agent, said)
@@ -145,20 +146,20 @@ class CheckpointCollector:
         elif whose.generation <= said.head.generation:  # one that lives on may say so later
             self._take(job, said)
 
-    def known(self, rank: RankProcessRow) -> None:
-        """Take in what a rank has told before it was known, or in a generation that was not."""
-        if early := self._early.take(rank.incarnation):
+    def on_rank_registered(self, registered: RankRegistered) -> None:
+        """Handle the events that a rank sent before it, or its generation, was registered."""
+        if early := self._early.take(registered.rank.incarnation):
             for agent, said in early:
-                self.told(agent, said)
-            self._shelf.settle()
+                self._handle(agent, said)
+            self._rows.settle()
 
     def tick(self) -> None:
         """Let time pass: what cannot become whole fails, what is not answered is said again."""
-        for row in self._shelf.open():
+        for row in self._rows.open():
             job = self._jobs.get(row.job)
             if row.state == CheckpointPhase.WRITING and job is not None:
                 self._look_at(job, row)
-        self._errands.tick()
+        self._requests.tick()
 
     def _take(self, job: JobRow, said: Event) -> None:
         facts, head = said.facts, said.head
@@ -179,8 +180,8 @@ class CheckpointCollector:
                 self._mark(job, SAVING, {**facts, "since": said.time})
 
     def _shard(self, job: JobRow, shard: WrittenShard) -> None:
-        now = self._shelf.now()
-        row = self._shelf.get(job.id, shard.key) or CheckpointRow(
+        now = self._rows.now()
+        row = self._rows.get(job.id, shard.key) or CheckpointRow(
             job.id, *shard.key, created_at=now, changed_at=now
         )
         if row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
@@ -195,14 +196,14 @@ class CheckpointCollector:
     def _rank_failed(self, job: JobRow, head: Head, facts: Mapping[str, Any]) -> None:
         """A rank could not write its part; the next one is another matter."""
         why = str(facts.get("why") or "a rank could not write its part")
-        rows = [row for row in self._shelf.of(job.id) if row.generation == head.generation]
+        rows = [row for row in self._rows.of(job.id) if row.generation == head.generation]
         row = next((row for row in rows if row.step == facts.get("step")), None)
         if row is None or row.state not in (CheckpointPhase.WRITING, CheckpointPhase.FAILED):
             return  # nobody else has written anything of it; the rank's own event says why
         if facts.get("retrying") is not True:
             self._collected(job, row, Collected.from_dict(row.shards).fail(head.rank, why))
         elif row.state == CheckpointPhase.WRITING:
-            self._shelf.keep(replace(row, reason=f"rank {head.rank}: {why}"))
+            self._rows.keep(replace(row, reason=f"rank {head.rank}: {why}"))
 
     def _collected(self, job: JobRow, row: CheckpointRow, collected: Collected) -> None:
         words = {
@@ -211,7 +212,7 @@ class CheckpointCollector:
             "metrics": collected.facts.get("metrics", {}),
             "trigger": collected.facts.get("trigger", ""),
             "shards": collected.to_dict(),
-            "changed_at": self._shelf.now(),
+            "changed_at": self._rows.now(),
         }
         before, row = (
             row.state,
@@ -222,7 +223,7 @@ class CheckpointCollector:
         elif collected.is_whole:
             self._decide(job, row)
         else:
-            self._shelf.keep(row)
+            self._rows.keep(row)
 
     def _decide(self, job: JobRow, row: CheckpointRow) -> None:
         """All parts are durable: have them committed, and give up what is older and incomplete.
@@ -231,24 +232,24 @@ class CheckpointCollector:
         """
         root = self._root(job.id)
         if not root:
-            self._shelf.keep(replace(row, reason="the job's launch has not said where they go"))
+            self._rows.keep(replace(row, reason="the job's launch has not said where they go"))
             return
-        entries = self._ledger.entries(job.id)
+        entries = self._command_rows.entries(job.id)
         collected = Collected.from_dict(row.shards)
-        text = manifest_of(job, row, collected, entries, self._shelf.now())
+        text = manifest_of(job, row, collected, entries, self._rows.now())
         row = replace(
             row, state=str(CheckpointPhase.COMMITTING), root=root, manifest=text, reason=""
         )
         with self._state.together():
-            for other in self._shelf.open():
+            for other in self._rows.open():
                 if (
                     other.job == job.id
                     and other.state == CheckpointPhase.WRITING
                     and other.key < row.key
                 ):
                     self._fail(other, f"given up: step {row.step} was written after it")
-            self._shelf.put(row)
-        self._errands.run(row)
+            self._rows.put(row)
+        self._requests.run(row)
 
     def _look_at(self, job: JobRow, row: CheckpointRow) -> None:
         """Find out whether more of a checkpoint can come."""
@@ -257,13 +258,18 @@ class CheckpointCollector:
             self._fail(row, f"generation {job.generation} began before all ranks had written")
         elif Collected.from_dict(row.shards).is_whole and self._root(job.id):
             self._decide(job, row)
-        elif ended is not None and abs(self._shelf.now() - max(ended, row.changed_at)) > _PATIENCE:
+        elif ended is not None and abs(self._rows.now() - max(ended, row.changed_at)) > _PATIENCE:
             self._fail(row, row.reason or "the job ended before all ranks had written")
 
+    async def on_reply(self, subject: str, data: bytes, reply: str) -> None:
+        """Handle an agent's reply to a checkpoint request."""
+        if (answer := self._requests.receive(subject, data)) is not None:
+            handle = self._done if answer.is_final else self._later
+            handle(answer.row, answer.reply)
+
     def _done(self, row: CheckpointRow, said: Said) -> None:
-        """Take in what an agent did."""
         if not isinstance(said, Committed):
-            self._thinning.removed(row, said)
+            self._pruning.removed(row, said)
         elif not said.code:
             self._committed(row, said.place)
         else:
@@ -271,9 +277,9 @@ class CheckpointCollector:
             self._fail(row, said.why, kind)
 
     def _committed(self, row: CheckpointRow, place: str) -> None:
-        now = self._shelf.now()
+        now = self._rows.now()
         if Collected.from_dict(row.shards).facts.get("not_finite"):
-            self._thinning.taint(row)
+            self._pruning.taint(row)
         done = replace(
             row,
             state=str(CheckpointPhase.COMMITTED),
@@ -295,15 +301,15 @@ class CheckpointCollector:
         }
         with self._state.together():
             self._replaced(done)
-            self._shelf.put(done, "checkpoint_committed", facts=facts)
-        self._thinning.thin(done)
+            self._rows.put(done, "checkpoint_committed", facts=facts)
+        self._pruning.thin(done)
 
     def _replaced(self, row: CheckpointRow) -> None:
         """What was committed of the same step before was damaged, or it would still be there."""
-        for other in self._shelf.committed(row.job):
+        for other in self._rows.committed(row.job):
             if other.step == row.step and other.key != row.key:
                 why = f"damaged, and set aside when generation {row.generation} wrote it again"
-                self._shelf.put(replace(other, state=str(CheckpointPhase.DAMAGED), reason=why))
+                self._rows.put(replace(other, state=str(CheckpointPhase.DAMAGED), reason=why))
 
     def _later(self, row: CheckpointRow, said: Said) -> None:
         """The store is away: it is tried again, and said once for each reason."""
@@ -311,14 +317,14 @@ class CheckpointCollector:
             return
         facts = {**whose(row), "retrying": True}
         changed = replace(row, reason=said.why)
-        self._shelf.put(changed, "checkpoint_failed", reason=said.why, facts=facts)
+        self._rows.put(changed, "checkpoint_failed", reason=said.why, facts=facts)
 
     def _fail(self, row: CheckpointRow, why: str, kind: str = "checkpoint_failed") -> None:
         is_news = row.state != CheckpointPhase.FAILED
         facts = {**whose(row), "retrying": False} if kind == "checkpoint_failed" else whose(row)
         failed = replace(row, state=str(CheckpointPhase.FAILED), reason=why, manifest="")
-        failed = replace(failed, changed_at=self._shelf.now())
-        self._shelf.put(failed, kind if is_news else "", reason=why, facts=facts)
+        failed = replace(failed, changed_at=self._rows.now())
+        self._rows.put(failed, kind if is_news else "", reason=why, facts=facts)
 
     def _refuse(self, job: JobRow, agent: str, said: Event) -> None:
         """What an older generation wrote does not count any more; its record is kept."""
@@ -332,11 +338,11 @@ class CheckpointCollector:
         why = f"written by generation {said.head.generation}; the job is in {job.generation}"
         row = CheckpointRow(job.id, whose[1], said.head.generation, 0)
         facts = {"generation": said.head.generation, "rank": said.head.rank}
-        self._shelf.note(row, "checkpoint_refused", reason=why, facts=facts)
+        self._rows.note(row, "checkpoint_refused", reason=why, facts=facts)
 
     def _damaged(self, job: JobRow, rank: int, facts: Mapping[str, Any]) -> None:
         why = str(facts.get("why") or "it cannot be read")
-        for row in self._shelf.committed(job.id):
+        for row in self._rows.committed(job.id):
             if row.step == facts.get("step"):
                 self._spoil(row, str(facts.get("name") or ""), why, rank=rank)
 
@@ -345,13 +351,13 @@ class CheckpointCollector:
         if why:
             return self._spoil(row, name, f"{name}: {why}", author=author)
         facts = {**whose(row), "place": row.place}
-        self._shelf.note(row, "checkpoint_verified", author=author, facts=facts)
+        self._rows.note(row, "checkpoint_verified", author=author, facts=facts)
         return row
 
     def _spoil(self, row: CheckpointRow, name: str, why: str, **words: Any) -> CheckpointRow:
         damaged = replace(row, state=str(CheckpointPhase.DAMAGED), reason=why)
         about = {**whose(row), "place": row.place, "name": name}
-        self._shelf.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
+        self._rows.put(damaged, "checkpoint_damaged", reason=why, facts=about, **words)
         return damaged
 
     def _life(self, head: Head) -> RankProcessRow | None:

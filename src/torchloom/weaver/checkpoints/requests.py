@@ -32,7 +32,7 @@ from torchloom.weaver.store.rows import CheckpointRow, JobRow
 AGAIN, _LATEST = 2.0, 30.0  # seconds without an answer before it is said again: at first, at last
 _ELSEWHERE = ("not_seen", "incomplete_checkpoint", "bad_checkpoint_root")  # another may see more
 _LATER = ("store_unavailable",)
-_ERRANDS = (CheckpointPhase.COMMITTING, CheckpointPhase.REMOVING)
+_REQUESTED = (CheckpointPhase.COMMITTING, CheckpointPhase.REMOVING)
 RESTORED = "restored"  # which step the present generation went on from
 LOOM = "loom"  # the author of what nobody asked for
 
@@ -50,12 +50,21 @@ class CheckpointRequest:
     due: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RequestReply:
+    """An agent's reply. One that is not final reports a store that is unavailable for now."""
+
+    row: CheckpointRow
+    reply: Said
+    is_final: bool
+
+
 class CheckpointRequests:
     """What agents are to do, and what they answer."""
 
     def __init__(
         self,
-        shelf: CheckpointRows,
+        rows: CheckpointRows,
         roster: Roster,
         sender: Sender,
         epoch: int,
@@ -63,7 +72,7 @@ class CheckpointRequests:
         dropped: Counter[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shelf = shelf
+        self._rows = rows
         self._roster = roster
         self._sender = sender
         self._epoch = epoch
@@ -71,54 +80,53 @@ class CheckpointRequests:
         self._dropped = dropped
         self._clock = clock
         self._reader: MessageReader[Message] = MessageReader(Committed | Removed, dropped)
-        self._errands: dict[tuple[str, Key, str], CheckpointRequest] = {}
-        self.on_done: Callable[[CheckpointRow, Said], None] = lambda row, said: None
-        self.on_later: Callable[[CheckpointRow, Said], None] = lambda row, said: None
+        self._requests: dict[tuple[str, Key, str], CheckpointRequest] = {}
 
     def tick(self) -> None:
         """Say again what is not answered, by whichever weaver it was said first."""
-        rows = {_name(row): row for row in self._shelf.open() if row.state in _ERRANDS}
-        for whose in self._errands.keys() - rows.keys():
-            del self._errands[whose]
+        rows = {_name(row): row for row in self._rows.open() if row.state in _REQUESTED}
+        for whose in self._requests.keys() - rows.keys():
+            del self._requests[whose]
         for row in rows.values():
             self.run(row)
 
     def run(self, row: CheckpointRow) -> None:
         """Have somebody do what a row says, unless that was said a moment ago."""
-        errand = self._errands.setdefault(_name(row), CheckpointRequest())
+        request = self._requests.setdefault(_name(row), CheckpointRequest())
         able = self._able(row.job)
-        if self._clock() < errand.due or not able:
+        if self._clock() < request.due or not able:
             return
-        fresh = [agent for agent in able if agent not in errand.refused]
-        agent = (fresh or able)[errand.tries % len(fresh or able)]
-        errand.asked.add(agent)
-        errand.due = self._clock() + min(AGAIN * 2**errand.tries, _LATEST)
-        errand.tries += 1
+        fresh = [agent for agent in able if agent not in request.refused]
+        agent = (fresh or able)[request.tries % len(fresh or able)]
+        request.asked.add(agent)
+        request.due = self._clock() + min(AGAIN * 2**request.tries, _LATEST)
+        request.tries += 1
         self._sender.soon(agent, self._words(row))
 
-    async def hear(self, subject: str, data: bytes, reply: str) -> None:
-        """An agent says what became of something that it was to do."""
+    def receive(self, subject: str, data: bytes) -> RequestReply | None:
+        """Return what an agent replies to a request; none if another agent is asked, or no one."""
         said = self._reader.read(data)
         if not isinstance(said, Committed | Removed):
-            return
+            return None
         row = self._row(said)
-        errand = self._errands.get(_name(row)) if row else None
-        if row is None or errand is None:
+        request = self._requests.get(_name(row)) if row else None
+        if row is None or request is None:
             self._dropped["unasked"] += 1  # it is settled, or was never asked for
-        elif subjects.agent_of(subject) != said.agent or said.agent not in errand.asked:
+        elif subjects.agent_of(subject) != said.agent or said.agent not in request.asked:
             self._dropped["foreign_agent"] += 1
         elif said.code in _LATER:
-            self.on_later(row, said)
-        elif said.code in _ELSEWHERE and not self._is_last(row, errand, said.agent):
-            errand.due = 0.0
+            return RequestReply(row, said, is_final=False)
+        elif said.code in _ELSEWHERE and not self._is_last(row, request, said.agent):
+            request.due = 0.0
             self.run(row)
         else:
-            self.on_done(row, said)
+            return RequestReply(row, said, is_final=True)
+        return None
 
-    def _is_last(self, row: CheckpointRow, errand: CheckpointRequest, agent: str) -> bool:
+    def _is_last(self, row: CheckpointRow, request: CheckpointRequest, agent: str) -> bool:
         """Note that one cannot; tell whether nobody is left who might."""
-        errand.refused.add(agent)
-        return errand.refused.issuperset(self._able(row.job))
+        request.refused.add(agent)
+        return request.refused.issuperset(self._able(row.job))
 
     def _able(self, job: str) -> list[str]:
         """Return the agents that may see a job's store, the likeliest first."""
@@ -135,7 +143,7 @@ class CheckpointRequests:
 
     def _row(self, said: Said) -> CheckpointRow | None:
         """Return what an answer is about, if that is still open."""
-        row = self._shelf.get(said.head.job, (said.step, said.generation, said.attempt))
+        row = self._rows.get(said.head.job, (said.step, said.generation, said.attempt))
         wanted = (
             CheckpointPhase.COMMITTING if isinstance(said, Committed) else CheckpointPhase.REMOVING
         )
@@ -150,13 +158,13 @@ class CheckpointRequests:
 
     def _is_first_left(self, row: CheckpointRow) -> bool:
         """Tell whether no older generation of the job has a commit that is not answered."""
-        others = (one for one in self._shelf.open() if one.job == row.job)
+        others = (one for one in self._rows.open() if one.job == row.job)
         waiting = (one for one in others if one.state == CheckpointPhase.COMMITTING)
         return all(one.generation >= row.generation for one in waiting)
 
 
 def _name(row: CheckpointRow) -> tuple[str, Key, str]:
-    """Return by what an errand is known: what is committed may have to go a moment later."""
+    """Return by what an request is known: what is committed may have to go a moment later."""
     return row.job, row.key, row.state
 
 
@@ -164,19 +172,19 @@ class CheckpointPruning:
     """Decide what goes, store it, have an agent do it."""
 
     def __init__(
-        self, jobs: JobRegistry, shelf: CheckpointRows, errands: CheckpointRequests
+        self, jobs: JobRegistry, rows: CheckpointRows, requests: CheckpointRequests
     ) -> None:
         self._jobs = jobs
-        self._shelf = shelf
-        self._errands = errands
+        self._rows = rows
+        self._requests = requests
         self._tainted: dict[str, set[int]] = {}  # steps saved when a loss was not finite, by job
 
     def remove(self, row: CheckpointRow, author: str, reason: str) -> CheckpointRow:
         """Have a checkpoint go: that it is to go is stored, then somebody is asked."""
-        row = replace(row, author=author, reason=reason, changed_at=self._shelf.now())
+        row = replace(row, author=author, reason=reason, changed_at=self._rows.now())
         row = replace(row, state=str(CheckpointPhase.REMOVING))
-        self._shelf.put(row)
-        self._errands.run(row)
+        self._rows.put(row)
+        self._requests.run(row)
         return row
 
     def held(self, job: JobRow) -> frozenset[int]:
@@ -185,7 +193,7 @@ class CheckpointPruning:
         The last committed, what the job went on from, and the last one from before a loss was not
         finite, until it is again.
         """
-        rows = self._shelf.committed(job.id)
+        rows = self._rows.committed(job.id)
         last = max(rows, key=lambda row: row.committed_at or 0.0, default=None)
         restored = job.facts.get(RESTORED) or {}
         steps = {last.step, rows[0].step} if last else set()
@@ -206,7 +214,7 @@ class CheckpointPruning:
         job = self._jobs.get(row.job)
         if job is None or row.generation != job.generation:
             return
-        rows = {each.step: each for each in self._shelf.committed(job.id)}
+        rows = {each.step: each for each in self._rows.committed(job.id)}
         saved = [KeptCheckpoint(each.step, each.metrics) for each in rows.values()]
         for step in excess(saved, keep_rules_of(job.facts.get(SAVING) or {}), self.held(job)):
             self.remove(rows[step], LOOM, "not among those that the job keeps")
@@ -215,10 +223,10 @@ class CheckpointPruning:
         """Take in that one is gone: an agent removed it, or nobody sees its store any more."""
         if said.code not in ("", "not_seen"):
             return  # it is tried again
-        gone = replace(row, state=str(CheckpointPhase.REMOVED), changed_at=self._shelf.now())
+        gone = replace(row, state=str(CheckpointPhase.REMOVED), changed_at=self._rows.now())
         words = {"author": row.author, "reason": row.reason or said.why}
         facts = {**whose(row), "place": row.place}
-        self._shelf.put(gone, "checkpoint_removed", **words, facts=facts)
+        self._rows.put(gone, "checkpoint_removed", **words, facts=facts)
 
 
 def whose(row: CheckpointRow) -> dict[str, Any]:

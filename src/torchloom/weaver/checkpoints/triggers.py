@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections.abc import Callable
 
-from torchloom.messages.plane import Event
 from torchloom.rules.checkpoints import is_due
 from torchloom.rules.control.command import Command, CommandKind
 from torchloom.specs.states import JobState
@@ -12,8 +11,9 @@ from torchloom.weaver.checkpoints.requests import LOOM
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.rows import CommandRows
+from torchloom.weaver.events import RankEventReported
 from torchloom.weaver.jobs.registry import DEADLINE, SAVING, JobRegistry
-from torchloom.weaver.store.rows import JobRow, RankProcessRow
+from torchloom.weaver.store.rows import JobRow
 
 MARGIN = 120.0  # seconds before that in which it is saved once more
 MOMENT = 5.0  # seconds in which the wants of any number of ranks are one
@@ -25,22 +25,22 @@ class CheckpointTriggers:
     def __init__(
         self,
         jobs: JobRegistry,
-        ledger: CommandRows,
+        command_rows: CommandRows,
         commands: CommandDriver,
-        shelf: CheckpointRows,
+        rows: CheckpointRows,
         margin: float = MARGIN,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._jobs = jobs
-        self._ledger = ledger
+        self._command_rows = command_rows
         self._commands = commands
-        self._shelf = shelf
-        self.margin = margin
+        self._rows = rows
+        self._margin = margin
         self._now = now
 
-    def told(self, rank: RankProcessRow, said: Event) -> None:
-        """A rank of the present generation wants a checkpoint; many at once want one."""
-        job = self._jobs.get(rank.job)
+    def on_rank_event(self, reported: RankEventReported) -> None:
+        """Order the checkpoint that a rank requests; requests within a moment are one."""
+        job, said = self._jobs.get(reported.rank.job), reported.event
         if said.kind != "checkpoint_wanted" or job is None:
             return
         why = str(said.facts.get("why") or "a rank wants it")[:100]
@@ -58,7 +58,7 @@ class CheckpointTriggers:
 
     def _look_at(self, job: JobRow) -> None:
         deadline, now = job.facts.get(DEADLINE), self._now()
-        if type(deadline) in (int, float) and deadline - self.margin <= now < deadline:
+        if type(deadline) in (int, float) and deadline - self._margin <= now < deadline:
             self._order_once(job, f"deadline\0{job.id}\0{deadline}", "the allocation ends soon")
         saving = job.facts.get(SAVING) or {}
         every = saving.get("every_n_seconds")
@@ -69,13 +69,13 @@ class CheckpointTriggers:
 
     def _times(self, job: JobRow, since: object) -> list[float]:
         """Return when checkpoints were begun or asked for, and since when they are wanted."""
-        begun = [row.created_at for row in self._shelf.of(job.id)]
+        begun = [row.created_at for row in self._rows.of(job.id)]
         asked = [at for at, _ in self._asked(job)]
         first = float(since) if isinstance(since, int | float) else job.created_at
         return [first, *begun, *asked]
 
     def _asked(self, job: JobRow) -> list[tuple[float, str]]:
-        rows = self._ledger.audit(job.id)
+        rows = self._command_rows.audit(job.id)
         return [(row.asked_at, row.reason) for row in rows if row.kind == CommandKind.CHECKPOINT]
 
     def _is_asked(self, job: JobRow) -> bool:
@@ -86,7 +86,7 @@ class CheckpointTriggers:
         )
 
     def _order_once(self, job: JobRow, name: str, reason: str) -> None:
-        if self._ledger.job_of(_id(name)) is None:
+        if self._command_rows.job_of(_id(name)) is None:
             self._order(job, name, reason)
 
     def _order(self, job: JobRow, name: str, reason: str) -> None:

@@ -15,8 +15,10 @@ from torchloom.rules.control import command as rules
 from torchloom.specs.states import JobState
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.commands.wire import outcome_of, prepare
+from torchloom.weaver.events import Dispatcher, JobStopping
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store.rows import RankProcessRow
 
@@ -29,16 +31,20 @@ class CommandDriver:
 
     def __init__(
         self,
-        ledger: CommandRows,
+        command_rows: CommandRows,
         jobs: JobRegistry,
         roster: Roster,
         sender: Sender,
+        attempts: LiveAttempts,
+        events: Dispatcher,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = ledger
+        self._command_rows = command_rows
         self._jobs = jobs
         self._roster = roster
         self._sender = sender
+        self._attempts = attempts
+        self._events = events
         self._clock = clock
         self._states: dict[str, agreement.State] = {}
         self._members: dict[
@@ -46,8 +52,6 @@ class CommandDriver:
         ] = {}  # of the generation that is spoken to
         self._prepared: dict[str, set[tuple[str, str]]] = {}  # offer and incarnation, by job
         self._waiting: dict[str, list[asyncio.Future[rules.CommandEntry]]] = {}
-        self.beginning: Callable[[RankProcessRow], int | None] = lambda rank: 0  # none: not yet
-        self.on_stopped: Callable[[str], None] = lambda job: None
         for job in jobs.active():
             self._state(job.id)
 
@@ -131,7 +135,7 @@ class CommandDriver:
 
     def settle(self) -> None:
         """Store what waits, before those who keep it forget it."""
-        self._ledger.settle()
+        self._command_rows.settle()
 
     def tick(self) -> None:
         """Let time pass: what had no answer is said again."""
@@ -143,7 +147,7 @@ class CommandDriver:
 
     def _state(self, job: str) -> agreement.State:
         if job not in self._states:
-            state = agreement.restore(self._ledger.entries(job))
+            state = agreement.restore(self._command_rows.entries(job))
             self._states[job] = replace(state, now=self._clock())
         return self._states[job]
 
@@ -154,7 +158,7 @@ class CommandDriver:
             return
         everyone = self._roster.ranks(rank.job)
         rows = [row for row in everyone if (row.role, row.generation, row.state) == membership]
-        state, start = self._state(rank.job), self.beginning(rank)
+        state, start = self._state(rank.job), self._attempts.first_step(rank)
         if start is None or (state.ranks and state.generation >= rank.generation):
             return  # it does not train yet, or another role of it is spoken to
         self._members[rank.job] = {row.rank: row for row in rows}
@@ -179,9 +183,9 @@ class CommandDriver:
         state, effects = agreement.step(self._state(job), event)
         stored = [effect.entry for effect in effects if isinstance(effect, events.StoreCommand)]
         if _may_wait(event, effects):
-            self._ledger.keep(job, stored)
+            self._command_rows.keep(job, stored)
         elif stored:
-            self._ledger.store(job, stored)
+            self._command_rows.store(job, stored)
         self._states[job] = state
         for entry in stored:
             self._turn(job, entry)
@@ -198,7 +202,7 @@ class CommandDriver:
         elif kind is rules.CommandKind.RESUME:
             self._jobs.turn(job, JobState.RUNNING, f"resumed_by_{author}")
         elif kind in _STOPS:
-            self.on_stopped(job)
+            self._events.publish(JobStopping(job))
 
     def _do(self, job: str, effect: events.Effect) -> None:
         match effect:

@@ -13,6 +13,7 @@ from torchloom.rules.control.undo import NoUndo, undo
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.rows import CommandRows
 from torchloom.weaver.commands.wire import ID, wrapped
+from torchloom.weaver.events import MetricsReceived
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal
@@ -39,7 +40,7 @@ class Guards:
         store: PlaneStore,
         jobs: JobRegistry,
         roster: Roster,
-        ledger: CommandRows,
+        command_rows: CommandRows,
         commands: CommandDriver,
         journal: Journal,
     ) -> None:
@@ -47,7 +48,7 @@ class Guards:
         self._records = store.records
         self._jobs = jobs
         self._roster = roster
-        self._ledger = ledger
+        self._command_rows = command_rows
         self._commands = commands
         self._journal = journal
         self._watches: dict[str, list[_Watch]] = {}
@@ -65,8 +66,9 @@ class Guards:
             self._state.put(row)
             self._watch(row)
 
-    def saw(self, metrics: Metrics) -> None:
-        """Take in numbers of a rank, before they are stored."""
+    def on_metrics(self, received: MetricsReceived) -> None:
+        """Check the metrics of a rank against the guards of its job."""
+        metrics = received.metrics
         watches = self._watches.get(metrics.head.job)
         if not watches:
             return

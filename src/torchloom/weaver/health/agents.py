@@ -12,27 +12,34 @@ import msgspec
 
 from torchloom.bus import subjects
 from torchloom.bus.api import RawMessage
-from torchloom.bus.codec import Garbled, MessageReader, decode, encode
+from torchloom.bus.codec import MessageReader, encode
 from torchloom.messages import plane
 from torchloom.messages.membership import MembershipReport
 from torchloom.messages.plane import (
     NO_RANK,
-    VERSION,
     Goodbye,
     Greeting,
     Heartbeat,
     Hello,
     Planned,
-    Progress,
     Register,
     Welcome,
 )
 from torchloom.rules.control.command import schedule
-from torchloom.rules.verdict import STANDS
 from torchloom.weaver.commands.driver import CommandDriver
 from torchloom.weaver.commands.wire import planned
+from torchloom.weaver.events import (
+    AgentDown,
+    BackgroundTasks,
+    Dispatcher,
+    LaunchRegistered,
+    MemberReported,
+    NodeReported,
+    RankRegistered,
+)
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.hangs import Hangs
+from torchloom.weaver.health.heartbeats import Heartbeats, Presence, read_header
 from torchloom.weaver.health.liveness import ECHO, AgentLiveness
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.reports import RankReports
@@ -44,73 +51,6 @@ NUDGE = 2.0  # seconds between two reminders to an agent that has not said hello
 _TOGETHER = 50  # arrivals of one transaction
 _SHARE = 0.25  # of the time that arrivals take, for whatever else is said meanwhile
 _log = logging.getLogger(__name__)
-
-
-class ProgressGlance(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A rank's progress, of which only one thing is read."""
-
-    head: msgspec.Raw
-    step: int
-    phase: int
-    moved: float
-
-
-class VersionGlance(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A head, of which only one thing is read."""
-
-    version: int
-
-
-class HeartbeatGlance(msgspec.Struct, frozen=True, array_like=True, tag="Beat", gc=False):
-    """A beat, read so far."""
-
-    head: VersionGlance
-    agent: str
-    sent: float
-    progress: tuple[ProgressGlance, ...] = ()
-
-
-_DECODER = msgspec.msgpack.Decoder(HeartbeatGlance)
-
-
-def glance(data: bytes) -> tuple[str, bool] | None:
-    """Return whose beat it is and whether a rank stands still; nothing for what is no beat."""
-    try:
-        seen: HeartbeatGlance = _DECODER.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    if seen.head.version != VERSION:
-        return None
-    for each in seen.progress:
-        if each.moved > STANDS:
-            return seen.agent, True
-    return seen.agent, False
-
-
-@dataclass(slots=True)
-class Presence:
-    """What is only in memory of an agent: that it is there, and its last beat, as it came."""
-
-    agent: str
-    hello: int = 0  # what it said when it came but for the epoch, as a hash
-    beat: bytes = b""
-    stood: bool = False  # one of its ranks did not move
-
-    @property
-    def progress(self) -> tuple[Progress, ...]:
-        """How far its ranks were; nothing where that cannot be read."""
-        try:
-            return decode(self.beat, Heartbeat).progress
-        except Garbled:
-            return ()
-
-    @property
-    def beat_at(self) -> float | None:
-        """When its last beat was sent; nothing where none came, or it cannot be read."""
-        try:
-            return decode(self.beat, Heartbeat).sent
-        except Garbled:
-            return None
 
 
 @dataclass(slots=True)
@@ -132,9 +72,12 @@ class Agents:
         devices: DeviceMap,
         commands: CommandDriver,
         reports: RankReports,
-        watching: AgentLiveness,
+        heartbeats: Heartbeats,
+        liveness: AgentLiveness,
         hangs: Hangs,
         sender: Sender,
+        events: Dispatcher,
+        tasks: BackgroundTasks,
         dropped: Counter[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -143,9 +86,12 @@ class Agents:
         self._devices = devices
         self._commands = commands
         self._reports = reports
-        self._watching = watching
+        self._heartbeats = heartbeats
+        self._liveness = liveness
         self._hangs = hangs
         self._sender = sender
+        self._events = events
+        self._tasks = tasks
         self._dropped = dropped
         self._clock = clock
         self._hellos: MessageReader[Hello] = MessageReader(Hello, dropped)
@@ -156,26 +102,7 @@ class Agents:
         self._nudged: dict[str, float] = {}
         self._waiting: dict[tuple[str, str], _Arrival] = {}
         self._working: asyncio.Task[None] | None = None
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
-        self.on_node: Callable[[Hello], None] = lambda said: None
-        self.on_gone: Callable[[str], None] = lambda agent: None
-        self.on_rank: Callable[[RankProcessRow], None] = lambda rank: None
-        self.on_talk: Callable[[str, MembershipReport], None] = lambda agent, said: None
-        self.on_launch: Callable[[str, Register], None] = lambda agent, said: None
-        self.present: dict[str, Presence] = {}
-        self._speaking: dict[str, Presence] = {}  # those that are up, by where they beat
-        roster.on_lost = self._lost
-
-    def progress(self, rank: RankProcessRow) -> Progress | None:
-        """Return how far a rank was at its agent's last beat."""
-        there = self.present.get(rank.agent)
-        found = there.progress if there else ()
-        return next((each for each in found if each.head.incarnation == rank.incarnation), None)
-
-    def step(self, rank: RankProcessRow) -> int | None:
-        """Return in which step a rank was at its agent's last beat."""
-        found = self.progress(rank)
-        return found.step if found else None
+        self._up: dict[str, Presence] = {}  # agents that are up, by the subject of heartbeats
 
     def call_all(self) -> None:
         """Remind every agent that was there of a weaver that has just begun, or is back."""
@@ -197,17 +124,17 @@ class Agents:
         if not self._greet_again(said, reply, words):
             self._later(said.agent, said, reply, words)
 
-    def beats(self, said: list[RawMessage]) -> None:
+    def on_heartbeats(self, said: list[RawMessage]) -> None:
         """Agents live, and so far are their ranks; what is not as always is looked at after."""
         standing: list[bytes] = []
         for subject, data, _ in said:
-            there = self._speaking.get(subject)
-            seen = glance(data)
+            there = self._up.get(subject)
+            seen = read_header(data)
             if seen is None or there is None or seen[0] != there.agent:
                 self._stranger(subject, data)
                 continue
             there.beat = data
-            self._watching.heard(there.agent)
+            self._liveness.heard(there.agent)
             if seen[1] or there.stood:
                 standing.append(data)
                 there.stood = seen[1]
@@ -227,17 +154,17 @@ class Agents:
         else:
             self._take_in()  # it may be of a rank that has just come
             if isinstance(said, MembershipReport):
-                self.on_talk(agent, said)
+                self._events.publish(MemberReported(agent, said))
             else:
                 self._reports.take(agent, said)
 
     def _leave(self, agent: str) -> None:
         """An agent has done its work, and its silence means nothing."""
         self._take_in()
-        self.present.pop(agent, None)
-        self._speaking.pop(subjects.heartbeat(agent), None)
+        self._heartbeats.present.pop(agent, None)
+        self._up.pop(subjects.heartbeat(agent), None)
         self._roster.agent_left(agent)
-        self._watching.left(agent)
+        self._liveness.left(agent)
 
     def _later(self, agent: str, said: Hello | Register, reply: str = "", words: int = 0) -> None:
         """Take somebody in soon: many that come at once are stored together.
@@ -249,8 +176,7 @@ class Agents:
         replies = (*(before.replies if before else ()), reply)
         self._waiting[agent, whose] = _Arrival(said, words, replies)
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._take_in_soon(), name="arrivals")
-            self._working.add_done_callback(self.on_task)
+            self._working = self._tasks.start(self._take_in_soon(), "registrations")
 
     async def _take_in_soon(self) -> None:
         await asyncio.sleep(0)  # whoever else has come by now is taken in too
@@ -273,7 +199,7 @@ class Agents:
         self._welcome(rows)
         for row in rows:
             self._commands.registered(row)
-            self.on_rank(row)
+            self._events.publish(RankRegistered(row))
 
     def _welcome(self, rows: list[RankProcessRow]) -> None:
         later = {row.job for row in rows if row.generation}  # before the first nothing was
@@ -289,14 +215,14 @@ class Agents:
     def _greet_again(self, said: Hello, reply: str, words: int) -> bool:
         """Greet one that is up with all of its ranks and says what it said when it came: there is
         nothing to store. Tell whether it was such a one."""
-        there = self._speaking.get(subjects.heartbeat(said.agent))
+        there = self._up.get(subjects.heartbeat(said.agent))
         if there is None or there.hello != words or said.epoch > self._state.epoch:
             return False
         found = [self._roster.of_life(each.head.incarnation) for each in said.ranks]
         rows = [row for row in found if row and (row.agent, row.state) == (said.agent, "up")]
         if len(rows) < len(found):
             return False
-        self._watching.heard(said.agent)
+        self._liveness.heard(said.agent)
         self._sender.answer(reply, Greeting(own_head(), said.agent, self._state.epoch))
         self._welcome(rows)
         for row in rows:
@@ -310,13 +236,13 @@ class Agents:
             self._dropped["newer_epoch"] += 1
             return ()
         agent = self._roster.greet(said)
-        there = self.present.setdefault(agent.id, Presence(agent.id))
+        there = self._heartbeats.present.setdefault(agent.id, Presence(agent.id))
         there.hello = came.words
-        self._speaking[subjects.heartbeat(agent.id)] = there
-        self._watching.heard(agent.id)
+        self._up[subjects.heartbeat(agent.id)] = there
+        self._liveness.heard(agent.id)
         if not subjects.account_mark(agent.id):  # the host is for all, and not its to describe
             self._devices.seen(agent.host, said.devices)
-            self.on_node(said)
+            self._events.publish(NodeReported(said))
         for reply in came.replies:
             self._sender.answer(reply, Greeting(own_head(), agent.id, self._state.epoch))
         return said.ranks
@@ -326,19 +252,18 @@ class Agents:
             self._hangs.registered(said)
             return self._roster.register(agent, said)
         self._reports.launched(said.head)
-        self.on_launch(agent, said)
+        self._events.publish(LaunchRegistered(agent, said))
         return None
 
-    def _lost(self, agent: str) -> None:
-        """Take an agent for a stranger until it says hello again."""
-        self._speaking.pop(subjects.heartbeat(agent), None)
-        self.on_gone(agent)
+    def on_agent_down(self, down: AgentDown) -> None:
+        """Ignore the heartbeats of an agent until it registers again."""
+        self._up.pop(subjects.heartbeat(down.agent), None)
 
     def _stranger(self, subject: str, data: bytes) -> None:
         """Hear what is no beat of an agent that is up: one that has not said hello, our own word,
         or what has to be counted."""
         if subject == ECHO:
-            self._watching.echo()
+            self._liveness.echo()
         elif (beat := self._beats.read(data)) is not None and self._is_own(subject, beat.agent):
             self._nudge(beat.agent)
 

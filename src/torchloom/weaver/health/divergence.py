@@ -2,12 +2,12 @@
 
 import math
 
-from torchloom.messages.plane import Event, Metrics
 from torchloom.rules import divergence as rules
 from torchloom.rules.divergence import FACT, Known, NonFiniteLoss
+from torchloom.weaver.events import MetricsReceived, RankEventReported
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.store.rows import JobRow, RankProcessRow
+from torchloom.weaver.store.rows import JobRow
 
 _LONGEST = 200  # letters of a name
 _NAMES = 16  # losses of one job
@@ -20,8 +20,9 @@ class LossWatch:
         self._jobs = jobs
         self._journal = journal
 
-    def report(self, rank: RankProcessRow, event: Event) -> None:
-        """Take in that a loss of a rank is not finite any more."""
+    def on_rank_event(self, reported: RankEventReported) -> None:
+        """Note that a loss of a rank is no longer finite."""
+        rank, event = reported.rank, reported.event
         job = self._jobs.get(rank.job)
         if event.kind != "nan" or job is None or event.head.generation < job.generation:
             return
@@ -39,8 +40,9 @@ class LossWatch:
         )
         self._keep(job, rules.worse(known, seen), seen)
 
-    def saw(self, metrics: Metrics) -> None:
-        """Take in numbers of a rank: a loss may be finite again."""
+    def on_metrics(self, received: MetricsReceived) -> None:
+        """Note which losses are finite again by the metrics of a rank."""
+        metrics = received.metrics
         job = self._jobs.get(metrics.head.job)
         known: Known = (job.facts.get(FACT) or {}) if job is not None else {}
         if job is None or known.keys().isdisjoint(metrics.names):

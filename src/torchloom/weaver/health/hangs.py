@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,13 @@ from torchloom.messages.plane import Heartbeat, Progress, Register, Stacks, Take
 from torchloom.rules import hang, verdict
 from torchloom.rules.hang import StackFinding
 from torchloom.rules.verdict import HangVerdict, RankSamples, StackFrame, StackSample, stands
+from torchloom.weaver.events import BackgroundTasks, RankProcessEnded
+from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.responses import Responses
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal
+from torchloom.weaver.membership.attempt import LiveAttempts
 from torchloom.weaver.sender import Sender, own_head
 from torchloom.weaver.store.rows import RankProcessRow
 
@@ -64,7 +67,7 @@ class StackRequests:
                 del under_way[name]
         return seen
 
-    async def hear(self, subject: str, data: bytes, reply: str) -> None:
+    async def on_stacks(self, subject: str, data: bytes, reply: str) -> None:
         """An agent says what it saw of one of its ranks."""
         said = self._reader.read(data)
         if said is None:
@@ -209,21 +212,24 @@ class Hangs:
         roster: Roster,
         responses: Responses,
         journal: Journal,
-        desk: StackRequests,
+        stack_requests: StackRequests,
+        heartbeats: Heartbeats,
+        attempts: LiveAttempts,
+        tasks: BackgroundTasks,
     ) -> None:
         self._jobs = jobs
         self._roster = roster
         self._responses = responses
         self._journal = journal
-        self._desk = desk
+        self._stack_requests = stack_requests
+        self._heartbeats = heartbeats
+        self._attempts = attempts
+        self._tasks = tasks
         self._states: dict[Key, hang.State] = {}
         self._lives: dict[Key, dict[int, str]] = {}
         self._looks: dict[Key, asyncio.Task[None]] = {}
         self._told: dict[Key, tuple[Any, ...]] = {}
         self._wishes: dict[str, Mapping[str, Any]] = {}  # by job
-        self.progress: Callable[[RankProcessRow], Progress | None] = lambda rank: None
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
-        self.is_regrouping: Callable[[str], bool] = lambda job: False
         self.suspects: dict[str, str] = {}  # why, by incarnation
 
     def beat(self, beat: Heartbeat) -> None:
@@ -242,8 +248,9 @@ class Hangs:
         if said.hang:
             self._wishes[said.head.job] = said.hang
 
-    def forget(self, rank: RankProcessRow) -> None:
-        """A rank's life is over, and with it what was suspected."""
+    def on_rank_ended(self, ended: RankProcessEnded) -> None:
+        """Drop what is known of a rank's process that has ended."""
+        rank = ended.rank
         key = (rank.job, rank.role)
         self.suspects.pop(rank.incarnation, None)
         if self._lives.get(key, {}).get(rank.rank) != rank.incarnation:
@@ -256,8 +263,8 @@ class Hangs:
     async def look(self, key: Key) -> StackEvidence:
         """Take the stacks of a role's ranks now, and judge them."""
         ranks = self._ranks(key)
-        stacks = await self._desk.take(ranks)
-        seen = {rank.rank: self.progress(rank) for rank in ranks}
+        stacks = await self._stack_requests.take(ranks)
+        seen = {rank.rank: self._heartbeats.progress(rank) for rank in ranks}
         steps = {rank: each.step if each else None for rank, each in seen.items()}
         return weigh(key[1], ranks, steps, stacks)
 
@@ -270,7 +277,7 @@ class Hangs:
 
     def _report(self, key: Key, now: float, found: Mapping[int, Progress]) -> None:
         wishes = self._wishes.get(key[0], {})
-        if wishes.get("action") == _OFF or self.is_regrouping(key[0]):
+        if wishes.get("action") == _OFF or self._attempts.is_recovering(key[0]):
             return  # who waits for a newcomer does not stand still by itself
         self._enter(key, found)
         rows = (self._roster.of_life(each.head.incarnation) for each in found.values())
@@ -335,8 +342,7 @@ class Hangs:
         """Look beside all else; a look that is under way saw others, and is dropped."""
         if (before := self._looks.get(key)) is not None:
             before.cancel()
-        self._looks[key] = task = asyncio.create_task(self._look(key), name="look")
-        task.add_done_callback(self.on_task)
+        self._looks[key] = self._tasks.start(self._look(key), "stacks")
 
     async def _look(self, key: Key) -> None:
         evidence = await self.look(key)

@@ -6,17 +6,18 @@ Ranks are started again by the process that launched them; what the rules want i
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from torchloom.messages.plane import Event, Kill
+from torchloom.messages.plane import Kill
 from torchloom.rules import response
 from torchloom.rules.devices import DeviceState, RankId
-from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss
+from torchloom.weaver.events import RankEventReported
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
-from torchloom.weaver.jobs.registry import JobRegistry
+from torchloom.weaver.jobs.registry import JobRegistry, failure_policy
 from torchloom.weaver.journal import Journal
+from torchloom.weaver.membership.live_recovery import LiveRecovery
 from torchloom.weaver.sender import Sender, head_of
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
@@ -88,6 +89,7 @@ class Responses:
         devices: DeviceMap,
         journal: Journal,
         sender: Sender,
+        live_recovery: LiveRecovery,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
@@ -96,11 +98,9 @@ class Responses:
         self._devices = devices
         self._journal = journal
         self._sender = sender
+        self._live_recovery = live_recovery
         self._clock = clock
         self._ending: dict[str, _RankEnding] = {}
-        self.live: Callable[[], frozenset[str]] = frozenset  # jobs that are recovered live
-        self.give_up: Callable[[RankProcessRow, str], None] = lambda rank, reason: None
-        self.leave_live: Callable[[str], None] = lambda job: None
 
     def device(self, uuid: str, state: DeviceState, source: str, reason: str) -> None:
         """Take in what somebody who watches hardware says of a device."""
@@ -115,8 +115,9 @@ class Responses:
         """Return what would be done if a device were so; nothing is."""
         return self._effects(response.DeviceReported(uuid, state, ""))
 
-    def told(self, rank: RankProcessRow, event: Event) -> None:
-        """Take in what a living rank tells of itself."""
+    def on_rank_event(self, reported: RankEventReported) -> None:
+        """Respond to a failure that a rank reports of itself."""
+        rank, event = reported.rank, reported.event
         process = RankId(rank.job, rank.role, rank.rank)
         if event.head.generation != rank.generation:
             return  # a record of another membership
@@ -148,8 +149,10 @@ class Responses:
         self._act(effects)
 
     def _effects(self, said: response.Signal) -> tuple[response.Effect, ...]:
-        live = self.live()
-        policies = {job.id: policy_of(job.facts, job.id in live) for job in self._jobs.active()}
+        live = self._live_recovery.watched()
+        policies = {
+            job.id: failure_policy(job.facts, job.id in live) for job in self._jobs.active()
+        }
         return response.step(response.State(self._devices.map, policies, live), said)[1]
 
     def _note(self, effects: tuple[response.Effect, ...]) -> None:
@@ -184,7 +187,7 @@ class Responses:
     def _act(self, effects: tuple[response.Effect, ...]) -> None:
         for effect in effects:
             if isinstance(effect, response.RestartRanks | response.Fail):
-                self.leave_live(effect.job)  # before its ranks end: that is meant
+                self._live_recovery.close(effect.job)  # before its ranks end: that is meant
         for effect in effects:
             if isinstance(effect, response.KillRank | response.GiveUp):
                 self._end(effect)
@@ -194,7 +197,7 @@ class Responses:
         if rank is None or rank.state != "up":
             return
         if isinstance(effect, response.GiveUp):
-            self.give_up(rank, effect.reason)
+            self._live_recovery.given_up(rank, effect.reason)
             return
         ending = _RankEnding(rank, effect.reason, self._clock())
         self._ending[rank.incarnation] = ending
@@ -207,22 +210,3 @@ class Responses:
 
     def _rank(self, name: RankId) -> RankProcessRow | None:
         return self._roster.find(name.job, name.role, name.rank)
-
-
-def policy_of(facts: Any, can_live: bool = False) -> FailurePolicy:
-    """Return what a job wants when something fails, as its launch process told it.
-
-    One that says nothing of lost ranks wants what its program can: to be recovered live, or else
-    to be started again.
-    """
-    wishes = facts.get("policy") if isinstance(facts, dict) else None
-    policy = FailurePolicy(LossRecovery.LIVE if can_live else LossRecovery.RESTART)
-    if not isinstance(wishes, dict):
-        return policy
-    if wishes.get("recovery") in list(LossRecovery):
-        policy = replace(policy, recovery=LossRecovery(wishes["recovery"]))
-    if wishes.get("on_loss") in list(OnLoss):
-        policy = replace(policy, on_loss=OnLoss(wishes["on_loss"]))
-    if type(wishes.get("min_groups")) is int:
-        policy = replace(policy, min_groups=wishes["min_groups"])
-    return policy

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from torchloom.messages.plane import Head, Hello, Register
+from torchloom.weaver.events import AgentDown, Dispatcher
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
@@ -26,12 +27,14 @@ class Roster:
         state: StateStore,
         jobs: JobRegistry,
         journal: Journal,
+        events: Dispatcher,
         dropped: Counter[str],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._journal = journal
+        self._events = events
         self._dropped = dropped
         self._now = now
         active = [job.id for job in jobs.active()]
@@ -42,7 +45,6 @@ class Roster:
         self._of_agent: dict[str, set[Key]] = {}
         self._up: Counter[tuple[str, str, int]] = Counter()  # by job, role and generation
         self._bound: Counter[tuple[str, str, int]] = Counter()
-        self.on_lost: Callable[[str], None] = lambda agent: None
         for row in state.find(RankProcessRow, job=active):
             self._keep(row)
 
@@ -134,7 +136,7 @@ class Roster:
             self._state.put(lost)
             self._journal.note(f"agent_{state}", reason=reason, facts={"agent": agent})
             self._agents[agent] = lost
-            self.on_lost(agent)
+            self._events.publish(AgentDown(agent))
             for rank in [self._ranks[key] for key in self._of_agent.get(agent, ())]:
                 if rank.state == "up":
                     self._put(replace(rank, state="lost", reason=f"agent_lost_{agent}"), "")

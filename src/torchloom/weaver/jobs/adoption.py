@@ -27,6 +27,7 @@ from torchloom.specs.api import AppState, make_app_handle
 from torchloom.specs.states import JobState
 from torchloom.unix import open_file, reachable
 from torchloom.weaver import account_runs
+from torchloom.weaver.events import RunStarted, UnknownJobRequested
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import (
     DEADLINE,
@@ -151,6 +152,10 @@ class Adoption:
         for job in self._jobs.active():
             if is_launched(job) and job.scheduler in ("", ENGINE) and job.state != JobState.QUEUED:
                 self.look_at(job.id)
+
+    def on_run(self, event: UnknownJobRequested | RunStarted) -> None:
+        """Read the folder of a run that may be new."""
+        self.look_at(event.job)
 
     def look_at(self, app_id: str) -> None:
         """Take in what is new in a run's folder; one that is not there is no news.

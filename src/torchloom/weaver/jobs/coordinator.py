@@ -1,7 +1,6 @@
 """Own the queue: what was submitted waits, is placed, is started once, and gives its place back."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from torchloom.rules import queue
 from torchloom.rules.lifecycle import CANCELLED_BY_USER
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import BackgroundTasks, Dispatcher, JobStopping
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs import job_queue
@@ -53,21 +53,19 @@ class Coordinator:
         devices: DeviceMap,
         journal: Journal,
         launcher: Launcher,
+        events: Dispatcher,
+        tasks: BackgroundTasks,
         gathering: float = GATHERING,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._journal = journal
-        self.starting = JobStarter(state, jobs, roster, launcher)
+        self._events = events
+        self.starting = JobStarter(state, jobs, roster, launcher, events, tasks)
         self.turns = Turns(state, jobs, self.starting.begin)
         expected = [agent.id for agent in roster.agents() if agent.state == "up"]
         self.rooms = NodeRooms(self.turns, devices, expected, gathering)
-        self._submissions = Submissions(state, jobs, journal, self.turns)
-        self.on_cancel: Callable[[str], None] = lambda job: None
-
-    def on_task(self, watch: Callable[[asyncio.Task[None]], None]) -> None:
-        """Have somebody told how everything ends that is begun here."""
-        self.starting.on_task = self._submissions.on_task = watch
+        self._submissions = Submissions(state, jobs, journal, self.turns, tasks)
 
     def start(self) -> None:
         """Go on with what was stored; runs have been looked at before."""
@@ -101,7 +99,7 @@ class Coordinator:
                 self._jobs.end(job.id, JobState.CANCELLED, why)
         self.turns.act(effects)
         for job in jobs:
-            self.on_cancel(job.id)
+            self._events.publish(JobStopping(job.id))
         return [self._jobs.get(job.id) or job for job in jobs]
 
     async def nodes_for(self, need: queue.Need | None) -> None:
@@ -119,7 +117,7 @@ class Coordinator:
                 self._jobs.end(job.id, JobState.CANCELLED, why)
             elif job.id in self.turns.queue.placed:
                 self._jobs.mark(job.id, {CANCEL: why})
-        self.on_cancel(job.id)
+        self._events.publish(JobStopping(job.id))
         if not is_waiting and not is_released(job) and not self.starting.is_busy(job.id):
             await self.starting.stop(job.id, why)
         return self._jobs.get(job.id) or job

@@ -11,6 +11,7 @@ from torchloom.rules.queue import Need, NodeCapacity, NodeShare
 from torchloom.specs.jobspec import JobSpec, Resources
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import AgentDown, JobVacated, NodeReported
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.store import StateStore
@@ -122,7 +123,6 @@ class Turns:
         self._begin = begin
         self._why: tuple[queue.State, dict[str, str]] = (queue.State(), {})
         self.queue = load(state, jobs)
-        jobs.on_over = self._over
 
     def why(self) -> dict[str, str]:
         """Return what every waiting job waits for, whose turn is first at the front."""
@@ -171,8 +171,9 @@ class Turns:
         self.store(effects)
         return effects
 
-    def _over(self, job: str) -> None:
-        """Have back what a job was given that has ended."""
+    def on_job_vacated(self, vacated: JobVacated) -> None:
+        """Remove a job from the queue, and free its placement."""
+        job = vacated.job
         if job in self.queue.waiting or job in self.queue.placed:
             with self._state.together():
                 if job in self.queue.placed:
@@ -205,16 +206,18 @@ class NodeRooms:
         if self._timer is not None:
             self._timer.cancel()
 
-    def node(self, said: Hello) -> None:
-        """Take in what an agent has for jobs; that of a job has nothing."""
+    def on_node_reported(self, reported: NodeReported) -> None:
+        """Add or update a node. The agent of a job offers nothing."""
+        said = reported.hello
         self._missing.discard(said.agent)
         if said.cpus:
             self._offers[said.agent] = NodeOffer.of(said)
             self._look_at(said.agent)
         self._look_who_is_missing()
 
-    def gone(self, agent: str) -> None:
-        """Take in that an agent is silent or has left: nothing is placed there any more."""
+    def on_agent_down(self, down: AgentDown) -> None:
+        """Remove the node of an agent that is silent or has left."""
+        agent = down.agent
         self._missing.discard(agent)
         self._offers.pop(agent, None)
         if agent in self._turns.queue.nodes:

@@ -26,6 +26,7 @@ from torchloom.specs.api import CfgVal
 from torchloom.specs.jobspec import JobSpec, Policy
 from torchloom.specs.jobspec_shape import job_from_dict
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import BackgroundTasks, Dispatcher, RunStarted
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import LEFT, JobRegistry, is_over
 from torchloom.weaver.store import StateStore
@@ -180,23 +181,29 @@ class JobStarter:
     """Carries out what the database says: a job with placements and no run is to be started."""
 
     def __init__(
-        self, state: StateStore, jobs: JobRegistry, roster: Roster, launcher: Launcher
+        self,
+        state: StateStore,
+        jobs: JobRegistry,
+        roster: Roster,
+        launcher: Launcher,
+        events: Dispatcher,
+        tasks: BackgroundTasks,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._roster = roster
         self._launcher = launcher
+        self._events = events
+        self._background = tasks
         self._threads = ThreadPoolExecutor(_AT_ONCE, "starter")
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.on_started: Callable[[str], None] = lambda job: None  # who looks after runs
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
 
     def begin(self, job: str) -> None:
         """See to it that a job's run is there; what was begun is not begun again."""
         if job not in self._tasks:
-            task = asyncio.create_task(self._bring_up(job), name=f"start {job}")
+            task = self._background.start(self._bring_up(job), f"start {job}")
             self._tasks[job] = task
-            task.add_done_callback(lambda task: self._done(job, task))
+            task.add_done_callback(lambda _: self._tasks.pop(job))
 
     async def stop(self, job: str, reason: str) -> None:
         """End a run."""
@@ -205,7 +212,7 @@ class JobStarter:
     async def resume(self, job: str, asked: Continuation) -> None:
         """Have the run of a job go on that did not come through the queue."""
         await self._aside(self._launcher.resume, job, asked)
-        self.on_started(job)
+        self._events.publish(RunStarted(job))
 
     def is_busy(self, job: str) -> bool:
         """Tell whether a job is being started."""
@@ -230,7 +237,7 @@ class JobStarter:
                 continue
             if (known := self._jobs.get(job)) is not None and not is_over(known):
                 self._jobs.mark(job, {STARTED: True})
-                self.on_started(job)
+                self._events.publish(RunStarted(job))
                 await self._end_if_cancelled(job)
             return
         self._end(job, JobState.FAILED, "start_failed: its run could not be made")
@@ -299,7 +306,3 @@ class JobStarter:
     async def _aside(self, act: Callable[P, T], *words: P.args, **more: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: act(*words, **more))
-
-    def _done(self, job: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[job]
-        self.on_task(task)

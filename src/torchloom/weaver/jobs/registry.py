@@ -10,7 +10,9 @@ from torchloom.bus import subjects
 from torchloom.messages.plane import NO_RANK, Event
 from torchloom.rules import lifecycle
 from torchloom.rules.lifecycle import ChangeState, IllegalTransition, Resume
+from torchloom.rules.response import FailurePolicy, LossRecovery, OnLoss
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import Dispatcher, JobChanged, JobVacated, UnknownJobRequested
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RunRow
@@ -39,22 +41,21 @@ class JobRegistry:
         self,
         state: StateStore,
         journal: Journal,
+        events: Dispatcher,
         dropped: Counter[str],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._journal = journal
+        self._events = events
         self._dropped = dropped
         self._now = now
         self._jobs = {job.id: job for job in state.find(JobRow)}
-        self.on_unknown: Callable[[str], None] = lambda job: None  # who may know more
-        self.on_change: Callable[[JobRow], None] = lambda job: None  # whoever follows them
-        self.on_over: Callable[[str], None] = lambda job: None  # who has something of theirs back
 
     def find(self, job: str) -> JobRow | None:
         """Return a job by its id, though its launch process may not have told of it yet."""
         if job not in self._jobs:
-            self.on_unknown(job)
+            self._events.publish(UnknownJobRequested(job))
         return self._jobs.get(job)
 
     def get(self, job: str) -> JobRow | None:
@@ -89,7 +90,7 @@ class JobRegistry:
         with self._state.together():
             self._state.put(job, run)
         self._jobs[job.id] = job
-        self.on_change(job)
+        self._events.publish(JobChanged(job))
         return job
 
     def adopt(self, job: JobRow) -> None:
@@ -167,7 +168,7 @@ class JobRegistry:
         with self._state.together():
             self._jobs[job] = known
             if self._move(known, ChangeState(JobState.PAUSED, lifecycle.RELEASED)):
-                self.on_over(job)
+                self._events.publish(JobVacated(job))
 
     def resume(self, job: str, reason: str, facts: Mapping[str, Any]) -> JobRow:
         """Have a job that has ended or was released wait for its turn, as a new attempt."""
@@ -229,7 +230,7 @@ class JobRegistry:
             facts = {name: getattr(job, name) for name in (*_WORDS, "generation")}
             self._journal.note("job_started", job.id, facts=facts)
         self._jobs[job.id] = job
-        self.on_change(job)
+        self._events.publish(JobChanged(job))
         return job
 
     def _put(self, job: JobRow, kind: str = "", facts: Mapping[str, Any] | None = None) -> None:
@@ -239,8 +240,8 @@ class JobRegistry:
                 self._journal.note(kind, job.id, reason=job.reason, facts=dict(facts or {}))
             self._jobs[job.id] = job
             if is_over(job):
-                self.on_over(job.id)  # what it had is given back in the same transaction
-        self.on_change(job)
+                self._events.publish(JobVacated(job.id))
+        self._events.publish(JobChanged(job))
 
 
 def _from_a_rank(facts: Mapping[str, Any], job: JobRow | None) -> dict[str, Any]:
@@ -281,3 +282,21 @@ def is_launched(job: JobRow) -> bool:
 def has_run(job: JobRow) -> bool:
     """Tell whether there is, or was, a run of a job; one that waits has none yet."""
     return not job.facts.get(SUBMITTED) or "log_dir" in job.facts
+
+
+def failure_policy(facts: Any, can_live: bool = False) -> FailurePolicy:
+    """Return a job's policy for failures, as its launch process reported it.
+
+    Without one, lost ranks are recovered live if the program can, else all ranks are restarted.
+    """
+    given = facts.get(POLICY) if isinstance(facts, dict) else None
+    policy = FailurePolicy(LossRecovery.LIVE if can_live else LossRecovery.RESTART)
+    if not isinstance(given, dict):
+        return policy
+    if given.get("recovery") in list(LossRecovery):
+        policy = replace(policy, recovery=LossRecovery(given["recovery"]))
+    if given.get("on_loss") in list(OnLoss):
+        policy = replace(policy, on_loss=OnLoss(given["on_loss"]))
+    if type(given.get("min_groups")) is int:
+        policy = replace(policy, min_groups=given["min_groups"])
+    return policy

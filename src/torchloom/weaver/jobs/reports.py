@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torchloom.bus import subjects
 from torchloom.bus.codec import MessageReader
@@ -26,8 +26,18 @@ from torchloom.messages.plane import (
 from torchloom.rules.control.command import Status
 from torchloom.rules.lifecycle import RELEASED
 from torchloom.specs.states import JobState
+from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
+from torchloom.weaver.events import (
+    Dispatcher,
+    MetricsReceived,
+    RankEventReceived,
+    RankEventReported,
+    RankProcessEnded,
+    RecordsStored,
+)
 from torchloom.weaver.health.devices import DeviceMap
+from torchloom.weaver.health.heartbeats import Heartbeats
 from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry, is_launched
 from torchloom.weaver.journal import Journal
@@ -40,10 +50,6 @@ _OF_JOB = ("job", "job_ended")
 _MOST = 2**62  # a number beyond it is no number of a record
 
 
-Listener = Callable[[RankProcessRow, Event], None]
-Hearer = Callable[[str, Event], None]
-
-
 class RankReports:
     """Carry each report to whom it concerns. Acts of an older generation are dropped."""
 
@@ -53,35 +59,20 @@ class RankReports:
         roster: Roster,
         devices: DeviceMap,
         commands: CommandDriver,
+        checkpoint_rows: CheckpointRows,
+        heartbeats: Heartbeats,
+        events: Dispatcher,
         dropped: Counter[str],
     ) -> None:
         self._jobs = jobs
         self._roster = roster
         self._devices = devices
         self._commands = commands
+        self._checkpoint_rows = checkpoint_rows
+        self._heartbeats = heartbeats
+        self._events = events
         self._dropped = dropped
-        self._listeners: list[Listener] = []
-        self._hearers: list[Hearer] = []
-        self._settlers: list[Callable[[], None]] = [commands.settle]
-        self._ended: list[Callable[[RankProcessRow], None]] = []
-        self._last: dict[str, int] = {}  # the steps in which lives ended
-        self.step_of: Callable[[RankProcessRow], int | None] = lambda rank: None
-
-    def listen(self, listener: Listener) -> None:
-        """Have somebody told of every event of a living rank."""
-        self._listeners.append(listener)
-
-    def hear(self, hearer: Hearer, settle: Callable[[], None]) -> None:
-        """Have somebody told, with its agent, of every event that a rank ever told.
-
-        They see to it themselves who may say what; `settle` has them store what they made of it.
-        """
-        self._hearers.append(hearer)
-        self._settlers.append(settle)
-
-    def on_end(self, ended: Callable[[RankProcessRow], None]) -> None:
-        """Have somebody told of the end of every rank's life."""
-        self._ended.append(ended)
+        self._last: dict[str, int] = {}  # the steps in which processes ended, by incarnation
 
     def may_speak(self, agent: str, job: str) -> bool:
         """Tell whether an agent may report of a job."""
@@ -102,9 +93,9 @@ class RankReports:
                 self._of_rank(agent, said)
 
     def settle(self) -> None:
-        """Have all that reports have changed stored: the reports themselves are to be."""
-        for settle in self._settlers:
-            settle()
+        """Store what reports have changed, before the reports themselves are stored."""
+        self._commands.settle()
+        self._checkpoint_rows.settle()
 
     def launched(self, head: Head) -> None:
         """Take in that the process which starts a job's ranks is there."""
@@ -143,11 +134,10 @@ class RankReports:
     def rank_gone(self, rank: RankProcessRow, reason: str, state: str = "gone") -> None:
         """Note the end of a rank's life."""
         if self._roster.gone(rank, reason, state):
-            self._keep_step(rank, self.step_of(rank))
+            self._keep_step(rank, self._heartbeats.step(rank))
             self._devices.leave(rank)
             self._commands.gone(rank)
-            for ended in self._ended:
-                ended(rank)
+            self._events.publish(RankProcessEnded(rank))
             self._end_if_alone(rank.job)
 
     def _end_if_alone(self, job: str) -> None:
@@ -180,15 +170,13 @@ class RankReports:
         self.job_ended(said.head.job, state, reason)
 
     def _of_rank(self, agent: str, said: Event) -> None:
-        for hearer in self._hearers:
-            hearer(agent, said)
+        self._events.publish(RankEventReceived(agent, said))
         rank = self._roster.of_life(said.head.incarnation)
         if rank is None or rank.agent != agent or rank.job != said.head.job:
             return  # kept as a record all the same
         if said.kind == "exit":
             self.rank_gone(rank, str(said.facts.get("reason") or "exit"))
-        for listener in self._listeners:
-            listener(rank, said)
+        self._events.publish(RankEventReported(rank, said))
 
     def _goodbye(self, agent: str, said: Goodbye) -> None:
         rank = self._roster.speaker(said.head, agent)
@@ -203,7 +191,7 @@ class RankReports:
     def _reached(self, ranks: list[RankProcessRow]) -> int | None:
         """Return the step that all ranks of a job had reached at its end."""
         for rank in ranks:
-            self._keep_step(rank, self.step_of(rank))
+            self._keep_step(rank, self._heartbeats.step(rank))
         found = [self._last.pop(rank.incarnation, None) for rank in ranks]
         return min((step for step in found if step is not None), default=None)
 
@@ -220,12 +208,14 @@ class BatchIngest:
         reports: RankReports,
         journal: Journal,
         sender: Sender,
+        events: Dispatcher,
         dropped: Counter[str],
     ) -> None:
         self._epoch = store.state.epoch
         self._reports = reports
         self._journal = journal
         self._sender = sender
+        self._events = events
         self._dropped = dropped
         self._batches: MessageReader[Batch] = MessageReader(Batch, dropped)
         self._records: MessageReader[Message] = MessageReader(FromRank, dropped)
@@ -233,8 +223,6 @@ class BatchIngest:
         self._agents: dict[tuple[str, int, str], str] = {}
         self.writer: RecordWriter = store.writer(self._stored)
         self.stored = 0
-        self.on_metrics: Callable[[Metrics], None] = lambda metrics: None
-        self.on_stored: Callable[[str], None] = lambda job: None
         self._reported = _reported(store)
 
     async def batch(self, subject: str, data: bytes, reply: str) -> None:
@@ -280,7 +268,7 @@ class BatchIngest:
             if number <= heard or isinstance(record, Register | None):
                 continue
             if isinstance(record, Metrics):
-                self.on_metrics(record)
+                self._events.publish(MetricsReceived(record))
             else:
                 self._reports.take(batch.agent, record)
         last = batch.first + len(records) - 1
@@ -295,7 +283,7 @@ class BatchIngest:
         agent = self._agents[batch.life]
         self.stored += len(batch.records)
         self._sender.soon(agent, Stored(batch.head, self._epoch, upto))
-        self.on_stored(batch.head.job)
+        self._events.publish(RecordsStored(batch.head.job))
         self._journal.wake()
 
 

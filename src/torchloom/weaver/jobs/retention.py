@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torchloom import accounts, settings
-from torchloom.errors import LoomError, UserError
+from torchloom import accounts
+from torchloom.errors import LoomError
 from torchloom.launch.records import removal
-from torchloom.rules.retention import AGES, EndedRun, Removal, RetentionLimits, due
-from torchloom.weaver.api.request import WeaverRequest, job_named
+from torchloom.rules.retention import EndedRun, Removal, RetentionLimits, due
+from torchloom.weaver.checkpoints.rows import CheckpointRows
+from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs.registry import JobRegistry, is_over
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.runs import provenance
@@ -38,15 +39,6 @@ _OURS = "retention"  # the author of what nobody asked for
 _log = logging.getLogger(__name__)
 
 
-class NotOver(UserError):
-    """A job that is not over is not forgotten."""
-
-    code = "not_over"
-
-    def __init__(self, job: str, state: str) -> None:
-        super().__init__(f"{job} is {state}; stop it first: `loom stop {job}`")
-
-
 class RunRetention:
     """Find what is due and carry it out; a mistake in the config file keeps everything."""
 
@@ -55,25 +47,26 @@ class RunRetention:
         store: PlaneStore,
         jobs: JobRegistry,
         journal: Journal,
+        checkpoint_rows: CheckpointRows,
+        tasks: BackgroundTasks,
         limits: Callable[[], RetentionLimits] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._jobs = jobs
         self._journal = journal
+        self._checkpoint_rows = checkpoint_rows
+        self._tasks = tasks
         self._limits = limits or _limits
         self._now = now
         self._done: set[Removal] = set()  # parts that are gone of runs that stay
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
-        self.on_forgotten: Callable[[str], None] = lambda job: None
 
     def look_soon(self) -> None:
         """Look beside all else, unless that is still under way."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="retention")
-            self._task.add_done_callback(self.on_task)
+            self._task = self._tasks.start(self._look(), "retention")
 
     async def close(self) -> None:
         """Leave what is under way; the next weaver goes on with it."""
@@ -81,34 +74,18 @@ class RunRetention:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def answer(self, asked: WeaverRequest) -> list[dict[str, Any]]:
-        """What is due; without `dry` it is gone when this is said."""
-        if asked.flag("dry"):
-            return [_shape(one, False, "would go") for one in await self.find()]
-        return [_shape(one, *told) for one, told in await self.carry_out()]
+    async def limits(self) -> RetentionLimits:
+        """Return what the config file says now."""
+        return await asyncio.to_thread(self._limits)
 
-    async def rules(self, asked: WeaverRequest) -> dict[str, Any]:
-        """What goes after how many seconds, as the config file says; a mistake in it in words."""
-        try:
-            limits, problem = await asyncio.to_thread(self._limits), None
-        except LoomError as error:
-            limits, problem = RetentionLimits(), str(error)
-        ages = {name: limits.ages.get(name) for name in AGES}
-        pinned = sorted(limits.pinned)
-        return {**ages, "keep": limits.keep, "pinned": pinned, "problem": problem}
-
-    async def remove(self, asked: WeaverRequest) -> dict[str, Any]:
-        """Forget a job that is over, with all that was stored of it, on somebody's word."""
-        job = job_named(self._jobs, asked.needed("job"))
-        if not is_over(job):
-            raise NotOver(job.id, job.state)
+    async def remove_now(self, job: str, author: str) -> None:
+        """Remove a run that has ended, on request."""
         async with self._alone:
-            await self._remove_run(job.id, asked.text("author") or settings.user_name())
-        return {"id": job.id}
+            await self._remove_run(job, author)
 
     async def find(self) -> list[Removal]:
         """Return what is due now."""
-        limits = await asyncio.to_thread(self._limits)
+        limits = await self.limits()
         if not limits.ages:
             return []
         folders = await asyncio.to_thread(removal.known_runs)
@@ -230,7 +207,7 @@ class RunRetention:
             words = {"job": job.id, "name": job.name, "owner": job.owner, "ended_at": job.ended_at}
             facts = {**words, "checkpoints": [row.place for row in saved]}
             self._journal.note("run_removed", author=author, facts=facts)
-        self.on_forgotten(job.id)
+        self._checkpoint_rows.forget(job.id)
 
     def _forget(self, job: str, whole: bool) -> None:
         with contextlib.closing(RecordRemoval(self._store.place)) as records:
@@ -244,7 +221,3 @@ def _limits() -> RetentionLimits:
     from torchloom.runner import retention
 
     return retention.limits()
-
-
-def _shape(one: Removal, is_done: bool, text: str) -> dict[str, Any]:
-    return {"kind": one.what, "job": one.job, "done": is_done, "text": text}

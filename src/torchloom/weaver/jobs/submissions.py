@@ -14,6 +14,7 @@ from torchloom.runner.api import SESSION
 from torchloom.schedulers.ids import make_unique
 from torchloom.specs.api import make_app_handle
 from torchloom.specs.jobspec import JobSpec
+from torchloom.weaver.events import BackgroundTasks
 from torchloom.weaver.jobs import job_queue
 from torchloom.weaver.jobs.job_queue import Turns
 from torchloom.weaver.jobs.registry import SHELL, SUBMITTED, WORLD_SIZE, JobRegistry
@@ -72,24 +73,24 @@ class Submissions:
         jobs: JobRegistry,
         journal: Journal,
         turns: Turns,
+        tasks: BackgroundTasks,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._journal = journal
         self._turns = turns
+        self._tasks = tasks
         self._now = now
         self._wanted: dict[Answer, SubmissionRequest] = {}
         self._working: asyncio.Task[None] | None = None
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
 
     async def add(self, wanted: SubmissionRequest) -> tuple[JobRow, bool]:
         """Store a job, and tell whether it is a new one."""
         answer: Answer = asyncio.get_running_loop().create_future()
         self._wanted[answer] = wanted
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self._take_in_soon(), name="submissions")
-            self._working.add_done_callback(self.on_task)
+            self._working = self._tasks.start(self._take_in_soon(), "submissions")
         return await answer
 
     async def add_all(self, batch: Sequence[SubmissionRequest]) -> list[Outcome]:

@@ -1,10 +1,16 @@
 """One attempt of a job that is recovered live: what is stored of it, and what is only known."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torchloom.messages.membership import Life, Lives
-from torchloom.rules.membership.election import Holding, RecoveryLimits
+from torchloom.rules.membership.election import (
+    GenerationPlan,
+    Holding,
+    RecoveryLimits,
+    StateOrigin,
+)
 from torchloom.rules.membership.events import (
     Event,
     Exited,
@@ -21,7 +27,8 @@ from torchloom.rules.membership.generation import (
 )
 from torchloom.rules.membership.live_recovery import is_quiet, restore
 from torchloom.rules.membership.seats import MemberProcess, seat_of
-from torchloom.weaver.store.rows import LiveRecoveryRow
+from torchloom.weaver.store import StateStore
+from torchloom.weaver.store.rows import LiveRecoveryRow, RankProcessRow
 
 LIVE, RESTARTING = "live", "restarting"
 
@@ -55,7 +62,7 @@ class LiveAttempt:
         )
 
     @property
-    def is_regrouping(self) -> bool:
+    def is_recovering(self) -> bool:
         """Tell whether its members are about to form a generation, or are to be started again."""
         forming = self.state.record.phase in (GenerationPhase.GATHERING, GenerationPhase.MOVING)
         return forming or self.is_restarting
@@ -89,6 +96,65 @@ class LiveAttempt:
             since=self.since,
             cause=self.cause,
         )
+
+
+class LiveAttempts:
+    """The attempts that are recovered live, as stored, by job."""
+
+    def __init__(
+        self,
+        state: StateStore,
+        limits: RecoveryLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._attempts: dict[str, LiveAttempt] = {}
+        self._busy: set[str] = set()
+        for row in state.find(LiveRecoveryRow):
+            self.keep(read_back(row, limits or RecoveryLimits(), clock()))
+
+    def get(self, job: str) -> LiveAttempt | None:
+        return self._attempts.get(job)
+
+    def all(self) -> list[LiveAttempt]:
+        return list(self._attempts.values())
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """The jobs that wait for an answer; only these have timeouts."""
+        return frozenset(self._busy)
+
+    def is_recovering(self, job: str) -> bool:
+        """Tell whether the ranks of a job are about to form a generation, or to be restarted."""
+        one = self._attempts.get(job)
+        return one is not None and one.is_recovering
+
+    def first_step(self, rank: RankProcessRow) -> int | None:
+        """Return the first step of a rank's generation; none while it does not train."""
+        one = self._attempts.get(rank.job)
+        if one is None or one.attempt != rank.attempt or one.is_over:
+            return 0
+        record = one.state.record
+        if (record.phase, record.generation) != (GenerationPhase.TRAINING, rank.generation):
+            return None
+        plan = record.plan
+        if isinstance(plan, GenerationPlan) and plan.origin is StateOrigin.PEER:
+            return plan.start
+        return 0
+
+    def keep(self, one: LiveAttempt) -> None:
+        """Add an attempt, or note that it has changed."""
+        self._attempts[one.job] = one
+        if one.is_busy:
+            self._busy.add(one.job)
+        else:
+            self._busy.discard(one.job)
+
+    def drop(self, job: str) -> None:
+        """Remove an attempt and its row."""
+        self._state.remove(LiveRecoveryRow, job=job)
+        del self._attempts[job]
+        self._busy.discard(job)
 
 
 def read_back(row: LiveRecoveryRow, limits: RecoveryLimits, now: float) -> LiveAttempt:

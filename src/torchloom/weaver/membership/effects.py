@@ -21,7 +21,7 @@ from torchloom.messages.membership import (
 )
 from torchloom.messages.plane import NO_RANK, VERSION, Head, Message
 from torchloom.rules.membership import live_recovery
-from torchloom.rules.membership.election import Cause, RecoveryLimits
+from torchloom.rules.membership.election import Cause
 from torchloom.rules.membership.events import (
     Event,
     GenerationBegan,
@@ -44,9 +44,9 @@ from torchloom.weaver.health.roster import OVER, Roster
 from torchloom.weaver.jobs.registry import JobRegistry
 from torchloom.weaver.jobs.reports import RankReports
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.membership.attempt import LiveAttempt, read_back
+from torchloom.weaver.membership.attempt import LiveAttempt, LiveAttempts
 from torchloom.weaver.sender import Sender
-from torchloom.weaver.store import StateStore, rows
+from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import RankProcessRow
 
 UNFIT = "unfit"  # a member that has trained says that it cannot go on live
@@ -273,34 +273,20 @@ class EffectRunner:
         state: StateStore,
         reports: RankReports,
         commands: CommandDriver,
-        shelf: CheckpointRows,
+        checkpoint_rows: CheckpointRows,
         saying: MemberMessages,
         telling: JobUpdates,
-        limits: RecoveryLimits,
+        attempts: LiveAttempts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._reports = reports
         self._commands = commands
-        self._shelf = shelf
+        self._checkpoint_rows = checkpoint_rows
         self._saying = saying
         self._telling = telling
+        self._attempts = attempts
         self._clock = clock
-        self._watched: dict[str, LiveAttempt] = {}
-        self._busy: set[str] = set()
-        for row in state.find(rows.LiveRecoveryRow):
-            self._keep(read_back(row, limits, clock()))
-
-    def get(self, job: str) -> LiveAttempt | None:
-        return self._watched.get(job)
-
-    def all(self) -> list[LiveAttempt]:
-        return list(self._watched.values())
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        """Return the jobs in which something is unanswered: only they are looked at by a clock."""
-        return frozenset(self._busy)
 
     def begin(self, one: LiveAttempt) -> None:
         """Watch an attempt from now on."""
@@ -308,14 +294,14 @@ class EffectRunner:
         with self._state.together():
             self._state.put(one.row())
             self._telling.begins(one)
-        self._keep(one)
+        self._attempts.keep(one)
         self._tell_launch(one)
 
     def answered(self, one: LiveAttempt) -> None:
         """Note that a launch process has said something since it was told how it stands."""
         if one.said_at is not None:
             one.is_due = False
-            self._keep(one)
+            self._attempts.keep(one)
 
     def feed(self, one: LiveAttempt, events: Iterable[Event], gone: Sequence[Gone] = ()) -> None:
         """Take in what happened, with the ranks that are known to be gone by it."""
@@ -331,19 +317,15 @@ class EffectRunner:
     def tick(self) -> None:
         """Let time pass."""
         now = self._clock()
-        for job in list(self._busy):
-            one = self._watched[job]
+        for job in self._attempts.busy:
+            one = self._attempts.get(job)
+            if one is None:
+                continue
             is_time = one.said_at is None or now - one.said_at >= AGAIN
             if is_time and (one.is_due or one.is_restarting):
                 self._tell_launch(one)
             if not one.is_restarting and not is_quiet(one.state):
                 self.feed(one, [Tick(now)])
-
-    def drop(self, job: str) -> None:
-        """Know no more of an attempt."""
-        self._state.remove(rows.LiveRecoveryRow, job=job)
-        del self._watched[job]
-        self._busy.discard(job)
 
     def _store(self, one: LiveAttempt, decision: Decision, gone: Sequence[Gone]) -> None:
         for rank, reason in gone:
@@ -367,7 +349,7 @@ class EffectRunner:
                 case _:
                     self._commands.generation_over(one.job)
                     self._tell_launch(one)
-        self._keep(one)
+        self._attempts.keep(one)
 
     def _tell_launch(self, one: LiveAttempt) -> None:
         """Tell a launch process how its attempt stands."""
@@ -375,14 +357,7 @@ class EffectRunner:
         if say(one):
             one.said_at = self._clock()
 
-    def _keep(self, one: LiveAttempt) -> None:
-        self._watched[one.job] = one
-        if one.is_busy:
-            self._busy.add(one.job)
-        else:
-            self._busy.discard(one.job)
-
     def _saved(self, job: str) -> int | None:
         """Return the step of the newest checkpoint."""
-        found = self._shelf.committed(job)
+        found = self._checkpoint_rows.committed(job)
         return found[0].step if found else None

@@ -11,30 +11,26 @@ from torchloom.messages.membership import (
     Finished,
     FromMember,
     Lives,
-    MembershipReport,
     Training,
 )
-from torchloom.messages.plane import NO_RANK, Register
+from torchloom.messages.plane import NO_RANK
 from torchloom.rules.lifecycle import exit_reason
 from torchloom.rules.membership.election import (
-    GenerationPlan,
     Holding,
     RecoveryLimits,
-    StateOrigin,
 )
 from torchloom.rules.membership.events import GivenUp, MemberReport
-from torchloom.rules.membership.generation import GenerationPhase
 from torchloom.rules.membership.live_recovery import trains
 from torchloom.rules.membership.seats import MemberProcess
 from torchloom.rules.response import LossRecovery
 from torchloom.weaver.checkpoints.rows import CheckpointRows
 from torchloom.weaver.commands.driver import CommandDriver
-from torchloom.weaver.health.responses import policy_of
+from torchloom.weaver.events import JobStopping, JobVacated, LaunchRegistered, MemberReported
 from torchloom.weaver.health.roster import OVER, Roster
-from torchloom.weaver.jobs.registry import JobRegistry, is_over
+from torchloom.weaver.jobs.registry import JobRegistry, failure_policy, is_over
 from torchloom.weaver.jobs.reports import RankReports
 from torchloom.weaver.journal import Journal
-from torchloom.weaver.membership.attempt import LiveAttempt, ended, happened, newest
+from torchloom.weaver.membership.attempt import LiveAttempt, LiveAttempts, ended, happened, newest
 from torchloom.weaver.membership.effects import EffectRunner, Gone, JobUpdates, MemberMessages
 from torchloom.weaver.store import StateStore
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
@@ -98,9 +94,10 @@ class LiveRecovery:
         roster: Roster,
         reports: RankReports,
         commands: CommandDriver,
-        shelf: CheckpointRows,
+        checkpoint_rows: CheckpointRows,
         journal: Journal,
         saying: MemberMessages,
+        attempts: LiveAttempts,
         dropped: Counter[str],
     ) -> None:
         self._jobs = jobs
@@ -108,25 +105,21 @@ class LiveRecovery:
         self._saying = saying
         self._dropped = dropped
         self._telling = JobUpdates(jobs, journal)
-        limits = RecoveryLimits()
-        self._candidates = Candidates(limits)
+        self._attempts = attempts
+        self._candidates = Candidates(RecoveryLimits())
         self._carrying = EffectRunner(
-            state, reports, commands, shelf, saying, self._telling, limits
+            state, reports, commands, checkpoint_rows, saying, self._telling, attempts
         )
         self._lives: dict[str, Lives] = {}  # what launch processes said last
         self.tick = self._carrying.tick
 
-    @property
-    def waiting(self) -> frozenset[str]:
-        """Return the jobs in which something is unanswered."""
-        return self._carrying.waiting
+    def on_launch_registered(self, registered: LaunchRegistered) -> None:
+        """Note through which agent the launch process of a job is reached."""
+        self._saying.launch_at(registered.register.head.job, registered.agent)
 
-    def launched(self, agent: str, said: Register) -> None:
-        """The process that launches a job's ranks is there, at this agent."""
-        self._saying.launch_at(said.head.job, agent)
-
-    def take(self, agent: str, said: MembershipReport) -> None:
-        """Take in what a rank or a launch process says."""
+    def on_member_report(self, reported: MemberReported) -> None:
+        """Handle the report of a rank or of a launch process."""
+        agent, said = reported.agent, reported.message
         if isinstance(said, Lives):
             self._heard(agent, said)
             return
@@ -140,57 +133,39 @@ class LiveRecovery:
 
     def given_up(self, rank: RankProcessRow, reason: str) -> None:
         """Have a rank that is beyond help replaced."""
-        one = self._carrying.get(rank.job)
+        one = self._attempts.get(rank.job)
         if one is not None and one.attempt == rank.attempt and not one.is_over:
             self._carrying.feed(one, [GivenUp(one.who(rank.rank, rank.life), reason)])
 
     def watched(self) -> frozenset[str]:
         """Return the jobs whose losses are dealt with here."""
-        return frozenset(one.job for one in self._carrying.all() if not one.is_over)
-
-    def is_regrouping(self, job: str) -> bool:
-        """Tell whether the ranks of a job are about to meet again, or to be started again."""
-        one = self._carrying.get(job)
-        return one is not None and one.is_regrouping
-
-    def beginning(self, rank: RankProcessRow) -> int | None:
-        """Return the step with which a rank's generation began; nothing while it does not train."""
-        one = self._carrying.get(rank.job)
-        if one is None or one.attempt != rank.attempt or one.is_over:
-            return 0
-        match one.state.record:
-            case record if (record.phase, record.generation) != (
-                GenerationPhase.TRAINING,
-                rank.generation,
-            ):
-                return None
-            case record if (
-                isinstance(record.plan, GenerationPlan) and record.plan.origin is StateOrigin.PEER
-            ):
-                return record.plan.start
-            case _:
-                return 0
+        return frozenset(one.job for one in self._attempts.all() if not one.is_over)
 
     def close(self, job: str) -> None:
         """Leave a job's losses to its launch process: it stops, or cannot be recovered live."""
         self._candidates.forget(job)
-        if (one := self._carrying.get(job)) is not None:
-            self._carrying.drop(job)
+        if (one := self._attempts.get(job)) is not None:
+            self._attempts.drop(job)
             self._saying.watch(one, False)
 
-    def over(self, job: str) -> None:
-        """Know no more of a job that has ended, or has no ranks."""
+    def on_job_stopping(self, stopping: JobStopping) -> None:
+        """Leave the losses of a job to its launch process: its ranks end on request."""
+        self.close(stopping.job)
+
+    def on_job_vacated(self, vacated: JobVacated) -> None:
+        """Forget a job that has ended, or has no ranks."""
+        job = vacated.job
         self._candidates.forget(job)
         self._lives.pop(job, None)
         self._saying.forget(job)
-        if self._carrying.get(job) is not None:
-            self._carrying.drop(job)
+        if self._attempts.get(job) is not None:
+            self._attempts.drop(job)
 
     def _present(self, job: str, attempt: int) -> LiveAttempt | None:
         """Return what is watched of a job; what was of an older attempt is over."""
-        one = self._carrying.get(job)
+        one = self._attempts.get(job)
         if one is not None and attempt > one.attempt:
-            self._carrying.drop(job)
+            self._attempts.drop(job)
             return None
         return one
 
@@ -206,7 +181,7 @@ class LiveRecovery:
             return
         self._lives[job.id] = said
         one = self._present(job.id, said.attempt)
-        if one is not None and not (one.is_over or one.is_regrouping or _wants_live(job)):
+        if one is not None and not (one.is_over or one.is_recovering or _wants_live(job)):
             self.close(job.id)  # a rank has said so since
             one = None
         if one is not None:
@@ -284,4 +259,4 @@ def _wants_live(job: JobRow | None, is_said: bool = False) -> bool:
     """Tell whether a job is to be recovered live: it said so, or nothing, unless it had to."""
     if job is None or is_over(job):
         return False
-    return policy_of(job.facts, can_live=not is_said).recovery is LossRecovery.LIVE
+    return failure_policy(job.facts, can_live=not is_said).recovery is LossRecovery.LIVE

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchloom import accounts, settings
-from torchloom.messages.plane import Event
 from torchloom.specs.states import JobState
+from torchloom.weaver.events import BackgroundTasks, JobChanged, RankEventReported, RecordsStored
 from torchloom.weaver.health.devices import DeviceMap
 from torchloom.weaver.health.roster import Roster
 from torchloom.weaver.jobs.registry import WORLD_SIZE, JobRegistry
@@ -29,7 +29,7 @@ from torchloom.weaver.runs.summary import (
     summary_without_run,
 )
 from torchloom.weaver.store import PlaneStore
-from torchloom.weaver.store.rows import Fact, JobRow, RankProcessRow, RunRow, SubmissionRow
+from torchloom.weaver.store.rows import Fact, JobRow, RunRow, SubmissionRow
 
 AFTER = 0.5  # seconds: ranks that start have the machine to themselves until then
 _TOGETHER = 0.3  # seconds in which records of an end come together
@@ -48,13 +48,20 @@ class Experiments:
     """What is to be recorded and summed up, one after another in a thread of its own."""
 
     def __init__(
-        self, store: PlaneStore, jobs: JobRegistry, roster: Roster, devices: DeviceMap, host: str
+        self,
+        store: PlaneStore,
+        jobs: JobRegistry,
+        roster: Roster,
+        devices: DeviceMap,
+        host: str,
+        tasks: BackgroundTasks,
     ) -> None:
         self._store = store
         self._jobs = jobs
         self._roster = roster
         self._devices = devices
         self._host = host
+        self._background = tasks
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "experiments")
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -65,20 +72,19 @@ class Experiments:
         self._unrun: list[str] = []  # jobs that ended without a run, and have no summary yet
         self._acts = {"record": self._record, "sum": self._sum_up, "unrun": self._sum_up_unrun}
         self._takes = {"init": self._init, "metric": self._metric, "labels": self._label}
-        self.on_task: Callable[[asyncio.Task[None]], None] = lambda task: None
 
     def start(self) -> None:
         """Find what an earlier weaver has left undone."""
         for number, job in enumerate(self._jobs.all()):
             self._consider(job, number * _APART)
 
-    def changed(self, job: JobRow) -> None:
-        """A job has begun, changed or ended."""
-        self._consider(job, 0.0)
+    def on_job_changed(self, changed: JobChanged) -> None:
+        """Record or summarize the run of a job that has started or ended."""
+        self._consider(changed.job, 0.0)
 
-    def told(self, rank: RankProcessRow, event: Event) -> None:
-        """A program says which project it is part of, or something else that its run is to keep."""
-        job = self._jobs.get(rank.job)
+    def on_rank_event(self, reported: RankEventReported) -> None:
+        """Store the project, goals, tags or notes that a program reports of its run."""
+        job, event = self._jobs.get(reported.rank.job), reported.event
         if job is not None and (take := self._takes.get(event.kind)) is not None:
             take(job, event.facts)
 
@@ -110,11 +116,11 @@ class Experiments:
         if run is not None and found and (config := {**run.config, **found}) != run.config:
             self._store.state.put(replace(run, config=config))
 
-    def stored(self, job: str) -> None:
-        """Records of a job are stored: an end that was summed up without them is not any more."""
-        known = self._jobs.get(job)
+    def on_records_stored(self, stored: RecordsStored) -> None:
+        """Summarize an ended job again: its summary lacks the records that came late."""
+        known = self._jobs.get(stored.job)
         if known is not None and JobState(known.state).is_final:
-            self._soon(("sum", job), _TOGETHER)
+            self._soon(("sum", stored.job), _TOGETHER)
 
     async def close(self) -> None:
         """Let go of what is not done: the next weaver finds it."""
@@ -143,10 +149,9 @@ class Experiments:
     def _begin(self, key: Key) -> None:
         del self._timers[key]
         act, job = key
-        task = self._loop.create_task(self._acts[act](job), name=f"{act} {job}")
+        task = self._background.start(self._acts[act](job), f"{act} {job}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self.on_task)
 
     async def _record(self, name: str) -> None:
         job = self._jobs.get(name)
