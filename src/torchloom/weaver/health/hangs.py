@@ -151,7 +151,7 @@ def role_shape(evidence: StackEvidence) -> dict[str, Any]:
 
 def _rank_shape(evidence: StackEvidence, rank: RankProcessRow) -> dict[str, Any]:
     seen, standing = evidence.stacks.get(rank.incarnation), evidence.standings[rank.rank]
-    last = seen.looks[-1] if seen and seen.looks else plane.Look(0.0, 0.0, "")
+    last = seen.looks[-1] if seen and seen.looks else plane.ProcessSample(0.0, 0.0, "")
     sight = verdict.see(standing.looks)
     return {
         "rank": rank.rank,
@@ -183,7 +183,7 @@ def _looks(seen: Stacks | None) -> tuple[StackSample, ...]:
     return tuple(_look(look) for look in seen.looks)
 
 
-def _look(look: plane.Look) -> StackSample:
+def _look(look: plane.ProcessSample) -> StackSample:
     main = next((thread for thread in look.threads if thread.is_main), None)
     frames = (
         tuple(StackFrame(f.function, f.file, f.line, f.text) for f in main.frames) if main else ()
@@ -310,7 +310,7 @@ class Hangs:
         for rank, each in found.items():
             was = state.ranks[rank]
             if was.is_silent and (was.step, was.phase) != (each.step, _phase(each)):
-                state, _ = hang.step(state, hang.ThreadletHeard(rank, False))
+                state, _ = hang.step(state, hang.ThreadletState(rank, False))
         return state
 
     def _do(self, key: Key, effects: Iterable[hang.Effect]) -> None:
@@ -352,7 +352,7 @@ class Hangs:
         state = self._states[key]
         for rank in evidence.silent():
             if rank in state.ranks and state.ranks[rank].is_suspect:
-                state, _ = hang.step(state, hang.ThreadletHeard(rank, True))
+                state, _ = hang.step(state, hang.ThreadletState(rank, True))
         self._states[key], effects = hang.step(state, hang.Looked(evidence.finding))
         self._do(key, effects)
 

@@ -176,7 +176,7 @@ class JobRegistry:
         self._move(replace(known, facts={**known.facts, **facts}), Resume(reason))
         return self._jobs[job]
 
-    def advance(self, job: str, generation: int) -> None:
+    def set_generation(self, job: str, generation: int) -> None:
         """Store that the members of a job form another generation, in the same attempt."""
         known = self._jobs[job]
         if generation > known.generation:

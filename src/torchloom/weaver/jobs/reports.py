@@ -84,7 +84,7 @@ class RankReports:
             case Ready() | RankRefusal() | Decided() | Applied():
                 rank = self._roster.speaker(message.head, agent)
                 if rank is not None and rank.state == "up":
-                    self._commands.said(rank, message)
+                    self._commands.on_report(rank, message)
             case Goodbye():
                 self._goodbye(agent, message)
             case Event() if message.head.rank == NO_RANK or message.kind in _OF_JOB:

@@ -61,7 +61,7 @@ def version_of(connection: sa.Connection) -> str:
 
 
 def _number(revision: str) -> float:
-    """Return the number of a revision; an unknown name counts as a later one."""
+    """Return the number of a revision; one without a number is not ours, and counts as later."""
     number = revision.rpartition("_")[2]
     return int(number) if number.isdecimal() else float("inf")
 
