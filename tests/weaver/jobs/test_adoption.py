@@ -11,8 +11,8 @@ from torchloom.launch.host.identity import ProcessIdentity, host_name
 from torchloom.launch.records.folder import RunFolder, now
 from torchloom.launch.records.record import RunRecord
 from torchloom.launch.records.record_writer import (
-    RankStarted,
     RunRecordWriter,
+    StartedRank,
     notify_weaver,
     rank_records,
 )
@@ -62,7 +62,7 @@ def launched(app_id: str = "job-1", **changed: Any) -> RunRecordWriter:
 
 def start(ledger: RunRecordWriter, attempt: int = 0) -> None:
     ledger.ranks_started(
-        RankStarted(("trainer", 0, rank), rank, ProcessIdentity.mine(), attempt)
+        StartedRank(("trainer", 0, rank), rank, ProcessIdentity.mine(), attempt)
         for rank in range(2)
     )
 
