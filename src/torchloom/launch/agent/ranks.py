@@ -124,10 +124,12 @@ class AgentRanks:
         """Return in how many seconds each grace is over."""
         return [max(0.0, when - time.monotonic()) for when in self._kill_at.values()]
 
-    def end_life(self, key: ReplicaKey, local_rank: int, attempt: int, life: int) -> None:
+    def end_incarnation(
+        self, key: ReplicaKey, local_rank: int, attempt: int, incarnation: int
+    ) -> None:
         """End one process of a rank at once, and no other."""
         for rank in self.alive:
-            if rank.is_life(key, local_rank, attempt, life):
+            if rank.is_process(key, local_rank, attempt, incarnation):
                 self._keeper.signal(rank.number, signal.SIGKILL)
 
     def signal(self, key: ReplicaKey, signum: int) -> None:

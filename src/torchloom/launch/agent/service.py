@@ -290,7 +290,7 @@ class JobAgent:
             case PrepareMeeting():
                 self._meet(self._orders.order(message.order), message.address)
             case EndIncarnation():
-                self._ranks.end_life(ReplicaKey(*message.key), *message.incarnation)
+                self._ranks.end_incarnation(ReplicaKey(*message.key), *message.incarnation)
             case StopReplica():
                 self._ranks.stop(ReplicaKey(*message.key), message.signum, message.grace)
             case SignalRanks():

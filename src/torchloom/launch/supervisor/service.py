@@ -37,7 +37,7 @@ from torchloom.launch.protocol import (
 from torchloom.launch.records.record_writer import RunRecordWriter, StartedRank
 from torchloom.launch.records.request import LaunchRequest
 from torchloom.launch.supervisor.cancellation import Cancellation
-from torchloom.launch.supervisor.live_ranks import Life, key_of
+from torchloom.launch.supervisor.live_ranks import Incarnation, key_of
 from torchloom.launch.supervisor.nodes import NodeGathering, Nodes
 from torchloom.launch.supervisor.recovery import RecoveryDriver
 from torchloom.launch.supervisor.reports import RankErrors
@@ -358,6 +358,6 @@ def _token(request: LaunchRequest) -> str:
     return nonce() if request.carrier.launcher != JOINED else environment()[TOKEN_VARIABLE]
 
 
-def _vanished(place: Place, life: Life) -> RankReport:
+def _vanished(place: Place, incarnation: Incarnation) -> RankReport:
     """Return the end of a rank that was not reported: its agent and its keeper are gone."""
-    return RankReport(*place, *life, code=-int(signal.SIGKILL))
+    return RankReport(*place, *incarnation, code=-int(signal.SIGKILL))
