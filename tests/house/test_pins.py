@@ -122,7 +122,7 @@ PARTS = (  # arrays inside messages and spools, which have no tag
     (plane.Progress, "head step phase moved step_seconds"),
     (plane.Frame, "function file line text"),
     (plane.Thread, "name is_main frames"),
-    (plane.Look, "at cpu state waits_in source threads note step phase still lasted"),
+    (plane.ProcessSample, "at cpu state waits_in source threads note step phase still lasted"),
     (membership.Given, "target what step source"),
     (membership.Life, "rank life node code step why"),
     (incarnation.RecordOwner, "job rank incarnation pid started"),

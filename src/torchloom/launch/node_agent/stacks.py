@@ -16,7 +16,15 @@ import msgspec
 
 from torchloom.bus.api import BusLost, TooLong
 from torchloom.launch.node_agent.ranks import KnownRanks, RankEntry
-from torchloom.messages.plane import Frame, Look, OwnStacks, ShowStacks, Stacks, TakeStacks, Thread
+from torchloom.messages.plane import (
+    Frame,
+    OwnStacks,
+    ProcessSample,
+    ShowStacks,
+    Stacks,
+    TakeStacks,
+    Thread,
+)
 
 _PATIENCE = 5.0  # seconds that py-spy has
 _DEPTH = 64  # calls of a stack that are kept, the innermost ones
@@ -33,15 +41,15 @@ class CannotLook(Exception):
     """The threads of a process cannot be seen from outside, in words."""
 
 
-def kernel_sees(pid: int, proc: Path = Path("/proc")) -> Look:
+def kernel_sees(pid: int, proc: Path = Path("/proc")) -> ProcessSample:
     """Return what /proc shows of a process; of one that is gone, no state."""
     here = proc / str(pid)
     fields = _text(here / "stat").rpartition(")")[2].split()
     if len(fields) < 13:
-        return Look(time.monotonic(), 0.0, "")
+        return ProcessSample(time.monotonic(), 0.0, "")
     cpu = (int(fields[11]) + int(fields[12])) / _TICKS
     waits_in = _text(here / "wchan").strip()
-    return Look(time.monotonic(), cpu, fields[0], "" if waits_in == "0" else waits_in)
+    return ProcessSample(time.monotonic(), cpu, fields[0], "" if waits_in == "0" else waits_in)
 
 
 def py_spy() -> str | None:
@@ -172,7 +180,7 @@ class StackTaker:
                 bare = tuple(_main_only(look) for look in said.looks)
                 await self._publish(msgspec.structs.replace(said, looks=bare))
 
-    async def _look(self, entry: RankEntry) -> tuple[Look, bool]:
+    async def _look(self, entry: RankEntry) -> tuple[ProcessSample, bool]:
         """Return what is seen of a process now, and whether its threadlet kept silent."""
         pid, started = entry.process
         answer = asyncio.create_task(self._ask(entry))
@@ -181,7 +189,7 @@ class StackTaker:
             own = await answer
         finally:
             answer.cancel()
-        seen = kernel_sees(pid) if self._is_alive(pid, started) else Look(0.0, 0.0, "")
+        seen = kernel_sees(pid) if self._is_alive(pid, started) else ProcessSample(0.0, 0.0, "")
         if not seen.state:
             return msgspec.structs.replace(seen, note="the process is gone"), own is None
         seen = self._with_progress(entry, seen)
@@ -191,7 +199,7 @@ class StackTaker:
         source = "py-spy" if threads else ""
         return msgspec.structs.replace(seen, source=source, threads=threads, note=note), own is None
 
-    def _with_progress(self, entry: RankEntry, seen: Look) -> Look:
+    def _with_progress(self, entry: RankEntry, seen: ProcessSample) -> ProcessSample:
         """Return a look with what the rank's own page says at that moment."""
         read = self._ranks.progress_of(entry)
         if read is None:
@@ -221,7 +229,7 @@ class StackTaker:
             del self._asked[name]
 
 
-def _main_only(look: Look) -> Look:
+def _main_only(look: ProcessSample) -> ProcessSample:
     main = tuple(thread for thread in look.threads if thread.is_main)
     return msgspec.structs.replace(look, threads=main)
 
