@@ -14,7 +14,7 @@ from torchloom.launch.protocol import (
     ChildExit,
     ChildReport,
     RankNote,
-    RankReport,
+    RankProcessReport,
     ReplicaOrder,
     encode,
     read,
@@ -143,7 +143,7 @@ class AgentRanks:
 
     # Reports.
 
-    def exited(self, children: Iterable[ChildExit]) -> tuple[RankReport, ...]:
+    def exited(self, children: Iterable[ChildExit]) -> tuple[RankProcessReport, ...]:
         """Take note of ends, with the last output of each; return their reports."""
         ended = []
         for child in children:
@@ -160,13 +160,13 @@ class AgentRanks:
             self._end(rank, -signal.SIGKILL)
         return ended
 
-    def all_shown(self) -> tuple[RankReport, ...]:
+    def all_shown(self) -> tuple[RankProcessReport, ...]:
         return tuple(map(self.shown, self._ranks.values()))
 
-    def shown(self, rank: AgentRank) -> RankReport:
+    def shown(self, rank: AgentRank) -> RankProcessReport:
         """Return what a launch process is to know of a rank."""
         report = ErrorFile.read(rank.error_file) if rank.code else None
-        return RankReport(
+        return RankProcessReport(
             **rank.facts(),
             code=rank.code,
             process=rank.process,

@@ -18,7 +18,7 @@ from torchloom.launch.protocol import (
     EndIncarnation,
     MeetingReady,
     RankNotForked,
-    RankReport,
+    RankProcessReport,
 )
 from torchloom.launch.records.record_writer import RunRecordWriter
 from torchloom.launch.records.request import LaunchRequest, RankGroup
@@ -370,7 +370,7 @@ class RankReplacement:
             nodes = {rank: self._live_ranks.at(place) for rank, place in enumerate(self._places())}
             self._client.begin(attempt, self.generation(attempt), nodes)
 
-    def tell(self, ranks: Sequence[RankReport]) -> None:
+    def tell(self, ranks: Sequence[RankProcessReport]) -> None:
         """Tell a weaver of ends before all else: it answers while they are written down."""
         for rank in ranks:
             facts = (rank.incarnation, rank.code or 0, rank.last_step)
