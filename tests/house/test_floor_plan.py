@@ -30,7 +30,6 @@ CLASS_NAMES: dict[str, str] = {  # that several classes have, and why
     "Run": f"the public class of a program; {_MODEL}",
     "Stacks": _MODEL,
     "State": "each pure rule's own: `step(state, event)`; a rule is imported as a module",
-    "Welcome": f"the weaver's first message to a rank; {_MODEL}",
 }
 
 

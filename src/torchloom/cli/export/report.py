@@ -20,7 +20,7 @@ from torchloom.launch.records.record import RankRecord, RunRecord
 from torchloom.runner.job_lookup import find_job
 from torchloom.server import job_records
 from torchloom.server.logs.lines import OutputLine, merged, outputs_of, tail_of
-from torchloom.server.stream.payloads import Payload, columns
+from torchloom.server.stream.payloads import StreamPayload, columns
 from torchloom.server.stream.topics import timeline
 from torchloom.server.stream.topics.jobs import clocks_of, labels, progress_of, spark_of
 from torchloom.server.stream.topics.timeline import entry_of
@@ -134,7 +134,9 @@ def _entry(number: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
     facts = {name: value for name, value in event.items() if name not in ("time", "event")}
     rank, reason = facts.get("rank"), str(facts.get("reason") or "")
     body = {"seq": number, "time": event["time"], "kind": event["event"], "facts": facts}
-    return entry_of(Payload("", "event", -1, 0.0, {**body, "rank": rank, "reason": reason}, {}))
+    return entry_of(
+        StreamPayload("", "event", -1, 0.0, {**body, "rank": rank, "reason": reason}, {})
+    )
 
 
 def recorded_error(record: RunRecord) -> dict[str, Any] | None:
