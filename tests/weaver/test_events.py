@@ -74,6 +74,7 @@ def test_the_first_failure_of_a_task_is_raised_and_a_cancelled_task_is_none() ->
         tasks.start(fail(ValueError("second")), "two")
 
         with pytest.raises(ValueError, match="first"):
-            await tasks.failure()
+            async with asyncio.timeout(5):
+                await tasks.failure()
 
     asyncio.run(scenario())

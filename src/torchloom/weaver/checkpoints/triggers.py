@@ -40,10 +40,10 @@ class CheckpointTriggers:
 
     def on_rank_event(self, reported: RankEventReported) -> None:
         """Order the checkpoint that a rank requests; requests within a moment are one."""
-        job, said = self._jobs.get(reported.rank.job), reported.event
-        if said.kind != "checkpoint_wanted" or job is None:
+        job, event = self._jobs.get(reported.rank.job), reported.event
+        if event.kind != "checkpoint_wanted" or job is None:
             return
-        why = str(said.facts.get("why") or "a rank wants it")[:100]
+        why = str(event.facts.get("why") or "a rank wants it")[:100]
         wanted = [row for row in self._asked(job) if row[1] == why]
         is_new = all(abs(self._now() - asked) >= MOMENT for asked, _ in wanted)
         if is_new and not self._is_asked(job):

@@ -58,8 +58,8 @@ def _metrics(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str,
     rows = []
     for name in sorted({name for metrics in found for name in metrics}):
         its = [metrics.get(name, {}) for metrics in found]
-        said = {one["goal"] for one in its if one.get("goal")} or {compare.goal_of(name)}
-        goal = said.pop() if len(said) == 1 else None  # runs may be of different minds
+        goals = {one["goal"] for one in its if one.get("goal")} or {compare.goal_of(name)}
+        goal = goals.pop() if len(goals) == 1 else None  # runs may name different ones
         best = [_best(one, goal) for one in its]
         columns = {
             "last": [one.get("last") for one in its],
@@ -75,7 +75,7 @@ def _metrics(found: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str,
 
 
 def _best(metric: Mapping[str, Any], goal: compare.Goal | None) -> Any:
-    """Return the best of a metric, where there is one; a summary of long ago may say infinite."""
+    """Return the best of a metric, where there is one; an old summary may hold an infinite one."""
     value = metric.get("best") if goal else None
     return value if compare.is_number(value) else None
 

@@ -127,7 +127,7 @@ def _is_script(path: Path) -> bool:
     """Tell whether a file is a script that chooses an interpreter, as version managers have."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         return file.read(2) == b"#!"
-    return True  # not to be read: nothing can be said
+    return True  # it cannot be read: unknown
 
 
 def _stamp(folder: Path) -> int:

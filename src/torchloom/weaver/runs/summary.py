@@ -1,4 +1,4 @@
-"""What is left to say of a job when it has ended: how far it came, how well, what went wrong."""
+"""The summary of a job that has ended: its steps, its metrics, and what went wrong."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from torchloom.weaver.views import when
 _DONE = ("applied", "committed")
 SUMMARY = "summary"  # among a job's facts
 SUMMARIZED = "summarized"  # among them, too: of which end it is the summary
-GOALS = "goals"  # in a run's config: which way its program says that metrics are to go
+GOALS = "goals"  # in a run's config: whether metrics are minimized or maximized, by its program
 _PAGE = 1000  # events that are read at a time
 _BAD_EXIT = re.compile(r"exit_(?:code_(?!0(?:_|$))|signal_).*?(?:_rank_(?P<rank>\d+))?")
 _FAULTS = ("hang", "fail", "node_lost", "notice", "kill")  # events of the weaver
@@ -36,7 +36,7 @@ def config_of(
 ) -> dict[str, Any]:
     """Return what a run's values were before its first step.
 
-    A rank says its knobs again when it has a new one, so a value that was changed is taken from
+    A rank reports its knobs again when it has a new one, so a value that was changed is taken from
     what the first change replaced.
     """
     config = dict(given)

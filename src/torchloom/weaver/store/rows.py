@@ -1,6 +1,6 @@
 """What the database holds, as values: one frozen class a table, one field a column.
 
-Times are unix seconds. `Json` fields hold whatever JSON can say.
+Times are unix seconds. `Json` fields hold any JSON.
 """
 
 from dataclasses import dataclass, field

@@ -423,7 +423,7 @@ def _ends(first: int | None, last: int | None) -> tuple[int, int]:
 
 
 def _mark(point: PointRow) -> str:
-    """Return where a page ends, as words that say nothing to anybody else."""
+    """Return the end of a page as an opaque cursor."""
     return f"{point.step}.{point.rank}.{point.name.encode().hex()}.{point.role.encode().hex()}"
 
 

@@ -45,7 +45,7 @@ _EVENTS = (
     "INSERT INTO events (job, rank, generation, incarnation, number, kind, step, time, facts)"
     " VALUES (?,?,?,?,?,?,?,?,?)"
 )
-# What is said of many rows is said once, as JSON: the server would plan each statement anew, which
+# Values of many rows are sent once, as JSON: the server would plan each statement anew, which
 # takes longer than what they do. Not where rows have bytes.
 _RECEIVED_AT_ONCE = (
     "INSERT INTO received (job, rank, incarnation, upto, dropped)"

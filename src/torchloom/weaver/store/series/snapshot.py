@@ -55,7 +55,7 @@ def snapshot(engine: sa.Engine) -> Iterator[RecordsSnapshot]:
 
 @contextlib.contextmanager
 def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Yield a connection; what its driver says in anger is said in our words."""
+    """Yield a connection; errors of its driver become `RecordsLost`."""
     driver: Any = engine.dialect.loaded_dbapi
     try:
         with engine.connect() as connection:

@@ -31,7 +31,7 @@ Source: TypeAlias = tuple[str, int, str, tuple[str, ...]]  # job, rank, role, na
 class NumberedBatch:
     """Records of one process from number `first` on; None is one that could not be read.
 
-    It counts only once number `follows` is stored. What is missing between the two was let go by a
+    It counts only once number `follows` is stored. What is missing between the two was dropped by a
     full spool: `dropped` points.
     """
 
@@ -194,7 +194,7 @@ class RecordIngest(Protocol):
 
 
 class RecordWriter:
-    """Store batches in the order of their coming and say up to where each life is stored.
+    """Store batches in the order of arrival, and confirm up to which number each process is stored.
 
     A batch that cannot be stored is not answered: its agent has it still and will send it again.
     """
