@@ -14,8 +14,8 @@ import msgspec
 from pydantic import TypeAdapter
 
 from torchloom.server.app import Front, build
-from torchloom.server.desk import Desk
 from torchloom.server.models.stream import ServerMessage, StreamDeltas, StreamValues
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import reach
 from torchloom.server.stream.topics.socket_messages import Sub, Unsub
 from torchloom.server.weaver_link import WeaverLink
@@ -45,8 +45,10 @@ def routes() -> str:
     """Return the schemas of all routes, without prose and errors; this needs no plane."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        desk = Desk(WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder)
-        found = build(desk, Front(reach(0))).openapi()
+        access = PlaneAccess(
+            WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder
+        )
+        found = build(access, Front(reach(0))).openapi()
     for item in found["paths"].values():
         for operation in item.values():
             answers = operation["responses"].items()

@@ -49,7 +49,7 @@ def trains(shown: Shown, out: Path, more: int = 3) -> None:
 def mark(shown: Shown, uuid: str, state: str, reason: str) -> None:
     """Say of a device on the page how it is."""
     shown.part("device", f'[data-uuid="{uuid}"]').click()
-    shown.page.get_by_label("What to say").select_option(state)
+    shown.page.get_by_label("New state").select_option(state)
     shown.part("reason").fill(reason)
     shown.part("confirm", ":enabled").click()
     shown.part("outcome").wait_for()
@@ -94,7 +94,7 @@ def test_what_would_happen_is_said_before_it_does(
     uuid, before = device_of(door, job, 0), pid(out, 0)
 
     shown.page.goto(f"{door.url}/cluster?device={uuid}")
-    shown.page.get_by_label("What to say").select_option("failed")
+    shown.page.get_by_label("New state").select_option("failed")
     shown.part("preview").get_by_text(f"Rank 0 of {job} is ended at once").wait_for()
     command = shown.part("preview").locator('[data-testid="copy-text"]')
     shown.waits(lambda: command.text_content() == f"loom devices fail {uuid}")

@@ -40,7 +40,7 @@ from torchloom.rules.control import command
 from torchloom.rules.membership import election, generation, seats
 from torchloom.schedulers.batch import index
 from torchloom.server.app import Front, build
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.specs import status
@@ -227,7 +227,9 @@ def test_every_part_of_a_message_has_its_fields_in_order(kind: Any, names: str) 
     ("kind", "names"), SHAPES, ids=lambda value: getattr(value, "__name__", "")
 )
 def test_every_record_has_its_keys(kind: Any, names: str) -> None:
-    assert " ".join(field.name for field in fields(kind)) == names
+    keys = protocol.WIRE_NAMES if kind.__module__ == protocol.__name__ else {}
+
+    assert " ".join(keys.get(field.name, field.name) for field in fields(kind)) == names
 
 
 def test_every_row_has_the_columns_of_its_table() -> None:
@@ -246,8 +248,10 @@ def test_every_model_of_the_api_states_its_name() -> None:
 
 @pytest.mark.process
 def test_every_operation_of_the_api_keeps_its_id(tmp_path: Path) -> None:
-    desk = Desk(WeaverLink(tmp_path / "none"), open_reading(DatabasePlace(tmp_path)), tmp_path)
-    paths = build(desk, Front(reach(0))).openapi()["paths"].values()
+    access = PlaneAccess(
+        WeaverLink(tmp_path / "none"), open_reading(DatabasePlace(tmp_path)), tmp_path
+    )
+    paths = build(access, Front(reach(0))).openapi()["paths"].values()
 
     found = {operation["operationId"] for item in paths for operation in item.values()}
     assert set(PINNED["operations"]) - found == set()

@@ -24,8 +24,6 @@ ELSEWHERE = {  # found and not looked at yet: delete it, or say above why it sta
     "rules/control/command.py:entry_to_dict",
     "rules/control/command.py:upcoming",
     "rules/devices.py:DRMap.pid_to_devices",
-    "server/logs/search.py:LogSearch.is_spent",
-    "server/stream/hub.py:Hub.is_idle",
     "weaver/jobs/launch.py:JobStarter.is_any",
 }
 

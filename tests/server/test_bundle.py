@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import HOW, NO_BUNDLE, Bundle, bundle_of
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import reach
 from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace
@@ -29,16 +29,18 @@ class Site:
         self._app = self._loop.run_until_complete(self._built(folder, bundle))
 
     async def _built(self, folder: Path, bundle: Bundle) -> ASGIApp:
-        self._desk = Desk(WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder)
+        self._access = PlaneAccess(
+            WeaverLink(folder / "none"), open_reading(DatabasePlace(folder)), folder
+        )
         front = Front(reach(8787), bundle=bundle)
-        return guarded(build(self._desk, front), front)
+        return guarded(build(self._access, front), front)
 
     def get(self, path: str, encoding: str = "", accept: str = "*/*") -> Answer:
         headers = (HOST, ("accept-encoding", encoding), ("accept", accept))
         return self._loop.run_until_complete(acall(self._app, "GET", path, headers))
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._desk.close())
+        self._loop.run_until_complete(self._access.close())
         self._loop.close()
 
 

@@ -24,23 +24,25 @@ def test_each_end_of_a_rank_is_said_with_what_follows() -> None:
         "Rank 1 of gpt is ended at once, and replaced while the others wait."
     ]
     assert said("failed", job("restarted", [1], [0, 1])) == [
-        "Ranks 0, 1 of gpt are ended at once, and the job starts again from what it saved last."
+        "Ranks 0, 1 of gpt are ended at once, and the job restarts from its newest checkpoint."
     ]
     assert said("failed", job("shrunk", [1], [1]), job("failed", [1], [1])) == [
-        "Rank 1 of gpt is ended at once, and the job goes on without it.",
+        "Rank 1 of gpt is ended at once, and the job continues without it.",
         "Rank 1 of gpt is ended at once, and the job fails.",
     ]
 
 
 def test_whoever_stays_is_said_to_stay() -> None:
-    assert said("draining", job("stays", [2, 3])) == ["Ranks 2, 3 of gpt go on until they end."]
-    assert said("healthy", job("stays", [2])) == ["Rank 2 of gpt goes on there."]
+    assert said("draining", job("stays", [2, 3])) == [
+        "Ranks 2, 3 of gpt keep running until they end."
+    ]
+    assert said("healthy", job("stays", [2])) == ["Rank 2 of gpt keeps running there."]
 
 
 def test_a_device_without_ranks_and_one_that_is_so_already_are_said_to_be() -> None:
     two = [device("GPU-1"), device("GPU-2")]
 
-    assert said("failed") == ["No rank uses it, so nobody is ended."]
+    assert said("failed") == ["No rank uses it, so none is ended."]
     assert device_outlook("draining", two, ())["summary"] == [
         "No rank uses them, so nothing ends.",
         "The queue gives them to no further job.",

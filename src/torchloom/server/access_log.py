@@ -15,9 +15,9 @@ from torchloom.server.security.login import ADMITTED, UNPROVEN
 
 _ACCEPTED = 101
 _UNKNOWN = 401  # of a WebSocket that does not show its second secret
-_FAILED = 500  # nobody has answered
+_FAILED = 500  # no response was sent
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
-_OTHER = "other"  # what has no route: anybody may make up such paths
+_OTHER = "other"  # paths without a route, of which clients can invent any number
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _QUIET = ("/healthz", "/readyz", "/metrics")  # asked every few seconds by other machines
 _QUERY = re.compile(r"(/[^\s?\"'<>]*)\?[^\s\"'<>]+")  # behind a path
@@ -108,12 +108,12 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        said: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
+        entry: dict[str, object] = {"time": at, "level": record.levelname, "logger": record.name}
         facts = getattr(record, "facts", None)
-        said.update(facts if facts is not None else {"message": _plain(record.getMessage())})
+        entry.update(facts if facts is not None else {"message": _plain(record.getMessage())})
         if record.exc_info:
-            said["traceback"] = _plain(self.formatException(record.exc_info))
-        return json.dumps(said, default=str)
+            entry["traceback"] = _plain(self.formatException(record.exc_info))
+        return json.dumps(entry, default=str)
 
 
 def _plain(text: str) -> str:
@@ -121,7 +121,7 @@ def _plain(text: str) -> str:
 
 
 def log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Note a request: the path as its template, for what is in it may be anybody's secret."""
+    """Log a request with its path template: the path itself may hold a secret."""
     path = getattr(scope.get("route"), "path", "-")
     if path in _QUIET and status < 400:
         return

@@ -1,4 +1,4 @@
-"""Put the server together: routes, what they may use, and what stands before them."""
+"""Assemble the server: routes, the access they use, and the middleware before them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp
 from torchloom.server import openapi, problems, verification
 from torchloom.server.access_log import Counts, Passing, log_request
 from torchloom.server.bundle import NO_BUNDLE, Bundle
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.routes import ROUTERS, not_found
 from torchloom.server.security import policy
 from torchloom.server.security.auth import identities_of
 from torchloom.server.security.guard import Reach, RequestGuard
 from torchloom.server.security.limits import BodyLimit
 from torchloom.server.stream import hub
-from torchloom.server.stream.topics import conversation
+from torchloom.server.stream.topics import session
 
 Live = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-# what goes on beside requests
-LIVES: tuple[Live, ...] = (hub.lifespan, verification.lifespan, conversation.lifespan)
+# background work of the app
+LIVES: tuple[Live, ...] = (hub.lifespan, verification.lifespan, session.lifespan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Front:
     bundle: Bundle = NO_BUNDLE
 
 
-def build(desk: Desk, front: Front) -> FastAPI:
+def build(access: PlaneAccess, front: Front) -> FastAPI:
     """Return the app; one with a route that has no row in the policy is not built."""
     app = FastAPI(
         title="torchLoom",
@@ -47,10 +47,10 @@ def build(desk: Desk, front: Front) -> FastAPI:
         redoc_url=None,
         lifespan=_life,
     )
-    app.state.desk = desk
-    app.state.link = desk.link
+    app.state.access = access
+    app.state.link = access.link
     app.state.counts = Counts()
-    app.state.identities = identities_of(desk.store.state)
+    app.state.identities = identities_of(access.store.state)
     app.state.tls = front.tls
     app.state.authority = front.authority
     app.state.bundle = front.bundle
@@ -71,9 +71,9 @@ def guarded(app: FastAPI, front: Front) -> ASGIApp:
 
 @contextlib.asynccontextmanager
 async def _life(app: FastAPI) -> AsyncIterator[None]:
-    desk: Desk = app.state.desk
+    access: PlaneAccess = app.state.access
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(desk.close)
+        stack.push_async_callback(access.close)
         for each in LIVES:
             await stack.enter_async_context(each(app))
         yield

@@ -1,11 +1,11 @@
-"""Where the dashboard's files lie as they were built: in the wheel, in a checkout, or nowhere."""
+"""Find the built files of the dashboard: in the wheel, in a checkout, or none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "LOOM_DASHBOARD"
-NONE = "none"  # as a value: there is to be none
+NONE = "none"  # as a value: no dashboard
 HOW = (
     "this plane has no dashboard: install torchloom without LOOM_NO_DASHBOARD, or run"
     " `make dashboard` in the checkout, then `loom down` and `loom up`"
@@ -30,7 +30,7 @@ class Bundle:
         return self.file(_INDEX)
 
     def file(self, name: str) -> Path | None:
-        """Return a file by its path within; nothing beyond the folder is ever found."""
+        """Return a file by its path within the folder; a path outside of it is not found."""
         if self.folder is None or "\0" in name:
             return None
         root = self.folder.resolve()
@@ -51,5 +51,5 @@ def bundle_of(env: Mapping[str, str]) -> Bundle:
 
 
 def missing(env: Mapping[str, str]) -> str:
-    """Return how to have the dashboard where there is none and none was named; else nothing."""
+    """Return how to get the dashboard where none is found and none was named; else nothing."""
     return "" if env.get(VARIABLE) or bundle_of(env).is_there else HOW

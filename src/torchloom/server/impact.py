@@ -1,7 +1,7 @@
-"""What a command would do to a job as it is now, or why it would be refused; nothing is changed.
+"""The impact preview of a command: what it would do to a job now, or why it would be refused.
 
-The checks are the weaver's own. What ranks alone know, such as that they stand too far apart, shows
-only when they are asked.
+The checks are the weaver's own. What only the ranks know, such as that they are too many steps
+apart, shows when the command is sent. Nothing is changed.
 """
 
 import json
@@ -26,12 +26,12 @@ from torchloom.weaver.store.rows import JobRow, RankProcessRow
 _VERBS = {"failed": "fail", "draining": "drain", "healthy": "recover"}
 _THEN = {
     REPLACED: "and replaced while the others wait",
-    RESTARTED: "and the job starts again from what it saved last",
-    SHRUNK: "and the job goes on without {them}",
+    RESTARTED: "and the job restarts from its newest checkpoint",
+    SHRUNK: "and the job continues without {them}",
     FAILED: "and the job fails",
 }
 _ALONE = {
-    "failed": "No rank uses {it}, so nobody is ended.",
+    "failed": "No rank uses {it}, so none is ended.",
     "draining": "No rank uses {it}, so nothing ends.",
     "healthy": "No rank uses {it}.",
 }
@@ -40,16 +40,14 @@ _QUEUE = {
     "draining": "The queue gives {it} to no further job.",
     "healthy": "The queue may give {it} to jobs again.",
 }
-_SLOTS = (
-    "CPU slots are counted, not dealt: the queue and ranks that are replaced use them all the same."
-)
+_SLOTS = "CPU slots are only counted: the queue and replaced ranks still use them."
 _AHEAD = 0.01  # seconds that ranks look ahead for a step that none has begun
 _WORDS: Mapping[str, str] = {
     "pause": "all ranks wait",
     "stop": "all ranks end, everything is kept",
     "checkpoint": "all ranks save",
-    "resize": "all ranks save and end, others go on at that step",
-    "resume": "the job goes on",
+    "resize": "all ranks save and end, the new ranks continue at that step",
+    "resume": "the job resumes",
     "cancel": "the job is ended at once",
 }
 _RESUMABLE = "only a paused or an ended job is resumed"
@@ -61,7 +59,7 @@ Devices = Sequence[Mapping[str, Any]]
 def device_outlook(
     state: str, devices: Devices, jobs: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return what would happen, what one may not expect, and the commands."""
+    """Return what would happen, the warnings, and the devices that would change."""
     changed = [one for one in devices if one["state"] != state]
     return {
         "state": state,
@@ -72,7 +70,7 @@ def device_outlook(
 
 
 def device_command_line(state: str, devices: Devices, reason: str) -> str:
-    """Return the `loom` commands that say the same, in one line."""
+    """Return the `loom` commands that report the same, in one line."""
     more = ["--reason", reason] if reason else []
     return " && ".join(
         shlex.join(["loom", "devices", _VERBS[state], one["uuid"], *more])
@@ -91,9 +89,9 @@ def _lines(state: str, changed: Devices, jobs: Iterable[Mapping[str, Any]]) -> l
 def _line(state: str, job: Mapping[str, Any]) -> str:
     ranks, name = job["ranks"], job["job"]
     if state == "healthy":
-        return f"{_ranks(ranks)} of {name} {_so(ranks, 'goes', 'go')} on there."
+        return f"{_ranks(ranks)} of {name} {_so(ranks, 'keeps', 'keep')} running there."
     if job["then"] == STAYS:
-        until = _so(ranks, "goes on until it ends", "go on until they end")
+        until = _so(ranks, "keeps running until it ends", "keep running until they end")
         return f"{_ranks(ranks)} of {name} {until}."
     ends = job["ends"]
     then = _THEN[job["then"]].format(them=_so(ends, "it", "them"))
@@ -117,7 +115,7 @@ def _slots(devices: Devices) -> list[Mapping[str, Any]]:
 
 
 class CommandNotNow(UserError):
-    """It does not fit the state in which the job is."""
+    """The command does not fit the state of the job."""
 
     code = "not_resumable"
 
@@ -138,7 +136,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What would come of a command."""
+    """What a command would do."""
 
     changes: tuple[dict[str, Any], ...] = ()
     effective_step: int | None = None
@@ -146,7 +144,7 @@ class Outlook:
 
 
 def outlook(scene: Scene, asked: Mapping[str, Any]) -> Outlook:
-    """Return what a command would do; what would be refused is raised, in the weaver's words."""
+    """Return what a command would do; a command that would be refused raises the weaver's error."""
     verb = asked["verb"]
     _check_state(scene.job, verb)
     if verb == "resume" and (is_over(scene.job) or is_released(scene.job)):
@@ -182,10 +180,10 @@ def summary(scene: Scene, verb: str, found: Outlook) -> str:
 
 
 def command_line(job: str, asked: Mapping[str, Any]) -> str:
-    """Return the `loom` command that asks for the same."""
+    """Return the `loom` command that does the same."""
     verb = asked["verb"]
     words = ["loom", "set" if verb == "undo" else "stop" if verb == "cancel" else verb, job]
-    words += [f"{name}={_told(value)}" for name, value in (asked.get("values") or {}).items()]
+    words += [f"{name}={_text(value)}" for name, value in (asked.get("values") or {}).items()]
     flags = {"hold": "--hold", "release": "--release", "from_scratch": "--from-scratch"}
     words += [flag for name, flag in flags.items() if asked.get(name)]
     words += ["--now"] if verb == "cancel" else []
@@ -213,7 +211,7 @@ def _check_state(job: JobRow, verb: str) -> None:
 
 
 def _check_resume(scene: Scene, asked: Mapping[str, Any]) -> None:
-    """Refuse a new attempt as the weaver does, by the checkpoints that are known here."""
+    """Refuse a new attempt as the weaver does, by the stored checkpoints."""
     job = scene.job
     if asked.get("unpause") and is_over(job):
         raise EndedMeanwhile(job)
@@ -261,18 +259,18 @@ def _warnings(scene: Scene, asked: Mapping[str, Any]) -> list[str]:
     found = []
     waiting = [rank.rank for rank in scene.ranks if rank.boundary == "none"]
     if waiting or not scene.ranks:
-        found.append("it waits until every rank has come to its first step")
+        found.append("it waits until every rank has reached its first step")
     at, first = asked.get("at"), _step(scene, None)
     if at is not None and first is not None and at < first:
         found.append(f"step {at} is past; it acts at the next step that all ranks can")
     if scene.job.state == JobState.PAUSED and asked["verb"] != "stop":
-        found.append("the job is paused; it acts when it goes on")
+        found.append("the job is paused; it takes effect when the job resumes")
     return found
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else _told(value)
+    return f"{value:g}" if isinstance(value, float) else _text(value)

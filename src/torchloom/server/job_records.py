@@ -1,4 +1,4 @@
-"""Jobs as they are shown: what the weaver knows of those that live, the database of the others."""
+"""Jobs as they are shown: active ones from the weaver, all others from the database."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -35,15 +35,15 @@ def command(store: PlaneReader, job: str, name: str) -> dict[str, Any] | None:
 def events(
     store: PlaneReader, job: str, after: EventPosition | None, limit: int
 ) -> tuple[Any, EventPosition]:
-    """Return what happened to a job and what its ranks told, by time, and how far that goes."""
+    """Return the events of a job and of its ranks by time, and the position of the last."""
     items, upto = events_since(store, job, after, limit)
     return whole(sorted(items, key=lambda item: item["time"] or "")), upto
 
 
 def authored(store: PlaneReader, job: str, after: int, limit: int) -> list[dict[str, Any]]:
-    """Return what people did to a job after a number, in order."""
+    """Return what users did to a job after a sequence number, in order."""
     found = store.state.authored(job, after, limit)
-    shown: list[dict[str, Any]] = whole(list(map(views.happening_shape, found)))
+    shown: list[dict[str, Any]] = whole(list(map(views.event_shape, found)))
     return shown
 
 
@@ -64,7 +64,7 @@ def _of(row: CommandRow, acks: list[CommandAck]) -> list[CommandAck]:
 
 
 def is_same(asked: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Tell whether a command that is known is what is asked for again under its key."""
+    """Return whether a stored command is the one that is requested again with its key."""
     payload, verb = known["payload"], asked["verb"]
     if verb == "undo":
         return known["kind"] == "knob" and bool(payload.get("undo"))
@@ -76,7 +76,7 @@ def is_same(asked: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 
 class Asker(Protocol):
-    """Whoever reaches the weaver."""
+    """Something that sends requests to the weaver."""
 
     async def ask(self, name: str, /, **facts: Any) -> Any: ...
 
@@ -87,7 +87,7 @@ def job_shape(row: JobRow) -> dict[str, Any]:
 
 
 async def living_jobs(weaver: Asker, rows: Sequence[JobRow]) -> list[dict[str, Any]]:
-    """Return jobs as they are; how far those that run are, only the weaver knows."""
+    """Return jobs in their present state; only the weaver has the progress of running ones."""
     active = [row.id for row in rows if not JobState(row.state).is_final]
     known: dict[str, dict[str, Any]] = {}
     if active:
@@ -95,5 +95,5 @@ async def living_jobs(weaver: Asker, rows: Sequence[JobRow]) -> list[dict[str, A
             found = await weaver.ask("jobs", active=True, ids=active)
             known = {one["id"]: one for one in found}
         except WeaverAway:
-            pass  # the database knows the rest
+            pass  # the database has the rest
     return [known.get(row.id) or job_shape(row) for row in rows]

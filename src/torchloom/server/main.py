@@ -1,4 +1,4 @@
-"""`python -m torchloom.server`: take a port, serve, say where, leave in order when told."""
+"""`python -m torchloom.server`: bind a port, serve, publish the address, shut down on a signal."""
 
 import argparse
 import asyncio
@@ -21,17 +21,17 @@ from starlette.types import ASGIApp
 from torchloom import settings
 from torchloom.client import places
 from torchloom.errors import Failure, LoomError, UserError
-from torchloom.server import intake
+from torchloom.server import submission
 from torchloom.server.access_log import JsonLogFormatter
 from torchloom.server.app import Front, build, guarded
 from torchloom.server.bundle import Bundle, bundle_of
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.guard import VARIABLE as ORIGINS
 from torchloom.server.security.guard import reach
 from torchloom.server.security.limits import (
     ConnectionLimits,
     Connections,
-    Turns,
+    PacedRequests,
     Visit,
     fit_open_files,
 )
@@ -42,15 +42,15 @@ from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.store import DatabasePlace, place_of
 from torchloom.weaver.store.reader import open_reading
 
-PORT = 8787  # preferred; another where somebody has it
-_GRACE = 5  # seconds for requests that are under way when the server is told to leave
+PORT = 8787  # preferred; another where it is taken
+_GRACE = 5  # seconds for requests that are under way when the server is to shut down
 _BACKLOG = 2048  # calls that wait
-_SWEEP = 5  # ticks of a tenth of a second between two looks at connections
+_SWEEP = 5  # ticks of a tenth of a second between two sweeps of connections
 _EVERYWHERE = ("", "0.0.0.0", "::", "*")
 
 
 class NoPort(Failure):
-    """The port that was asked for cannot be had."""
+    """The requested port cannot be bound."""
 
     code = "no_port"
 
@@ -83,7 +83,7 @@ class ServerOptions:
 
 
 class HttpServer(uvicorn.Server):
-    """Says where it answers as soon as it does, and takes that back when it leaves."""
+    """Publishes its address once it accepts connections, and withdraws it at shutdown."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class HttpServer(uvicorn.Server):
         self._accepting: list[asyncio.Task[None]] = []
 
     def leave(self, signum: int, frame: FrameType | None) -> None:
-        """Take no more calls, answer what was asked, and end."""
+        """Accept no more connections, finish open requests, and end."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -133,7 +133,7 @@ class HttpServer(uvicorn.Server):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Be a server; return the exit code."""
+    """Run a server; return the exit code."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -146,7 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOptions:
-    """Return what the command line and the environment say."""
+    """Return the options of the command line and the environment."""
     parser = argparse.ArgumentParser(prog="python -m torchloom.server", description=__doc__)
     parser.add_argument("--host", default=settings.LOOPBACK, help="the address to serve at")
     parser.add_argument(
@@ -181,7 +181,7 @@ def options_of(words: Sequence[str] | None, env: Mapping[str, str]) -> ServerOpt
 
 
 def _serve(options: ServerOptions) -> int:
-    intake.prepare()
+    submission.prepare()
     card = options.runtime / places.card().name
     listener = listen(options, _read(card))
     port: int = listener.getsockname()[1]
@@ -191,7 +191,9 @@ def _serve(options: ServerOptions) -> int:
         options.authority,
         options.bundle,
     )
-    app = build(Desk(WeaverLink(options.door), open_reading(options.place), options.home), front)
+    app = build(
+        PlaneAccess(WeaverLink(options.door), open_reading(options.place), options.home), front
+    )
     table = Connections(fit_open_files(ConnectionLimits()))
     url = f"{options.scheme}://{_shown(options.host)}:{port}"
     config = configuration(guarded(app, front), table)
@@ -206,7 +208,7 @@ def _serve(options: ServerOptions) -> int:
 def configuration(app: ASGIApp, table: Connections) -> uvicorn.Config:
     """Return how uvicorn serves an app: with our protocols and their limits."""
     return uvicorn.Config(
-        Turns(app, table.limits.begun),
+        PacedRequests(app, table.limits.begun),
         loop="uvloop",
         http=LimitedProtocol,
         ws=FramedProtocol,
@@ -222,7 +224,7 @@ def configuration(app: ASGIApp, table: Connections) -> uvicorn.Config:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return what TLS is spoken with: version 1.2 at least, and no second handshake."""
+    """Return the TLS context: version 1.2 at least, and no renegotiation."""
     if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -233,7 +235,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 def listen(options: ServerOptions, last: Mapping[str, object]) -> socket.socket:
-    """Return a socket that takes calls: at the port that was named, or the first to be had."""
+    """Return a listening socket: at the named port, or at the first free one."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     reason = ""
     for port in _ports(options, last):
@@ -241,7 +243,7 @@ def listen(options: ServerOptions, last: Mapping[str, object]) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((options.host.strip("[]"), port))
-            listener.listen(_BACKLOG)  # only now nobody else can have the port
+            listener.listen(_BACKLOG)  # only now the port is reserved
             listener.set_inheritable(True)
             return listener
         except OSError as error:
@@ -252,7 +254,7 @@ def listen(options: ServerOptions, last: Mapping[str, object]) -> socket.socket:
 
 
 def _ports(options: ServerOptions, last: Mapping[str, object]) -> Iterator[int]:
-    """Yield what to try: who knew a server by its address finds the next one there."""
+    """Yield the ports to try, the last one first: clients find a new server at the same address."""
     if options.port is not None:
         yield options.port
         return

@@ -8,14 +8,14 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import HTMLResponse
 
-from torchloom.server import intake
+from torchloom.server import submission
 from torchloom.server.pages import STYLE, page
 from torchloom.server.problems import Problem, declared
 from torchloom.server.security.login import HEADER
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 _EVERYWHERE = (401, 403, 408, 414, 421, 431, 500)
-_NO_SUCH_PATH = (404, 405)  # where a part of the path is anybody's word
+_NO_SUCH_PATH = (404, 405)  # where a part of the path is free text
 _OPEN = ("/healthz", "/readyz", "/login", "/api/login", "/api/authority")
 _WAYS: list[dict[str, list[str]]] = [{"token": []}, {"cookie": [], "session": []}]
 _SECURITY = {
@@ -92,7 +92,7 @@ def describe(app: FastAPI) -> None:
 def _complete(described: dict[str, Any]) -> dict[str, Any]:
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema()
-    schemas.update(intake.schemas())
+    schemas.update(submission.schemas())
     described["components"]["securitySchemes"] = _SECURITY
     for path, item in described["paths"].items():
         for method in item.keys() & set(_METHODS):

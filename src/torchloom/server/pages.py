@@ -1,4 +1,4 @@
-"""Pages of the server's own: nothing is loaded from elsewhere, and nobody can frame them."""
+"""HTML pages of the server itself: they load nothing from elsewhere and cannot be framed."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ td{padding:.1em 1em .1em 0;vertical-align:top}
 
 
 def page(title: str, style: str, body: str, script: str = "", status: int = 200) -> HTMLResponse:
-    """Return a page; nothing but its own style and script counts in it."""
+    """Return a page; its content policy allows only its own style and script."""
     code = f"<script>{script}</script>" if script else ""
     text = f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title}</title>

@@ -1,4 +1,4 @@
-"""What went wrong, as HTTP says it: problem details (RFC 9457), one table of codes and statuses."""
+"""Errors as HTTP problem details (RFC 9457), with one table of codes and statuses."""
 
 import json
 import logging
@@ -58,7 +58,7 @@ WORDS: Mapping[int, str] = {
     404: "Nothing has this name.",
     405: "The method is not for this path.",
     408: "The request was not sent in time.",
-    409: "It does not fit how things stand; the code says why.",
+    409: "It conflicts with the present state; the code says why.",
     413: "More was sent than is taken.",
     414: "The address of the request is too long.",
     415: "The content type is none that is read here.",
@@ -109,7 +109,7 @@ def problem_response(
     remedy: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a problem as a response; any letters may be in its sentences."""
+    """Return a problem as a response; its texts may have any characters."""
     facts = problem(status, code, detail, field, remedy)
     return Response(json.dumps(facts), status, dict(headers) if headers else None, MEDIA)
 
@@ -130,7 +130,7 @@ def problem(
 
 
 def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of statuses that are problems."""
+    """Return the OpenAPI responses of statuses that are problems."""
     return {status: _declaration(status) for status in statuses}
 
 
@@ -156,7 +156,7 @@ def problem_of(error: LoomError | ApiProblem) -> dict[str, Any]:
 
 
 def register(app: FastAPI) -> None:
-    """Have whatever goes wrong in an app be told as a problem."""
+    """Register handlers that answer every error of an app as a problem."""
     app.add_exception_handler(LoomError, _ours)
     app.add_exception_handler(HTTPException, _plain)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -186,7 +186,7 @@ async def _plain(request: Request, error: Exception) -> Response:
         return problem_response(
             error.status_code, error.code, error.detail, error.field, error.remedy, error.headers
         )
-    if error.status_code == 400:  # what the framework says of a body that it could not read
+    if error.status_code == 400:  # the framework could not read the body
         return _unread(str(error.detail))
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_").replace("'", "")
     return problem_response(error.status_code, code, str(error.detail), headers=error.headers)
@@ -208,7 +208,7 @@ def _unread(why: str) -> Response:
 
 
 async def _hung_up(request: Request, error: Exception) -> Response:
-    return problem_response(400, "hung_up", "you hung up")  # nobody hears it; the log has a line
+    return problem_response(400, "hung_up", "you hung up")  # no client reads it; the log has a line
 
 
 async def _bug(request: Request, error: Exception) -> Response:

@@ -6,10 +6,10 @@ from pydantic import BaseModel
 
 
 class Schema(BaseModel):
-    """A model whose component in the description is called `schema`, whatever its class is."""
+    """A model whose component in OpenAPI is named by `schema`, independent of its class name."""
 
     def __init_subclass__(cls, *, schema: str = "", **options: Any) -> None:
-        """Take the stated name before pydantic reads the class; a base may go without one."""
+        """Set the stated name before pydantic reads the class; a base class may have none."""
         super().__init_subclass__(**options)
         if schema:
             cls.__name__ = cls.__qualname__ = schema

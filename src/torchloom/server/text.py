@@ -1,11 +1,11 @@
-"""Whole letters: half of a pair, as broken names and outputs have it, cannot be sent as UTF-8."""
+"""Text that UTF-8 can encode: broken names and outputs may have lone surrogates."""
 
 import json
 from typing import Any
 
 
 def whole(value: Any) -> Any:
-    """Return plain data in which halves of letters are replaced; most often it has none."""
+    """Return plain data with lone surrogates replaced; most data has none."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

@@ -1,6 +1,6 @@
-"""Read and hash checkpoints beside requests, one at a time, for as long as it takes.
+"""Read and hash checkpoints in the background, one at a time.
 
-What came of it is the weaver's to keep: one that is damaged is so for everybody from then on.
+The weaver stores the result: a checkpoint found damaged has that state from then on.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from torchloom import accounts, settings
 from torchloom.checkpoint import MANIFEST, BadManifest, Damaged, NotCommitted, open_storage
 from torchloom.errors import Failure, LoomError, NotFound
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import CheckpointRow
 from torchloom.weaver.views import when
@@ -35,17 +35,17 @@ Ended = tuple[str, str | None, str]  # how it is, which file is wrong, and why
 
 
 class TooManyChecks(Failure):
-    """So many are to be read already that another would wait for long."""
+    """Too many checkpoints wait to be read."""
 
     code = "too_many_checks"
-    remedy = "ask again when some of them are over"
+    remedy = "retry when some of them are done"
 
     def __init__(self) -> None:
         super().__init__(f"{_WAITING} checkpoints wait to be read")
 
 
 class _Ending(Exception):
-    """The server leaves; what is being read is left."""
+    """The server stops; the read under way is abandoned."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class CheckpointCheck:
     read: int = 0
     shard: str | None = None
     reason: str = ""
-    began: float = 0.0  # of the clock that never jumps
+    began: float = 0.0  # by the monotonic clock
     seconds: float | None = None
 
     @property
@@ -70,7 +70,7 @@ class CheckpointCheck:
         self.state, self.began = "running", time.monotonic()
 
     def end(self, state: str, shard: str | None = None, reason: str = "") -> None:
-        """Be over; whoever reads this sees the reason no later than the state."""
+        """Set the outcome; the state is set last, so a reader that sees it also sees the reason."""
         self.shard, self.reason = shard, reason
         self.seconds = round(time.monotonic() - self.began, 3)
         self.state = state
@@ -92,30 +92,30 @@ class CheckpointCheck:
 
 
 class Checks:
-    """Those of this server."""
+    """The checks of this server."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, access: PlaneAccess) -> None:
+        self._access = access
         self._checks: OrderedDict[tuple[str, int], CheckpointCheck] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "verify")
         self._is_ending = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, job: str) -> list[dict[str, Any]]:
-        """Return what is known of a job's, by step."""
+        """Return the checks of a job, by step."""
         found = [check.shape() for (whose, _), check in self._checks.items() if whose == job]
         return sorted(found, key=lambda shape: int(shape["step"]))
 
     def get(self, job: str, step: int) -> dict[str, Any]:
-        """Return the last one of a step."""
+        """Return the last check of a step."""
         if (known := self._checks.get((job, step))) is None:
             remedy = "POST to the same path has it read"
             raise NotFound("check of step", str(step), (), remedy)
         return known.shape()
 
     async def ask(self, job: str, step: int, author: str) -> dict[str, Any]:
-        """Have a checkpoint read; one that is being read already is not read twice."""
-        row = await self._desk.read(_committed, self._desk.store, job, step)
+        """Request a check of a checkpoint; one under way is not started twice."""
+        row = await self._access.read(_committed, self._access.store, job, step)
         known = self._checks.get((job, step))
         if known is not None and not known.is_over:
             return known.shape()
@@ -130,7 +130,7 @@ class Checks:
         return check.shape()
 
     async def close(self) -> None:
-        """Leave what is being read."""
+        """Abandon the read under way."""
         self._is_ending.set()
         for task in self._tasks:
             task.cancel()
@@ -142,7 +142,7 @@ class Checks:
             del self._checks[key]
 
     async def _run(self, check: CheckpointCheck) -> None:
-        """Have it read, then have the weaver know; it may have been removed meanwhile."""
+        """Read the checkpoint, then report to the weaver; it may have been removed meanwhile."""
         ended: Ended = ("failed", None, _FAILED)
         try:
             work = functools.partial(self._read, check)
@@ -153,7 +153,7 @@ class Checks:
             check.end(*ended)
 
     async def _noted(self, check: CheckpointCheck, shard: str | None, why: str) -> bool:
-        """Tell the weaver, and whether it is there still; without a weaver only we know."""
+        """Report to the weaver; return whether the checkpoint still exists there."""
         row = check.row
         whose: dict[str, Any] = {
             "generation": row.generation,
@@ -162,17 +162,17 @@ class Checks:
         }
         facts = {"job": row.job, "step": row.step, **whose, "name": shard or "", "why": why}
         try:
-            await self._desk.link.ask("checkpoint_verified", **facts)
+            await self._access.link.ask("checkpoint_verified", **facts)
         except LoomError as error:
             return error.code != NotFound.code
         return True
 
     def _read(self, check: CheckpointCheck) -> Ended:
-        """Read and hash everything; return how it is, and what is wrong with which file."""
+        """Read and hash all files; return the state, the damaged file and the reason."""
         check.begin()
         step = check.row.step
         try:
-            account = self._desk.files(check.row.job).account
+            account = self._access.files(check.row.job).account
             if account and not check.row.root.startswith("/"):
                 return "failed", None, _NOT_OURS
             accounts.within(account, self._verify, check, step)
@@ -188,9 +188,9 @@ class Checks:
 
     def _verify(self, check: CheckpointCheck, step: int) -> None:
         storage = open_storage(check.row.root, settings.environment())
-        storage.verify(step, lambda got: self._told(check, got))
+        storage.verify(step, lambda got: self._on_read(check, got))
 
-    def _told(self, check: CheckpointCheck, got: int) -> None:
+    def _on_read(self, check: CheckpointCheck, got: int) -> None:
         check.read += got
         if self._is_ending.is_set():
             raise _Ending
@@ -198,8 +198,8 @@ class Checks:
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Have checks for as long as an app is served."""
-    app.state.checks = checks = Checks(app.state.desk)
+    """Provide the checks while an app is served."""
+    app.state.checks = checks = Checks(app.state.access)
     try:
         yield
     finally:

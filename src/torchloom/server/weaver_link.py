@@ -1,4 +1,4 @@
-"""Ask the weaver at its door without holding up others: a few connections are kept open."""
+"""Send requests to the weaver without blocking others, over a few connections kept open."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ from torchloom.server.text import whole
 from torchloom.unix import HEADER, LONGEST, reachable, same_user
 
 PATIENCE = 30.0  # seconds for an answer
-_KEPT = 8  # connections that wait for the next question
-_AT_ONCE = 256  # questions that are open; more wait for their turn
+_KEPT = 8  # idle connections that are kept
+_AT_ONCE = 256  # requests at a time; more wait
 _CALL = 2.0  # seconds for a connection to be made
 _HALF = rb"\ud"  # how JSON begins half of a letter, or the first half of a pair
 _AGAIN = 0.01  # seconds before the next attempt
@@ -23,7 +23,7 @@ Channel = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class WeaverAway(Failure):
-    """Nobody answers at the door, or whoever did went away meanwhile."""
+    """The weaver does not answer, or the connection ended before its reply."""
 
     code = "weaver_away"
 
@@ -33,20 +33,20 @@ class WeaverAway(Failure):
 
 
 class WeaverRefused(LoomError):
-    """The weaver's own word against a request, with what machines match."""
+    """The weaver refused a request; `code` is what machines match."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        super().__init__(str(said.get("error")))
-        self.code = str(said.get("code") or self.code)
-        self.exit_code = UserError.exit_code if said.get("exit_code") == 2 else Failure.exit_code
-        self.field = str(said.get("field") or "")
-        self.remedy = str(said.get("remedy") or "")
+    def __init__(self, reply: Mapping[str, Any]) -> None:
+        super().__init__(str(reply.get("error")))
+        self.code = str(reply.get("code") or self.code)
+        self.exit_code = UserError.exit_code if reply.get("exit_code") == 2 else Failure.exit_code
+        self.field = str(reply.get("field") or "")
+        self.remedy = str(reply.get("remedy") or "")
 
 
 class WeaverLink:
-    """The door of one weaver. Whoever asks waits alone; a restart is noticed before the next ask.
+    """The socket of one weaver. Requests run concurrently; a restart is noticed at the next one.
 
-    Nothing is asked twice by itself: what was under way when the weaver died may have been done.
+    A request is never retried: one that was under way when the weaver died may have been done.
     """
 
     def __init__(self, door: Path) -> None:
@@ -55,12 +55,12 @@ class WeaverLink:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(self, name: str, /, *, patience: float = PATIENCE, **facts: Any) -> Any:
-        """Return the weaver's answer; what it refuses is raised in its own words."""
+        """Return the weaver's reply; a refusal is raised as `WeaverRefused`."""
         async with self._turns:
             channel = self._kept() or await self._call()
             try:
                 async with asyncio.timeout(patience):
-                    said = await _exchange(channel, question(name, facts))
+                    reply = await _exchange(channel, question(name, facts))
             except TimeoutError:
                 channel[1].close()
                 raise WeaverAway(f"{name!r} had no answer within {patience:g} s") from None
@@ -68,30 +68,30 @@ class WeaverLink:
                 channel[1].close()
                 raise WeaverAway(f"it went away while it was asked {name!r}") from error
             except asyncio.CancelledError:
-                channel[1].close()  # its answer is still to come and nobody's
+                channel[1].close()  # its reply is still to come
                 raise
             self._keep(channel)
-        if "error" in said:
-            raise WeaverRefused(said)
-        return said.get("ok")
+        if "error" in reply:
+            raise WeaverRefused(reply)
+        return reply.get("ok")
 
     async def watch(self, **facts: Any) -> AsyncIterator[dict[str, Any]]:
         """Yield `{"event": ..., "next": cursor}` as things happen, until the weaver goes away."""
         channel = await self._call()
         try:
-            await _say(channel[1], question("watch", facts))
+            await _send(channel[1], question("watch", facts))
             while True:
-                said = await _hear(channel[0])
-                if "error" in said:
-                    raise WeaverRefused(said)
-                yield said
+                reply = await _receive(channel[0])
+                if "error" in reply:
+                    raise WeaverRefused(reply)
+                yield reply
         except (OSError, EOFError, ValueError) as error:
             raise WeaverAway("it went away") from error
         finally:
             channel[1].close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -122,13 +122,13 @@ class WeaverLink:
             raise WeaverAway(error.strerror or str(error)) from error
         if not same_user(found[1].get_extra_info("socket")):
             found[1].close()
-            raise WeaverAway("another user is at its door")
+            raise WeaverAway("its socket belongs to another user")
         return found
 
     async def _try(self) -> Channel | None:
-        """Call once; nothing when so many call that this one has to wait.
+        """Connect once; return nothing when the weaver's backlog is full.
 
-        The kernel then says `again`, and what asyncio makes of that is a socket without a peer.
+        The kernel then returns EAGAIN, which asyncio turns into a socket without a peer.
         """
         try:
             with reachable(self._door) as address:
@@ -145,24 +145,24 @@ class WeaverLink:
 
 async def _exchange(channel: Channel, asked: Mapping[str, Any]) -> dict[str, Any]:
     reader, writer = channel
-    await _say(writer, asked)
-    return await _hear(reader)
+    await _send(writer, asked)
+    return await _receive(reader)
 
 
-async def _say(writer: asyncio.StreamWriter, asked: Mapping[str, Any]) -> None:
+async def _send(writer: asyncio.StreamWriter, asked: Mapping[str, Any]) -> None:
     text = json.dumps(asked).encode()
     writer.write(HEADER.pack(len(text), 0) + text)
     await writer.drain()
 
 
-async def _hear(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _receive(reader: asyncio.StreamReader) -> dict[str, Any]:
     length, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
     if length > LONGEST:
-        raise ConnectionError("what is there speaks another language")
+        raise ConnectionError("it does not use the weaver's protocol")
     text = await reader.readexactly(length)
-    said = json.loads(text)
+    reply = json.loads(text)
     if _HALF in text:
-        said = whole(said)
-    if not isinstance(said, dict):
-        raise ConnectionError("what is there speaks another language")
-    return said
+        reply = whole(reply)
+    if not isinstance(reply, dict):
+        raise ConnectionError("it does not use the weaver's protocol")
+    return reply

@@ -68,7 +68,7 @@ def test_what_would_become_of_ranks_is_said_and_nothing_is_done(
             "devices": ["node1/cpu/0"],
             "summary": [
                 "Rank 0 of job-1 is ended at once, "
-                "and the job starts again from what it saved last.",
+                "and the job restarts from its newest checkpoint.",
             ],
             "warnings": [
                 "CPU slots are counted, not dealt: "

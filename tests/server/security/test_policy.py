@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from torchloom.server.app import Front, build, guarded
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.security.auth import identities_of
 from torchloom.server.security.guard import reach
 from torchloom.server.security.policy import OPEN, POLICY, PolicyGap, Row, check, routes_of
@@ -19,7 +19,7 @@ from torchloom.server.weaver_link import WeaverLink
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import DatabasePlace, open_store
 from torchloom.weaver.store.reader import open_reading
-from torchloom.weaver.users import ROLES, People
+from torchloom.weaver.users import ROLES, UserRegistry
 
 from ..asgi import HOST, Answer, acall
 
@@ -34,7 +34,7 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         store = open_store(DatabasePlace(folder))
-        people = People(store.state, Journal(store.state))
+        people = UserRegistry(store.state, Journal(store.state))
         self.tokens: dict[str, str] = {}
         for role in ROLES:
             people.put(role, role, None, "test")
@@ -48,7 +48,7 @@ class Walk:
     async def _build(self, folder: Path) -> tuple[FastAPI, ASGIApp]:
         reading = open_reading(DatabasePlace(folder))
         front = Front(reach(8787))
-        app = build(Desk(WeaverLink(folder / "nobody.sock"), reading, folder), front)
+        app = build(PlaneAccess(WeaverLink(folder / "nobody.sock"), reading, folder), front)
         assert app.state.identities.__class__ is identities_of(reading.state).__class__
         return app, guarded(app, front)
 
@@ -58,7 +58,7 @@ class Walk:
         return self._loop.run_until_complete(acall(self.front, method, path, [host, *headers]))
 
     def close(self) -> None:
-        self._loop.run_until_complete(self.app.state.desk.close())
+        self._loop.run_until_complete(self.app.state.access.close())
         self._loop.close()
 
 

@@ -1,9 +1,9 @@
-"""An outlet that keeps what it is sent."""
+"""An sender that keeps what it is sent."""
 
 import json
 from typing import Any
 
-from torchloom.server.stream.outlets import Packet
+from torchloom.server.stream.senders import Packet
 
 
 class Sink:

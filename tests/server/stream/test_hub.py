@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloom.server.stream.cursors import ORIGIN
 from torchloom.server.stream.hub import Hub, Listener, StreamFilter, written
-from torchloom.server.stream.payloads import Payload, ReaderPosition
+from torchloom.server.stream.payloads import ReaderPosition, StreamPayload
 from torchloom.server.stream.sources import FoundPayloads
 
 from ...harness.fake_agents import until
@@ -16,7 +16,7 @@ from .sinks import Sink
 
 
 class Reader:
-    """A desk whose looks are answered from a list; an error is raised."""
+    """An access whose looks are answered from a list; an error is raised."""
 
     def __init__(self, *looks: Exception | list[int]) -> None:
         self.store, self.home = SimpleNamespace(), Path("/nowhere")
@@ -32,8 +32,8 @@ class Reader:
         found = self._looks.pop(0) if self._looks else []
         if isinstance(found, Exception):
             raise found
-        drafts = [Payload("j", "event", 0, 0.0, {"seq": n}, {"told": n}) for n in found]
-        upto = ReaderPosition(0, max(found, default=args[0].told), 0)
+        drafts = [StreamPayload("j", "event", 0, 0.0, {"seq": n}, {"reported": n}) for n in found]
+        upto = ReaderPosition(0, max(found, default=args[0].reported), 0)
         standing = args[1]["j"].standing.copy()
         messages = written(drafts, standing)
         standing.reach(upto)
@@ -43,13 +43,13 @@ class Reader:
 async def listened(reader: Reader, count: int) -> list[int]:
     """Return what one client hears until it has so many messages, and has left."""
     hub, one, sink = Hub(reader), Listener("j", StreamFilter(frozenset({"event"}))), Sink()  # type: ignore[arg-type]
-    one.outlet = sink
+    one.sender = sink
     work = asyncio.create_task(hub.run())
     goal = await hub.attach(one, ORIGIN)
-    await hub.tell(one, ORIGIN, goal)
+    await hub.catch_up(one, ORIGIN, goal)
     await until(lambda: len(sink.numbers()) >= count)
     hub.leave(one)
-    await until(lambda: hub.is_idle)
+    await hub.poll()  # finds no client
     work.cancel()
     return sink.numbers()
 
@@ -73,7 +73,7 @@ def test_while_nobody_listens_nothing_is_read() -> None:
 
 
 class Gated(Reader):
-    """A desk whose looks at what is new take until they are let."""
+    """An access whose looks at what is new take until they are let."""
 
     def __init__(self, *looks: Exception | list[int]) -> None:
         super().__init__(*looks)
@@ -91,8 +91,8 @@ def test_a_client_joins_a_job_that_others_follow_while_a_look_takes_long() -> No
         reader = Gated([1, 2], [3])
         hub, sinks = Hub(reader), (Sink(), Sink())  # type: ignore[arg-type]
         first, second = (Listener("j", StreamFilter(frozenset({"event"}))) for _ in sinks)
-        first.outlet, second.outlet = sinks
-        await hub.tell(first, ORIGIN, await hub.attach(first, ORIGIN))
+        first.sender, second.sender = sinks
+        await hub.catch_up(first, ORIGIN, await hub.attach(first, ORIGIN))
         work = asyncio.create_task(hub.run())
         await reader.is_looking.wait()
 
@@ -100,7 +100,7 @@ def test_a_client_joins_a_job_that_others_follow_while_a_look_takes_long() -> No
             goal = await hub.attach(second, ORIGIN)  # the look is under way
 
         reader.gate.set()
-        await hub.tell(second, ORIGIN, goal)
+        await hub.catch_up(second, ORIGIN, goal)
         await until(lambda: all(len(sink.numbers()) >= 3 for sink in sinks))
         work.cancel()
         return sinks[0].numbers(), sinks[1].numbers()

@@ -8,13 +8,13 @@ from typing import Any
 
 from torchloom.server.logs.lines import Output, OutputLine
 from torchloom.server.stream.payloads import (
-    Payload,
     ReaderPosition,
+    StreamPayload,
     encoded,
-    of_happening,
+    of_event,
     of_line,
+    of_rank_event,
     of_segments,
-    of_told,
 )
 from torchloom.weaver.store.rows import EventRow, RankEventRow
 from torchloom.weaver.store.series.curves import NewsSegment
@@ -23,7 +23,7 @@ AT = 1767225600.25
 TIME = "2026-01-01T00:00:00.250+00:00"
 
 
-def sent(draft: Payload) -> dict[str, Any]:
+def sent(draft: StreamPayload) -> dict[str, Any]:
     standing = ReaderPosition(1, 2, 3)
     standing.move(draft)
     found: dict[str, Any] = json.loads(encoded(draft, standing.cursor()))
@@ -60,16 +60,14 @@ def test_a_state_has_the_seeds_keys_and_says_whose_it_is() -> None:
     facts = {"before": "RUNNING", "after": "RECOVERING"}
     row = EventRow(7, AT, "j", "job_state", reason="heartbeat_timeout_worker_2", facts=facts)
 
-    found = sent(of_happening(row))
+    found = sent(of_event(row))
 
     seeds = {"type": "state", "status": "RECOVERING", "reason": "heartbeat_timeout_worker_2"}
     assert found == {**seeds, "seq": 7, "time": TIME, "rank": None, "job": "j", "cursor": "7.2.3"}
 
 
 def test_a_job_that_begins_is_in_a_state() -> None:
-    found = [
-        sent(of_happening(EventRow(7, AT, "j", kind))) for kind in ("submitted", "job_started")
-    ]
+    found = [sent(of_event(EventRow(7, AT, "j", kind))) for kind in ("submitted", "job_started")]
 
     assert [(each["status"], each["reason"]) for each in found] == [
         ("QUEUED", "submitted"),
@@ -80,7 +78,7 @@ def test_a_job_that_begins_is_in_a_state() -> None:
 def test_what_else_the_weaver_notes_is_an_event() -> None:
     row = EventRow(7, AT, "j", "rank_suspect", 3, 40, "ann", "still", {"for": 2})
 
-    assert sent(of_happening(row)) == {
+    assert sent(of_event(row)) == {
         "type": "event",
         "seq": 7,
         "time": TIME,
@@ -99,7 +97,7 @@ def test_what_else_the_weaver_notes_is_an_event() -> None:
 def test_what_a_rank_tells_is_an_event() -> None:
     row = RankEventRow(8, "j", 1, 2, "life", 5, "nan", 40, AT, {"name": "loss"})
 
-    assert sent(of_told(row)) == {
+    assert sent(of_rank_event(row)) == {
         "type": "event",
         "seq": 8,
         "id": 8,

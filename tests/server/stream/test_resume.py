@@ -28,7 +28,7 @@ class Training:
 
     def __init__(self, teller: Teller, launched: Launched, chance: random.Random) -> None:
         self._teller, self._launched, self._chance = teller, launched, chance
-        self.told: dict[tuple[int, int], float] = {}
+        self.reported: dict[tuple[int, int], float] = {}
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -38,7 +38,7 @@ class Training:
             rows = self._chance.randrange(1, 6)
             steps = range(step, min(STEPS, step + rows))
             for rank in range(RANKS):
-                self.told |= {(rank, each): each + rank / 10 for each in steps}
+                self.reported |= {(rank, each): each + rank / 10 for each in steps}
                 self._teller.tell(rank, *((s, {"loss": s + rank / 10, "lr": 0.1}) for s in steps))
             self._launched.print(step % RANKS, "stdout", f"step {step}\n")
             if self._chance.random() < 0.1:
@@ -120,7 +120,7 @@ def test_what_twenty_visits_heard_is_what_was_stored_and_nothing_twice(
         noted = rows(plane.home, "state", f"select seq from events where job = '{JOB}'")
         lines = launched.lines()
 
-    expected = sorted((rank, step, value) for (rank, step), value in training.told.items())
+    expected = sorted((rank, step, value) for (rank, step), value in training.reported.items())
     assert visitor.keys("metric", "rank", "step", "loss") == expected
     events = [each for each in visitor.heard if each["type"] == "event"]
     from_ranks = sorted(each["seq"] for each in events if each["from"] == "rank")

@@ -1,4 +1,4 @@
-"""The logs of a job's ranks by line: where each stands, when it was written, how grave it is."""
+"""The logs of a job's ranks by line: its position, the time it was written, and its level."""
 
 import contextlib
 import heapq
@@ -28,7 +28,7 @@ _NONSENSE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursion
 _UNMARKED = {"stdout": "info", "stderr": "error"}
 _WORD = re.compile(r"\b(DEBUG|TRACE|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b")
 _SHORT = re.compile(r"(?:^|\[)([DIWEF])\d{4}[ :]")  # glog's and c10d's
-_SAID = {"TRACE": "debug", "NOTICE": "info", "WARN": "warning", "FATAL": "critical"}
+_ALIASES = {"TRACE": "debug", "NOTICE": "info", "WARN": "warning", "FATAL": "critical"}
 _LETTERS = {"D": "debug", "I": "info", "W": "warning", "E": "error", "F": "critical"}
 _MARK_WITHIN = 120  # letters from the beginning of a line
 
@@ -36,7 +36,7 @@ _MARK_WITHIN = 120  # letters from the beginning of a line
 class Stamps:
     """The notes of one rank's folder as they are now: the size of an output, ten times a second.
 
-    Both their times and their sizes grow, so what is looked for is halved into.
+    Times and sizes both grow, so they are searched by bisection.
     """
 
     def __init__(self, folder: Path, stream: str) -> None:
@@ -58,7 +58,7 @@ class Stamps:
             self._file = -1
 
     def time_at(self, offset: int) -> float:
-        """Return when the byte at an offset was written; zero when nobody knows."""
+        """Return when the byte at an offset was written; zero when that is not known."""
         if offset not in self._covers:
             self._known = self._load(lambda size, _: size <= offset)
         sizes, times = self._known
@@ -173,15 +173,15 @@ class OutputLine:
 
 
 def level_of(text: str, stream: str) -> str:
-    """Return a level: the line's own word for it; without one stdout informs, stderr complains.
+    """Return the level that a line names; without one, `info` on stdout and `error` on stderr.
 
-    So a traceback, which has no such word, is found among the errors.
+    So a traceback, which names no level, is found among the errors.
     """
     beginning = text[:_MARK_WITHIN]
     if short := _SHORT.search(beginning):
         return _LETTERS[short[1]]
     if word := _WORD.search(beginning):
-        return _SAID.get(word[1], word[1].lower())
+        return _ALIASES.get(word[1], word[1].lower())
     return _UNMARKED[stream]
 
 
@@ -199,7 +199,7 @@ def record_of(files: Files, job: str) -> RunRecord | None:
 
 
 def _is_sound(record: RunRecord) -> bool:
-    """Tell whether a record that an account wrote has texts and numbers where they belong."""
+    """Return whether a record that an account wrote has texts and numbers where they belong."""
     return isinstance(record.log_dir, str) and all(
         type(rank.rank) is int and isinstance(rank.logs, str) and isinstance(rank.role, str)
         for rank in record.ranks
@@ -232,7 +232,7 @@ def lines_of(output: Output, start: int, is_final: bool) -> Iterator[OutputLine]
                 time = stamps.time_at(begins)
                 yield OutputLine(output, begins, begins + len(raw), time, shown(raw))
     except FileNotFoundError:
-        return  # it has not said anything yet
+        return  # it has printed nothing yet
     finally:
         stamps.close()
 

@@ -24,7 +24,7 @@ _LOOK = 64  # lines between two looks at the clock
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until stdin ends."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, in the middle of a search too
     for line in sys.stdin.buffer:
         asked = json.loads(line)

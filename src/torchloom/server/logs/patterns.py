@@ -1,4 +1,4 @@
-"""Patterns of strangers: checked before they are used, and run where they can stop nobody.
+"""Search patterns of clients: checked before use, and run in a process that can be killed.
 
 Python's `re` holds the interpreter while it searches, so a time limit in a thread would not help:
 `(a+)+$` on one line would stop the server. A search runs in `matcher` and has two seconds in all.
@@ -56,7 +56,7 @@ class Patterns:
         self._room = asyncio.Semaphore(_MOST)
 
     async def search(self, pattern: str, texts: Sequence[str], seconds: float) -> list[int]:
-        """Return which texts match; too slow a pattern is an error of whoever asks."""
+        """Return which texts match; a pattern that is too slow is the client's error."""
         if seconds <= 0:
             raise PatternTooSlow
         async with self._one() as process:
@@ -68,8 +68,8 @@ class Patterns:
     async def scan(self, pattern: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return where lines of a piece of a file match, and where the piece ends."""
         async with self._one() as process:
-            said = {"pattern": pattern, "limit": PATIENCE, **asked}
-            answer: dict[str, Any] | str = await _asked(process, said)
+            request = {"pattern": pattern, "limit": PATIENCE, **asked}
+            answer: dict[str, Any] | str = await _asked(process, request)
         if isinstance(answer, str):
             raise BadPattern(f"this is no regular expression: {answer}")
         return answer

@@ -14,8 +14,8 @@ from typing import IO, Any
 from torchloom.server.logs.lines import LEVELS, Output, OutputLine, merged, tail_of
 from torchloom.server.logs.matcher import shown
 
-CHUNK = 2000  # lines that are looked at between two looks at the clock
-MOST_BYTES = 64 << 20  # of a page without enough matches; the next page goes on behind them
+CHUNK = 2000  # lines that are searched between two checks of the clock
+MOST_BYTES = 64 << 20  # of a page without enough matches; the next page continues behind them
 MOST_SCANNED = 1 << 30  # the same of a search for a pattern, which its time ends before
 _LEAST_PIECE, _MOST_PIECE, _PIECES = 1 << 18, 1 << 23, 1 << 26  # bytes of one, and of all outputs
 _SLICE = 0.25  # seconds after which a piece may end early
@@ -23,7 +23,7 @@ _SLICE = 0.25  # seconds after which a piece may end early
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Lines of which time (unix seconds) and gravity; patterns are not our matter."""
+    """Filters by time (unix seconds) and level; patterns are searched elsewhere."""
 
     level: str = ""
     since: float | None = None
@@ -38,12 +38,12 @@ class LogSearch:
     """Read on from positions; blocking, of one thread at a time."""
 
     def __init__(
-        self, outputs: list[Output], positions: dict[str, int], wish: LogQuery, is_final: bool
+        self, outputs: list[Output], positions: dict[str, int], query: LogQuery, is_final: bool
     ) -> None:
-        self._wish = wish
+        self._query = query
         self.positions = {output.key: positions.get(output.key, 0) for output in outputs}
         if not positions:
-            self.positions |= beginnings(outputs, wish)
+            self.positions |= beginnings(outputs, query)
         self._lines: Iterator[OutputLine] = merged(outputs, self.positions, is_final)
         self._read = 0
         self.is_done = False
@@ -56,20 +56,15 @@ class LogSearch:
                 break  # and so is all that follows
             self._read += line.end - line.start
             self.positions[line.output.key] = line.end
-            if self._wish.is_met(line):
+            if self._query.is_met(line):
                 found.append(line)
             if len(found) == count or self._read > MOST_BYTES:
                 return found
         self.is_done = True
         return found
 
-    @property
-    def is_spent(self) -> bool:
-        """Tell whether there is nothing more to look at in this page."""
-        return self.is_done or self._read > MOST_BYTES
-
     def _is_too_late(self, line: OutputLine) -> bool:
-        return self._wish.until is not None and line.time > self._wish.until
+        return self._query.until is not None and line.time > self._query.until
 
 
 class PatternSearch:
@@ -80,14 +75,14 @@ class PatternSearch:
     """
 
     def __init__(
-        self, outputs: list[Output], positions: Mapping[str, int], wish: LogQuery, is_final: bool
+        self, outputs: list[Output], positions: Mapping[str, int], query: LogQuery, is_final: bool
     ) -> None:
         self._outputs = outputs
-        self._wish = wish
+        self._query = query
         self._is_final = is_final
         self._upto = {output.key: positions.get(output.key, 0) for output in outputs}
         if not positions:
-            self._upto |= beginnings(outputs, wish)
+            self._upto |= beginnings(outputs, query)
         self._piece = max(_LEAST_PIECE, min(_MOST_PIECE, _PIECES // max(1, len(outputs))))
         self._waiting: list[tuple[float, int, int, OutputLine]] = []  # found, and not given out yet
         self._stamps = [output.stamps() for output in outputs]
@@ -97,7 +92,7 @@ class PatternSearch:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether there is nothing more to find for now."""
+        """Return whether there is nothing more to find for now."""
         return not self._waiting and min(self._times, default=math.inf) == math.inf
 
     @property
@@ -121,7 +116,7 @@ class PatternSearch:
         }
 
     def take(self, answer: Mapping[str, Any], most: int) -> list[OutputLine]:
-        """Take in what was found in the piece that was asked for; return lines that are due."""
+        """Handle the matches of the requested piece; return the lines that are due."""
         number = self._next()
         output, before = self._outputs[number], self._upto[self._outputs[number].key]
         self._upto[output.key] = answer["end"]
@@ -130,7 +125,7 @@ class PatternSearch:
             line = OutputLine(
                 output, start, end, self._stamps[number].time_at(start), _text(output, start, end)
             )
-            if self._wish.is_met(line) and not self._is_too_late(line.time):
+            if self._query.is_met(line) and not self._is_too_late(line.time):
                 heapq.heappush(self._waiting, (line.time, number, start, line))
         self._times[number] = self._time(number) if answer["end"] > before else math.inf
         return self._due(most)
@@ -175,15 +170,15 @@ class PatternSearch:
         return math.inf if self._is_too_late(time) else time
 
     def _is_too_late(self, time: float) -> bool:
-        return self._wish.until is not None and time > self._wish.until
+        return self._query.until is not None and time > self._query.until
 
 
-def beginnings(outputs: list[Output], wish: LogQuery) -> dict[str, int]:
+def beginnings(outputs: list[Output], query: LogQuery) -> dict[str, int]:
     """Return where a first page begins in each output, where that is not its first byte."""
-    if wish.since is not None:
-        return {output.key: _since(output, wish.since) for output in outputs}
-    if wish.tail is not None:
-        return {output.key: tail_of(output, wish.tail) for output in outputs}
+    if query.since is not None:
+        return {output.key: _since(output, query.since) for output in outputs}
+    if query.tail is not None:
+        return {output.key: tail_of(output, query.tail) for output in outputs}
     return {}
 
 

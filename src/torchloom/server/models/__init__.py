@@ -1,4 +1,4 @@
-"""What requests and answers look like: the only room where pydantic is spoken of jobs.
+"""The pydantic models of requests and answers.
 
 An answer may have more members than are named here; those that are named are always there.
 """

@@ -1,4 +1,4 @@
-"""The plane and its nodes: how they are, what they have, who waits for it."""
+"""The plane and its nodes: state, resources, and the queue."""
 
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,7 @@ class Devices(Page, schema="Devices"):
 
 
 class DeviceRequest(Request, schema="DeviceRequest"):
-    """What somebody who watches hardware says of a device."""
+    """A report on the health of a device."""
 
     state: Literal["healthy", "draining", "failed"]
     reason: Text = ""
@@ -37,7 +37,7 @@ class DeviceRequest(Request, schema="DeviceRequest"):
 
 
 class DevicePreviewRequest(Request, schema="DevicePreviewRequest"):
-    """What somebody is about to say of devices."""
+    """A report on devices that is only previewed."""
 
     devices: Annotated[list[Uuid], Field(min_length=1, max_length=1024)]
     state: Literal["healthy", "draining", "failed"]
@@ -45,13 +45,13 @@ class DevicePreviewRequest(Request, schema="DevicePreviewRequest"):
 
 
 class DevicePreview(Answer, schema="DevicePreview"):
-    """What would come of it; nothing has."""
+    """What a report would do; nothing is changed."""
 
     state: Literal["healthy", "draining", "failed"]
     devices: list[str] = Field(description="those that are not so yet")
     summary: list[str] = Field(description="a line for each job that it concerns")
     warnings: list[str]
-    command: str = Field(description="the `loom` commands that say the same")
+    command: str = Field(description="the `loom` commands that report the same")
 
 
 class Alerts(Schema, schema="Alerts"):
@@ -61,7 +61,7 @@ class Alerts(Schema, schema="Alerts"):
 
 
 class AlertsTaken(Answer, schema="AlertsTaken"):
-    """Of which devices alerts said something."""
+    """The devices that the alerts named."""
 
     devices: list[str]
 
@@ -86,19 +86,19 @@ class Workers(Page, schema="Workers"):
 
 
 class PlaneStatus(Schema, schema="PlaneStatus"):
-    """How the weaver is, and no more of it: where its database lies is nobody's concern."""
+    """The state of the weaver; the path of its database is not shown."""
 
     epoch: int
     pid: int
     host: str
     started_at: str
-    connected: bool = Field(description="whether it hears itself over the bus")
+    connected: bool = Field(description="whether it receives its own messages over the bus")
     jobs: int = Field(description="that are not over")
     agents: int
     ranks: int
     backlog: int = Field(description="records that wait to be stored")
     stored: int
-    dropped: dict[str, int] = Field(description="messages that were not believed, by reason")
+    dropped: dict[str, int] = Field(description="messages that were dropped, by reason")
 
 
 class Amount(Answer, schema="Amount"):
@@ -118,7 +118,7 @@ class Resources(Answer, schema="Resources"):
 
 
 class Queued(Answer, schema="Queued"):
-    """A job that waits for its turn, and for what."""
+    """A queued job, and what it waits for."""
 
     job: str
     owner: str
@@ -150,7 +150,7 @@ class QuotaRequest(Request, schema="QuotaRequest"):
 
 
 class Retention(Answer, schema="Retention"):
-    """After how many seconds what goes of an ended run; null is never."""
+    """After how many seconds the parts of an ended run are removed; null is never."""
 
     runs: float | None
     metrics: float | None
@@ -170,7 +170,7 @@ class Health(Schema, schema="Health"):
 
 
 class Readiness(Schema, schema="Readiness"):
-    """Whether there is somebody to ask, and something to read."""
+    """Whether the weaver answers and the database can be read."""
 
     status: Literal["ready"]
     weaver: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What is asked of a running job, what would come of it, and what came."""
+"""Commands to a running job, their previews and their outcomes."""
 
 from typing import Annotated, Any, Literal
 
@@ -55,7 +55,7 @@ class CommandRank(Answer, schema="CommandRank"):
 
 
 class Command(Answer, schema="Command"):
-    """What somebody asked of a running job, and what became of it."""
+    """A command to a running job and its outcome."""
 
     id: str
     number: int
@@ -107,7 +107,7 @@ class CommandRequest(Request, schema="CommandRequest"):
         description="of `resize`, and of `resume` of a job that has ended: how many from now on",
     )
     from_step: Annotated[int, Field(ge=0, lt=1 << 62)] | None = Field(
-        default=None, description="of `resume`: the checkpoint to go on from; else the newest"
+        default=None, description="of `resume`: the checkpoint to resume from; else the newest"
     )
     until: Annotated[int, Field(ge=1, lt=1 << 62)] | None = Field(
         default=None,
@@ -130,7 +130,7 @@ class CommandRequest(Request, schema="CommandRequest"):
 
 
 class PreviewRequest(CommandRequest, schema="PreviewRequest"):
-    """A command that is only looked at; `cancel` is what DELETE of a job does."""
+    """A command that is only previewed; `cancel` is what DELETE of a job does."""
 
     verb: Literal["set", "undo", "pause", "resume", "resize", "stop", "checkpoint", "cancel"]  # type: ignore[assignment]
 
@@ -155,4 +155,4 @@ class Preview(Answer, schema="Preview"):
     changes: list[Change]
     warnings: list[str]
     refused: dict[str, Any] | None = Field(description="a problem, as the command would give it")
-    command: str = Field(description="the `loom` command that asks for the same")
+    command: str = Field(description="the `loom` command that does the same")

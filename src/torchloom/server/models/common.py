@@ -20,7 +20,7 @@ LONGEST = 300  # letters of a name
 Limit = Annotated[int, Query(ge=1, le=1000, description="at most so many items")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=LONGEST_PAGE, description="`next` of the page before: go on behind it"),
+    Query(max_length=LONGEST_PAGE, description="`next` of the page before: continue behind it"),
 ]
 
 
@@ -31,13 +31,13 @@ class Page(Schema):
 
 
 def cursor_of(*place: Any) -> str:
-    """Return a place in a list as text that nobody need read."""
+    """Return a position in a list as opaque text."""
     text = json.dumps(place, separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
 def place_of(cursor: str, *kinds: type) -> tuple[Any, ...]:
-    """Return the place that a cursor of ours stands for: one value of each kind."""
+    """Return the position that a cursor encodes: one value of each type."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         found = json.loads(text)
@@ -45,7 +45,7 @@ def place_of(cursor: str, *kinds: type) -> tuple[Any, ...]:
         if is_ours and all(map(_is_stored, found)):
             return tuple(found)
     except (ValueError, RecursionError):
-        pass  # said below
+        pass  # refused below
     raise ApiProblem(
         422,
         "bad_cursor",
@@ -72,7 +72,7 @@ def seconds_of(name: str, text: str | None) -> float | None:
 
 
 def _is_stored(value: Any) -> bool:
-    """Tell whether a value is one that a database column can hold."""
+    """Return whether a database column can hold a value."""
     if isinstance(value, int):
         return 0 <= value < 1 << 63
     if isinstance(value, float):
@@ -112,12 +112,12 @@ Key = Annotated[
 
 
 class Answer(Schema):
-    """Anything that is answered."""
+    """The base of answers."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Request(Schema):
-    """Anything that is asked for; a member that nobody knows is a mistake."""
+    """The base of requests; an unknown member is refused."""
 
     model_config = ConfigDict(extra="forbid")

@@ -78,7 +78,7 @@ ActiveState = Literal["QUEUED", "RUNNING", "RECOVERING", "PAUSED"]
 
 
 class Job(Answer, schema="Job"):
-    """A job and where its life stands; `job_id` and `status` say `id` and `state` again."""
+    """A job and its state; `job_id` and `status` repeat `id` and `state`."""
 
     id: str
     job_id: str
@@ -107,7 +107,7 @@ class Submitted(Job, schema="Submitted"):
 
 
 class JobItem(Request, schema="JobItem"):
-    """One job of a batch: its spec, and what may be said of each."""
+    """One job of a batch: its spec and its options."""
 
     spec: dict[str, Any]
     key: KeyText = None
@@ -155,7 +155,7 @@ class CancelledBatch(Answer, schema="CancelledBatch"):
 
 
 class CheckedSpec(Answer, schema="CheckedSpec"):
-    """A spec that was only looked at."""
+    """A spec that was checked and not submitted."""
 
     ok: bool
     spec: dict[str, Any] | None = Field(description="what was read; null when nothing could be")
@@ -214,7 +214,7 @@ class Knobs(Page, schema="Knobs"):
 
 
 class Event(Answer, schema="Event"):
-    """Something that happened to a job, or that a rank told."""
+    """Something that happened to a job, or that a rank reported."""
 
     time: str | None
     job: str

@@ -1,4 +1,4 @@
-"""Checkpoints of a job: list them, have one read and hashed, have one go."""
+"""Checkpoints of a job: list, verify, remove."""
 
 from typing import Annotated, Any
 
@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import HTTPConnection
 
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
 from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.server.security.auth import Who
 from torchloom.server.text import whole
@@ -25,12 +25,12 @@ router = APIRouter(tags=["checkpoints"])
     responses=declared(404, 409, 422, 503),
 )
 async def checkpoints(
-    job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None
+    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
-    """The checkpoints of a job, newest first, also those that failed or have gone."""
+    """The checkpoints of a job, newest first, including failed and removed ones."""
     before = place_of(cursor, int, int, int) if cursor else None
-    name = await desk.job(job)
-    rows = await desk.read(desk.store.state.checkpoints, name, before, limit + 1)
+    name = await access.job(job)
+    rows = await access.read(access.store.state.checkpoints, name, before, limit + 1)
     page = rows[:limit]
     following = cursor_of(*page[-1].key) if len(rows) > limit else None
     return {"items": whole([views.checkpoint_shape(row) for row in page]), "next": following}
@@ -44,18 +44,18 @@ async def checkpoints(
 async def remove(
     job: models.Name,
     step: Step,
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     force: bool = False,
     reason: Annotated[str, Query(max_length=1000)] = "",
 ) -> Any:
-    """Delete the checkpoint of a step; the newest, or what the job goes on from, by `force` only.
+    """Delete the checkpoint of a step; the newest, or the one to resume from, by `force` only.
 
-    It says `removing` where whoever sees the store has not done it yet.
+    The state is `removing` where the process that sees the store has not done it yet.
     """
     facts = {"job": job, "step": step, "force": force, "reason": reason}
-    told = {**facts, "author": who.user, "wait": _WAIT}
-    return await desk.link.ask("checkpoint_remove", patience=_WAIT + _MORE, **told)
+    sent = {**facts, "author": who.user, "wait": _WAIT}
+    return await access.link.ask("checkpoint_remove", patience=_WAIT + _MORE, **sent)
 
 
 def _checks_of(connection: HTTPConnection) -> Checks:
@@ -72,13 +72,15 @@ ChecksDep = Annotated[Checks, Depends(_checks_of)]
     response_model=models.Check,
     responses=declared(404, 409, 422, 503),
 )
-async def verify(job: models.Name, step: Step, desk: DeskDep, checks: ChecksDep, who: Who) -> Any:
-    """Have the committed checkpoint of a step read and hashed; this answers before that is over.
+async def verify(
+    job: models.Name, step: Step, access: AccessDep, checks: ChecksDep, who: Who
+) -> Any:
+    """Start to read and hash the committed checkpoint of a step; the answer does not wait for it.
 
-    The topic `checks` of a page's socket, or GET at the same path, says how far it is. One that is
-    found to be damaged has that state from then on.
+    The topic `checks` of a page's socket, or GET at the same path, has its progress. A checkpoint
+    that is found damaged has that state from then on.
     """
-    return await checks.ask(await desk.job(job), step, who.user)
+    return await checks.ask(await access.job(job), step, who.user)
 
 
 @router.get(
@@ -86,6 +88,6 @@ async def verify(job: models.Name, step: Step, desk: DeskDep, checks: ChecksDep,
     response_model=models.Check,
     responses=declared(404, 409, 422, 503),
 )
-async def verified(job: models.Name, step: Step, desk: DeskDep, checks: ChecksDep) -> Any:
+async def verified(job: models.Name, step: Step, access: AccessDep, checks: ChecksDep) -> Any:
     """The last reading of a step's checkpoint that this server was asked for."""
-    return checks.get(await desk.job(job), step)
+    return checks.get(await access.job(job), step)

@@ -1,11 +1,11 @@
-"""The cluster: how its plane is, which nodes there are, what is free, who waits."""
+"""The cluster: the state of its plane, its nodes, free resources, and the queue."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
 from torchloom.server import models
-from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
 from torchloom.server.security.auth import Who
 from torchloom.weaver import views
@@ -17,23 +17,23 @@ router = APIRouter(tags=["cluster"])
 
 
 @router.get("/api/plane", response_model=models.PlaneStatus, responses=declared(503))
-async def plane(desk: DeskDep) -> Any:
-    """How the weaver is: since when, whom it hears, what it has stored and dropped."""
-    return await desk.link.ask("status")
+async def plane(access: AccessDep) -> Any:
+    """The state of the weaver: its start, its agents and ranks, what it has stored and dropped."""
+    return await access.link.ask("status")
 
 
 @router.get("/api/cluster/workers", response_model=models.Workers, responses=declared(503))
-async def workers(desk: DeskDep) -> Any:
-    """Every node whose agent has come: its health, what it has, and what runs there."""
-    nodes = await _nodes(desk)
-    agents = await desk.read(desk.store.state.find, AgentRow)
+async def workers(access: AccessDep) -> Any:
+    """Every node whose agent has registered: its health, its resources, and its jobs."""
+    nodes = await _nodes(access)
+    agents = await access.read(access.store.state.find, AgentRow)
     return {"items": [_worker(agent, nodes.get(agent.id, {})) for agent in agents]}
 
 
 @router.get("/api/cluster/resources", response_model=models.Resources, responses=declared(503))
-async def resources(desk: DeskDep) -> Any:
+async def resources(access: AccessDep) -> Any:
     """What the nodes that are up have together, and what of it no job has."""
-    nodes = [node for node in (await _nodes(desk)).values() if node["state"] == _UP]
+    nodes = [node for node in (await _nodes(access)).values() if node["state"] == _UP]
     return {
         "nodes": len(nodes),
         **{name: _amount(nodes, name) for name in ("cpus", "memory_mb", "gpus")},
@@ -41,15 +41,15 @@ async def resources(desk: DeskDep) -> Any:
 
 
 @router.get("/api/cluster/queue", response_model=models.Queue, responses=declared(503))
-async def queue(desk: DeskDep) -> Any:
-    """Who waits, in the order of their turns, and for what."""
-    return {"items": await desk.link.ask("queue")}
+async def queue(access: AccessDep) -> Any:
+    """The queued jobs in order, and what each waits for."""
+    return {"items": await access.link.ask("queue")}
 
 
 @router.get("/api/quotas", response_model=models.Quotas, responses=declared(503))
-async def quotas(desk: DeskDep) -> Any:
-    """Whoever has a limit: how many workers they may have at once, and have."""
-    return {"items": await desk.link.ask("quotas")}
+async def quotas(access: AccessDep) -> Any:
+    """Owners that have a limit: how many workers they may have at once, and have."""
+    return {"items": await access.link.ask("quotas")}
 
 
 @router.put(
@@ -57,19 +57,19 @@ async def quotas(desk: DeskDep) -> Any:
     response_model=models.Quota,
     responses=declared(400, 413, 422, 503),
 )
-async def quota(owner: Owner, wanted: models.QuotaRequest, desk: DeskDep, who: Who) -> Any:
-    """Say how many workers an owner may have at once."""
-    return await desk.link.ask("quota", owner=owner, workers=wanted.workers, author=who.user)
+async def quota(owner: Owner, wanted: models.QuotaRequest, access: AccessDep, who: Who) -> Any:
+    """Set how many workers an owner may have at once."""
+    return await access.link.ask("quota", owner=owner, workers=wanted.workers, author=who.user)
 
 
 @router.get("/api/retention", response_model=models.Retention, responses=declared(503))
-async def retention(desk: DeskDep) -> Any:
+async def retention(access: AccessDep) -> Any:
     """How long ended runs are kept, as the config file of the weaver's user says."""
-    return await desk.link.ask("retention")
+    return await access.link.ask("retention")
 
 
-async def _nodes(desk: Desk) -> dict[str, dict[str, Any]]:
-    return {node["id"]: node for node in (await desk.link.ask("cluster"))["nodes"]}
+async def _nodes(access: PlaneAccess) -> dict[str, dict[str, Any]]:
+    return {node["id"]: node for node in (await access.link.ask("cluster"))["nodes"]}
 
 
 def _worker(agent: AgentRow, node: dict[str, Any]) -> dict[str, Any]:
@@ -93,5 +93,5 @@ def _amount(nodes: list[dict[str, Any]], name: str) -> dict[str, int]:
 
 
 def _count(amount: Any) -> int:
-    """Return how many these are; GPUs may be told one by one."""
+    """Return the amount; GPUs may be listed one by one."""
     return len(amount) if isinstance(amount, list | dict) else int(amount or 0)

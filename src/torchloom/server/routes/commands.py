@@ -1,4 +1,4 @@
-"""Change a running job, and read what was asked of it."""
+"""Send commands to a running job, and list them."""
 
 import hashlib
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from torchloom.server import job_records, models
-from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.security.auth import Who
 
@@ -34,21 +34,21 @@ async def command(
     job: models.Name,
     asked: models.CommandRequest,
     response: Response,
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     key: models.Key = None,
 ) -> Any:
-    """Have all ranks do something at one step; the answer says what became of it."""
-    name = await desk.job(job)
+    """Send a command that all ranks apply at one step; the answer has its outcome."""
+    name = await access.job(job)
     facts = asked.model_dump(exclude_none=True, exclude={"verb"})
     check(asked)
     if key is not None:
         facts["id"] = _id(who.user, name, key)
-        if known := await _known(desk, name, facts["id"], asked):
+        if known := await _known(access, name, facts["id"], asked):
             return _answered(known, response)
     patience = asked.wait + _MORE
-    told = {**facts, "job": name, "author": who.user}
-    found = await desk.link.ask(asked.verb, patience=patience, **told)
+    sent = {**facts, "job": name, "author": who.user}
+    found = await access.link.ask(asked.verb, patience=patience, **sent)
     return _answered(found, response)
 
 
@@ -58,12 +58,12 @@ async def command(
     responses=declared(404, 409, 422, 503),
 )
 async def commands(
-    job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None
+    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
     """Every command of a job in order, with what each rank did."""
     (after,) = place_of(cursor, int) if cursor else (-1,)
-    name = await desk.job(job)
-    found = await desk.read(job_records.commands, desk.store, name, after, limit + 1)
+    name = await access.job(job)
+    found = await access.read(job_records.commands, access.store, name, after, limit + 1)
     page = found[:limit]
     following = cursor_of(page[-1]["number"]) if len(found) > limit else None
     return {"items": page, "next": following}
@@ -74,10 +74,10 @@ async def commands(
     response_model=models.Command,
     responses=declared(404, 409, 422, 503),
 )
-async def one(job: models.Name, command: models.CommandId, desk: DeskDep) -> Any:
+async def one(job: models.Name, command: models.CommandId, access: AccessDep) -> Any:
     """One command, as it stands."""
-    name = await desk.job(job)
-    found = await desk.read(job_records.command, desk.store, name, command)
+    name = await access.job(job)
+    found = await access.read(job_records.command, access.store, name, command)
     if found is None:
         remedy = f"GET /api/jobs/{name}/commands lists them"
         raise ApiProblem(404, "not_found", f"job {name} has no such command", remedy=remedy)
@@ -98,15 +98,15 @@ def check(asked: models.CommandRequest) -> None:
 
 
 def _id(user: str, job: str, key: str) -> str:
-    """Return the command's id for a key: the same on every server, another for everybody else."""
+    """Return the command's id for a key: the same on every server, another for every other user."""
     return hashlib.sha256("\0".join((user, job, key)).encode()).hexdigest()[:32]
 
 
 async def _known(
-    desk: Desk, job: str, name: str, asked: models.CommandRequest
+    access: PlaneAccess, job: str, name: str, asked: models.CommandRequest
 ) -> dict[str, Any] | None:
     """Return the command that this key was used for before, if there is nothing left to do."""
-    known = await desk.read(job_records.command, desk.store, job, name)
+    known = await access.read(job_records.command, access.store, job, name)
     if known is None:
         return None
     if not job_records.is_same(asked.model_dump(exclude_none=True), known):

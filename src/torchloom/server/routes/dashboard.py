@@ -1,4 +1,4 @@
-"""The dashboard's page and files; they hold no data, so whoever is not let in may load them."""
+"""The dashboard's page and files; they hold no data and need no authentication."""
 
 import functools
 import gzip
@@ -56,7 +56,7 @@ def page(request: Request) -> Response:
 
 
 def not_found(bundle: Bundle) -> Response | None:
-    """The page for an address that it does not know, which it says itself; none without it."""
+    """The page for an unknown address, with status 404; nothing without a dashboard."""
     index = bundle.index()
     return None if index is None else _sent(index, _ALWAYS_ASK, 404)
 

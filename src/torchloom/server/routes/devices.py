@@ -1,4 +1,4 @@
-"""Devices: which there are, who uses them, and what somebody says of one."""
+"""Devices: the list, their users, and reports on their health."""
 
 import json
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Path
 
 from torchloom.errors import shorten
 from torchloom.server import impact, models
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import BODY, ApiProblem, declared
 from torchloom.server.security.auth import Who
 from torchloom.server.text import whole
@@ -19,9 +19,9 @@ router = APIRouter(tags=["devices"])
 
 
 @router.get("/api/devices", response_model=models.Devices, responses=declared(503))
-async def devices(desk: DeskDep) -> Any:
+async def devices(access: AccessDep) -> Any:
     """Every device of every node, with the ranks that use it."""
-    found = await desk.link.ask("devices")
+    found = await access.link.ask("devices")
     return {"version": found["version"], "items": found["devices"]}
 
 
@@ -30,11 +30,11 @@ async def devices(desk: DeskDep) -> Any:
 )
 async def alerts(
     sent: Annotated[dict[str, Any], Body(json_schema_extra={"required": ["alerts"]})],
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     key: models.Key = None,
 ) -> Any:
-    """Take in what Alertmanager sends to a webhook; alerts about other things are left alone."""
+    """Handle a webhook of Alertmanager; alerts about other things are ignored."""
     try:
         found = read_alerts(json.dumps(sent).encode())
     except NoAlerts as error:
@@ -43,7 +43,7 @@ async def alerts(
     for alert in found:
         facts: dict[str, Any] = {"device": alert.device, "state": str(alert.state), "new": True}
         facts |= {"source": alert.source, "reason": shorten(alert.reason, 1000)}
-        await desk.link.ask("device_event", author=who.user, **facts)
+        await access.link.ask("device_event", author=who.user, **facts)
     return {"devices": [alert.device for alert in found]}
 
 
@@ -52,12 +52,14 @@ async def alerts(
     response_model=models.DevicePreview,
     responses=declared(400, 404, 409, 413, 422, 503),
 )
-async def preview(said: models.DevicePreviewRequest, desk: DeskDep, key: models.Key = None) -> Any:
-    """What would become of ranks if devices were so. Changes nothing."""
-    names = list(dict.fromkeys(said.devices))
-    found = await desk.link.ask("device_outlook", devices=names, state=said.state)
-    outlook = impact.device_outlook(said.state, found["devices"], found["jobs"])
-    command = impact.device_command_line(said.state, found["devices"], said.reason)
+async def preview(
+    report: models.DevicePreviewRequest, access: AccessDep, key: models.Key = None
+) -> Any:
+    """What a report on devices would do to ranks. Changes nothing."""
+    names = list(dict.fromkeys(report.devices))
+    found = await access.link.ask("device_outlook", devices=names, state=report.state)
+    outlook = impact.device_outlook(report.state, found["devices"], found["jobs"])
+    command = impact.device_command_line(report.state, found["devices"], report.reason)
     return whole({**outlook, "command": command})
 
 
@@ -67,8 +69,8 @@ async def preview(said: models.DevicePreviewRequest, desk: DeskDep, key: models.
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def event(
-    uuid: Uuid, said: models.DeviceRequest, desk: DeskDep, who: Who, key: models.Key = None
+    uuid: Uuid, report: models.DeviceRequest, access: AccessDep, who: Who, key: models.Key = None
 ) -> Any:
-    """Say that a device failed, is well again, or is to be emptied."""
-    facts = said.model_dump()
-    return await desk.link.ask("device_event", device=uuid, source=who.user, **facts)
+    """Report that a device failed, is healthy again, or is to be drained."""
+    facts = report.model_dump()
+    return await access.link.ask("device_event", device=uuid, source=who.user, **facts)

@@ -1,12 +1,12 @@
-"""Experiments: every run with what is known of it, found again and laid side by side."""
+"""Experiments: search runs, show one, compare several."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
 from torchloom.server.models.common import LONGEST_PAGE, Limit, seconds_of
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.server.routes.jobs import Text
 from torchloom.specs.states import JobState
@@ -18,7 +18,7 @@ router = APIRouter(tags=["experiments"])
 
 @router.get("/api/experiments", response_model=models.Runs, responses=declared(422, 503))
 async def listed(
-    desk: DeskDep,
+    access: AccessDep,
     limit: Limit = 100,
     cursor: Annotated[str, Query(max_length=LONGEST_PAGE)] = "",
     text: Text = None,
@@ -52,7 +52,7 @@ async def listed(
         until=seconds_of("until", until),
         sort=sort or "",
     )
-    return await desk.read(runs.listed, desk.store, search, limit, cursor)
+    return await access.read(runs.listed, access.store, search, limit, cursor)
 
 
 @router.post(
@@ -60,9 +60,9 @@ async def listed(
     response_model=models.Comparison,
     responses=declared(400, 404, 409, 413, 422, 503),
 )
-async def compared(asked: models.CompareRequest, desk: DeskDep, key: models.Key = None) -> Any:
-    """Lay runs side by side: what differs in their settings, what came of each."""
-    return await desk.read(comparison.compared, desk.store, asked.runs)
+async def compared(asked: models.CompareRequest, access: AccessDep, key: models.Key = None) -> Any:
+    """Compare runs: the settings that differ, and the results of each."""
+    return await access.read(comparison.compared, access.store, asked.runs)
 
 
 @router.get(
@@ -70,6 +70,6 @@ async def compared(asked: models.CompareRequest, desk: DeskDep, key: models.Key 
     response_model=models.RunDetail,
     responses=declared(404, 409, 422, 503),
 )
-async def shown(run_id: models.RunId, desk: DeskDep) -> Any:
-    """One run with its settings over time, where it came from, and what it left."""
-    return await desk.read(runs.shown, desk.store, run_id)
+async def shown(run_id: models.RunId, access: AccessDep) -> Any:
+    """One run with its settings over time, its source, and its artifacts."""
+    return await access.read(runs.shown, access.store, run_id)

@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it can do its work."""
+"""Whether the server is alive, and whether it is ready."""
 
 import asyncio
 import os
@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter
 
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.weaver.store import StateLost
 
-_PATIENCE = 3.0  # seconds for the weaver: whoever asks wants to know now
+_PATIENCE = 3.0  # seconds for the weaver's reply
 _UNWELL = "the {} database is damaged or not the one that was opened; see `loom doctor`"
 _SHOWN = ("epoch", "pid", "host", "connected", "jobs", "agents", "ranks")
 router = APIRouter(tags=["health"])
@@ -20,18 +20,18 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", response_model=models.Health)
 async def healthy() -> Any:
-    """That this process answers; it says nothing of anybody else."""
+    """That this process answers, whatever the state of the weaver."""
     return {"status": "ok", "pid": os.getpid(), "version": version("torchloom")}
 
 
 @router.get("/readyz", response_model=models.Readiness, responses=declared(503))
-async def ready(desk: DeskDep) -> Any:
+async def ready(access: AccessDep) -> Any:
     """That the weaver answers, and the database can be read and is the one it opened.
 
     Without the database of records jobs run on: `problems` says so, and it is ready all the same.
     """
     status, _ = await asyncio.gather(
-        desk.link.ask("status", patience=_PATIENCE), desk.read(desk.store.check)
+        access.link.ask("status", patience=_PATIENCE), access.read(access.store.check)
     )
     shown = {name: status[name] for name in _SHOWN if name in status}
     problems = status.get("problems", {})  # their words have paths, which are not for strangers

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look at one, cancel."""
+"""Jobs: submit, list, show, cancel."""
 
 import hashlib
 import uuid
@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from torchloom.sealed import hide_in_spec
-from torchloom.server import intake, job_records, models
-from torchloom.server.desk import Desk, DeskDep
+from torchloom.server import job_records, models, submission
 from torchloom.server.job_records import job_shape, living_jobs
 from torchloom.server.models.common import Cursor, Limit, cursor_of, place_of, seconds_of
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared, problem_of
 from torchloom.server.security.auth import CallerIdentity, Who
 from torchloom.server.security.policy import OPERATOR
@@ -69,7 +69,7 @@ router = APIRouter(tags=["jobs"])
 async def submit(
     request: Request,
     response: Response,
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     key: models.Key = None,
     cwd: models.AbsolutePath = None,
@@ -81,12 +81,12 @@ async def submit(
     `{"items": [...]}` is a batch: stored in one transaction, answered item by item (207).
     """
     kind, body = request.headers.get("content-type", ""), await request.body()
-    spec = await desk.read(intake.read_submission, kind, body)
+    spec = await access.read(submission.read_submission, kind, body)
     facts: dict[str, Any] = {"owner": who.user, "author": who.user, "user": who.user}
     facts |= {"cwd": cwd or "", "python": python or ""}
     if isinstance(spec, list):
-        return JSONResponse(await _submit_batch(desk, spec, key, facts), 207)
-    job = await desk.link.ask("submit", spec=spec, key=key or uuid.uuid4().hex, **facts)
+        return JSONResponse(await _submit_batch(access, spec, key, facts), 207)
+    job = await access.link.ask("submit", spec=spec, key=key or uuid.uuid4().hex, **facts)
     response.status_code = 201 if job["created"] else 200
     response.headers["Location"] = f"/api/jobs/{job['id']}"
     return job
@@ -94,7 +94,7 @@ async def submit(
 
 @router.get("/api/jobs", response_model=models.Jobs, responses=declared(422, 503))
 async def jobs(
-    desk: DeskDep,
+    access: AccessDep,
     limit: Limit = 100,
     cursor: Cursor = None,
     state: Annotated[list[JobState] | None, Query(max_length=7)] = None,
@@ -116,39 +116,39 @@ async def jobs(
         until=seconds_of("until", until),
     )
     before = (*place_of(cursor, float, str),) if cursor else None
-    rows = await desk.read(desk.store.state.page, wanted, before, limit + 1)
+    rows = await access.read(access.store.state.page, wanted, before, limit + 1)
     page = rows[:limit]
     following = cursor_of(page[-1].created_at, page[-1].id) if len(rows) > limit else None
-    return {"items": await living_jobs(desk.link, page), "next": following}
+    return {"items": await living_jobs(access.link, page), "next": following}
 
 
 @router.get(
     "/api/jobs/{id}", response_model=models.JobDetail, responses=declared(404, 409, 422, 503)
 )
-async def job(job: models.Name, desk: DeskDep, who: Who) -> Any:
+async def job(job: models.Name, access: AccessDep, who: Who) -> Any:
     """One job with its ranks; while no weaver answers, what the database has of it."""
     try:
-        found: dict[str, Any] = await desk.link.ask("job", job=job)
+        found: dict[str, Any] = await access.link.ask("job", job=job)
     except WeaverAway:
-        row = await desk.stored(job)
+        row = await access.stored(job)
         if row is None:
             raise
         found = {**job_shape(row), "facts": whole(row.facts), "ranks": None}
     summary = found["facts"].get(_SUMMARY) if JobState(found["state"]).is_final else None
     error = found["facts"].get(_FIRST_ERROR) or None
     more = {"summary": summary, "first_error": error}
-    return {**found, "spec": await _spec(desk, found["id"], who), **more}
+    return {**found, "spec": await _spec(access, found["id"], who), **more}
 
 
 @router.delete("/api/jobs/{id}", response_model=models.Job, responses=declared(404, 409, 422, 503))
 async def cancel(
     job: models.Name,
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     reason: Annotated[str, Query(max_length=1000)] = "",
 ) -> Any:
     """Cancel a job: one that waits leaves the queue, one that runs is ended."""
-    return await desk.link.ask("cancel", job=job, author=who.user, reason=reason)
+    return await access.link.ask("cancel", job=job, author=who.user, reason=reason)
 
 
 @router.post(
@@ -156,30 +156,30 @@ async def cancel(
     response_model=models.CancelledBatch,
     responses=declared(400, 413, 422, 503),
 )
-async def cancel_many(wanted: models.CancelRequest, desk: DeskDep, who: Who) -> Any:
+async def cancel_many(wanted: models.CancelRequest, access: AccessDep, who: Who) -> Any:
     """Cancel jobs by id, or all that are in some states; what became of each.
 
     Those that wait leave the queue together, so none of them is started meanwhile.
     """
     if (wanted.jobs is None) == (wanted.state is None):
         detail = "name either `jobs` by id, or the `state` of those to cancel"
-        raise ApiProblem(422, "bad_value", detail, "jobs", 'send `{"state": ["QUEUED"]}`, say')
+        raise ApiProblem(422, "bad_value", detail, "jobs", 'send `{"state": ["QUEUED"]}`')
     facts = {"jobs": wanted.jobs, "states": wanted.state, "owner": wanted.owner}
     facts |= {"author": who.user, "reason": wanted.reason}
-    done = await desk.link.ask("cancel_many", patience=_BULK, **facts)
-    items = [{"id": said["job"], **_outcome(said, 200)} for said in done["items"]]
+    done = await access.link.ask("cancel_many", patience=_BULK, **facts)
+    items = [{"id": reply["job"], **_outcome(reply, 200)} for reply in done["items"]]
     return {"items": items, "left": done["left"]}
 
 
 @router.get(
     "/api/jobs/{id}/spec", response_model=dict[str, Any], responses=declared(404, 409, 422, 503)
 )
-async def spec(job: models.Name, desk: DeskDep, who: Who) -> Any:
+async def spec(job: models.Name, access: AccessDep, who: Who) -> Any:
     """The spec of a job, as it was submitted; values of `env` are not for viewers."""
-    name = await desk.job(job)
-    found = await _spec(desk, name, who)
+    name = await access.job(job)
+    found = await _spec(access, name, who)
     if found is None:
-        remedy = "`loom show --spec` tells what a scheduler was given"
+        remedy = "`loom show --spec` prints what a scheduler was given"
         raise ApiProblem(404, "not_found", f"job {name} was not submitted as a spec", remedy=remedy)
     return found
 
@@ -187,35 +187,37 @@ async def spec(job: models.Name, desk: DeskDep, who: Who) -> Any:
 @router.get(
     "/api/jobs/{id}/ranks", response_model=models.Ranks, responses=declared(404, 409, 422, 503)
 )
-async def ranks(job: models.Name, desk: DeskDep) -> Any:
+async def ranks(job: models.Name, access: AccessDep) -> Any:
     """The ranks of a job: where each is, and how far."""
-    return {"items": await desk.link.ask("ranks", job=job)}
+    return {"items": await access.link.ask("ranks", job=job)}
 
 
 @router.get(
     "/api/jobs/{id}/knobs", response_model=models.Knobs, responses=declared(404, 409, 422, 503)
 )
-async def knobs(job: models.Name, desk: DeskDep) -> Any:
+async def knobs(job: models.Name, access: AccessDep) -> Any:
     """The knobs of a job, each with the value that is in force."""
-    return {"items": await desk.link.ask("knobs", job=job)}
+    return {"items": await access.link.ask("knobs", job=job)}
 
 
 @router.get(
     "/api/jobs/{id}/stacks", response_model=models.Stacks, responses=declared(404, 409, 422, 503)
 )
-async def stacks(job: models.Name, desk: DeskDep) -> Any:
+async def stacks(job: models.Name, access: AccessDep) -> Any:
     """What every rank is doing, and a verdict; of a job that has ended, what was kept."""
-    return await desk.link.ask("stacks", job=job)
+    return await access.link.ask("stacks", job=job)
 
 
 @router.get(
     "/api/jobs/{id}/events", response_model=models.Events, responses=declared(404, 409, 422, 503)
 )
-async def events(job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None) -> Any:
-    """What happened, by time: the newest, or what follows a cursor. `next` is always there."""
+async def events(
+    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
+) -> Any:
+    """The events of a job by time: the newest, or those after a cursor. `next` is always set."""
     after = place_of(cursor, int, int) if cursor else None
-    name = await desk.job(job)
-    items, upto = await desk.read(job_records.events, desk.store, name, after, limit)
+    name = await access.job(job)
+    items, upto = await access.read(job_records.events, access.store, name, after, limit)
     return {"items": items, "next": cursor_of(*upto)}
 
 
@@ -223,29 +225,29 @@ async def events(job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cu
     "/api/jobs/{id}/audit", response_model=models.Events, responses=declared(404, 409, 422, 503)
 )
 async def audited(
-    job: models.Name, desk: DeskDep, limit: Limit = 100, cursor: Cursor = None
+    job: models.Name, access: AccessDep, limit: Limit = 100, cursor: Cursor = None
 ) -> Any:
-    """Whatever people did to a job, in order, each with its author."""
+    """What users did to a job, in order, each with its author."""
     (after,) = place_of(cursor, int) if cursor else (0,)
-    name = await desk.job(job)
-    found = await desk.read(job_records.authored, desk.store, name, after, limit + 1)
+    name = await access.job(job)
+    found = await access.read(job_records.authored, access.store, name, after, limit + 1)
     page = found[:limit]
     following = cursor_of(page[-1]["seq"]) if len(found) > limit else None
     return {"items": page, "next": following}
 
 
 async def _submit_batch(
-    desk: Desk, batch: intake.Batch, key: str | None, facts: dict[str, Any]
+    access: PlaneAccess, batch: submission.Batch, key: str | None, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Have those of a batch that fit be stored together; return what became of each."""
+    """Store the valid jobs of a batch together; return the outcome of each."""
     asked = []
     for number, item in enumerate(batch):
         if not isinstance(item, ApiProblem):
-            said = item.model_dump(exclude_none=True)
-            asked.append({"key": _key_of(key, number), **said})
+            fields = item.model_dump(exclude_none=True)
+            asked.append({"key": _key_of(key, number), **fields})
     stored: Iterator[dict[str, Any]] = iter(())
     if asked:
-        answer = await desk.link.ask("submit_many", patience=_BULK, items=asked, **facts)
+        answer = await access.link.ask("submit_many", patience=_BULK, items=asked, **facts)
         stored = iter(answer)
     return {"items": [_submitted(item, stored) for item in batch]}
 
@@ -256,15 +258,15 @@ def _submitted(
     if isinstance(item, ApiProblem):
         found = problem_of(item)
         return {"status": found["status"], "job": None, "problem": found}
-    said = next(stored)
-    return _outcome(said, 201 if said.get("ok", {}).get("created") else 200)
+    reply = next(stored)
+    return _outcome(reply, 201 if reply.get("ok", {}).get("created") else 200)
 
 
-def _outcome(said: Mapping[str, Any], status: int) -> dict[str, Any]:
-    """Return what the weaver says of one of many jobs, as the request for it alone would."""
-    if "error" not in said:
-        return {"status": status, "job": said["ok"], "problem": None}
-    found = problem_of(WeaverRefused(said))
+def _outcome(reply: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """Return the weaver's reply for one of many jobs, as the request for it alone would."""
+    if "error" not in reply:
+        return {"status": status, "job": reply["ok"], "problem": None}
+    found = problem_of(WeaverRefused(reply))
     return {"status": found["status"], "job": None, "problem": found}
 
 
@@ -275,8 +277,8 @@ def _key_of(key: str | None, number: int) -> str:
     return hashlib.sha256(f"{key}\0{number}".encode()).hexdigest()
 
 
-async def _spec(desk: Desk, job: str, who: CallerIdentity) -> dict[str, Any] | None:
-    row = await desk.read(desk.store.state.one, SubmissionRow, job=job)
+async def _spec(access: PlaneAccess, job: str, who: CallerIdentity) -> dict[str, Any] | None:
+    row = await access.read(access.store.state.one, SubmissionRow, job=job)
     if row is None:
         return None
     spec: dict[str, Any] = hide_in_spec(row.spec)

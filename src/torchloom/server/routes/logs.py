@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from torchloom.server import models
-from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.logs import patterns
 from torchloom.server.logs.lines import Output, OutputLine, outputs_of, record_of
 from torchloom.server.logs.search import MOST_SCANNED, LogQuery, LogSearch, PatternSearch, size_of
 from torchloom.server.models.common import seconds_of
 from torchloom.server.models.jobs import Level, LogLine
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
 from torchloom.server.stream.cursors import Position, parse
@@ -36,7 +36,7 @@ class LogPage(Schema, schema="LogPage"):
 @router.get("/api/jobs/{id}/logs", response_model=LogPage, responses=declared(404, 409, 422, 503))
 async def logs(
     request: Request,
-    desk: DeskDep,
+    access: AccessDep,
     job: models.Name,
     rank: Annotated[list[int] | None, Query(description="of these ranks; else of all")] = None,
     level: Annotated[Level | None, Query(description="as grave as this, or graver")] = None,
@@ -49,29 +49,31 @@ async def logs(
 ) -> Any:
     """Return lines by time; the WebSocket follows them with `next` as its `after`."""
     times = seconds_of("since", since), seconds_of("until", until)
-    wish = LogQuery(level or "", *times, tail)
+    query = LogQuery(level or "", *times, tail)
     at = dict(parse(cursor).logs or {}) if cursor else {}
-    name = await desk.job(job)
-    outputs, is_over = await desk.read(_outputs, desk, name, rank)
+    name = await access.job(job)
+    outputs, is_over = await access.read(_outputs, access, name, rank)
     search: LogSearch | PatternSearch
     if regex is None:
-        search = await desk.read(LogSearch, outputs, at, wish, is_over)
-        lines = await desk.read(search.take, limit)
+        search = await access.read(LogSearch, outputs, at, query, is_over)
+        lines = await access.read(search.take, limit)
     else:
         pool: patterns.Patterns = request.app.state.live.patterns
         await pool.search(patterns.checked(regex), [], patterns.PATIENCE)  # whether it is one
-        search = await desk.read(PatternSearch, outputs, at, wish, is_over)
-        lines = await _matching(desk, search, pool, regex, limit)
-    is_end = search.is_done and (is_over or _is_past(wish.until))
+        search = await access.read(PatternSearch, outputs, at, query, is_over)
+        lines = await _matching(access, search, pool, regex, limit)
+    is_end = search.is_done and (is_over or _is_past(query.until))
     places = search.positions
     following = None if is_end else str(Position(logs={**at, **places}))
-    size = await desk.read(_size, outputs)
+    size = await access.read(_size, outputs)
     shapes = [line.shape() for line in lines]
     return {"items": shapes, "next": following, "read": sum(places.values()), "bytes": size}
 
 
-def _outputs(desk: Desk, job: str, ranks: Sequence[int] | None) -> tuple[list[Output], bool]:
-    files = desk.files(job)
+def _outputs(
+    access: PlaneAccess, job: str, ranks: Sequence[int] | None
+) -> tuple[list[Output], bool]:
+    files = access.files(job)
     record = record_of(files, job)
     is_over = record is not None and record.truth().is_over()
     return outputs_of(record, set(ranks) if ranks else None, files.account), is_over
@@ -82,7 +84,7 @@ def _size(outputs: Sequence[Output]) -> int:
 
 
 async def _matching(
-    desk: Desk, search: PatternSearch, pool: patterns.Patterns, pattern: str, limit: int
+    access: PlaneAccess, search: PatternSearch, pool: patterns.Patterns, pattern: str, limit: int
 ) -> list[OutputLine]:
     """Return the lines that match, as many as are wanted or as the time of a page allows."""
     found: list[OutputLine] = []
@@ -93,7 +95,7 @@ async def _matching(
                 break
             room = limit - len(found)
             answer = await pool.scan(pattern, search.question(room, budget.left))
-            found += await desk.read(search.take, answer, room)
+            found += await access.read(search.take, answer, room)
     finally:
         search.close()
     return found

@@ -10,9 +10,9 @@ from pydantic import Field, StringConstraints
 
 from torchloom.errors import UserError
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
 from torchloom.server.models.common import seconds_of
 from torchloom.server.models.jobs import CurveColumns, PointColumns
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import declared
 from torchloom.server.schema import Schema
 from torchloom.server.stream.cursors import BadStreamCursor
@@ -57,7 +57,7 @@ class NoRange(UserError):
     responses={200: {"model": Curves}, **declared(404, 409, 422, 503)},
 )
 async def metrics(
-    desk: DeskDep,
+    access: AccessDep,
     job: models.Name,
     name: Annotated[list[Text] | None, Query(description="these metrics; else all")] = None,
     rank: Annotated[
@@ -80,17 +80,17 @@ async def metrics(
     times = seconds_of("since", since), seconds_of("until", until)
     if first is not None and last is not None and first > last:
         raise NoRange
-    found = await desk.job(job)
-    records, wanted = desk.store.records, (found, name, rank)
+    found = await access.job(job)
+    records, wanted = access.store.records, (found, name, rank)
     if times != (None, None):
-        first, last = await desk.read(_steps, records, wanted, (first, last), times)
-    names = await desk.read(curves.names, records, found)
+        first, last = await access.read(_steps, records, wanted, (first, last), times)
+    names = await access.read(curves.names, records, found)
     if raw:
-        page = await desk.read(_points, records, wanted, (first, last), limit, cursor)
+        page = await access.read(_points, records, wanted, (first, last), limit, cursor)
         return _answer(
             {"job": found, "names": names, "series": _by_series(page), "next": page.next}
         )
-    drawn = await desk.read(curves.curves, records, found, name, rank, first, last, buckets)
+    drawn = await access.read(curves.curves, records, found, name, rank, first, last, buckets)
     return _answer(
         {"job": found, "names": names, "series": list(map(columns, drawn)), "next": None}
     )

@@ -10,9 +10,9 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.models import Answer, Key, Request
 from torchloom.server.models.common import Page
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared
 from torchloom.server.security.auth import Identities, Who
 from torchloom.server.security.login import (
@@ -33,10 +33,11 @@ _PEM = "application/x-pem-file"
 Role = Literal["viewer", "operator", "admin"]
 UserName = Annotated[str, Field(min_length=1, max_length=64, examples=["alice"])]
 router = APIRouter(tags=["people"], responses=declared(*_PROBLEMS))
+own_router = APIRouter(tags=["people"])  # tokens of one's own, which need no admin
 
 
 class User(Answer, schema="User"):
-    """Somebody who may come in."""
+    """A user of the plane."""
 
     name: str
     role: Role
@@ -48,13 +49,13 @@ class User(Answer, schema="User"):
 
 
 class UserPage(Page, schema="UserPage"):
-    """Everybody."""
+    """All users."""
 
     items: list[User]
 
 
 class UserChange(Request, schema="UserChange"):
-    """What a user is to be; what is not said stays as it is."""
+    """A change of a user; a member that is left out stays as it is."""
 
     role: Role | None = None
     disabled: bool | None = None
@@ -96,7 +97,7 @@ class NewToken(Token, schema="NewToken"):
 
 
 class LinkRequest(Request, schema="LinkRequest"):
-    """Whom a link is to let in; a user that is not known is made, as a viewer unless said."""
+    """The user that a link signs in; an unknown user is created, as a viewer by default."""
 
     user: UserName
     role: Role | None = None
@@ -121,7 +122,7 @@ class LoginRequest(Request, schema="LoginRequest"):
     label: Annotated[str, Field(max_length=100)] = ""
 
 
-class Welcome(Answer, schema="Welcome"):
+class LoginAnswer(Answer, schema="Welcome"):
     """Who came in, and a secret: `token` where one was asked for, else `session`.
 
     `session` is the second secret beside the cookie; every request of the browser has both.
@@ -137,7 +138,7 @@ class Welcome(Answer, schema="Welcome"):
 
 
 class Me(Answer, schema="Me"):
-    """Who is asking."""
+    """The user that sends the request."""
 
     user: str
     role: Role
@@ -146,14 +147,14 @@ class Me(Answer, schema="Me"):
 
 
 @router.get("/api/users", response_model=UserPage)
-async def users(desk: DeskDep) -> dict[str, Any]:
-    """Everybody who may come in, and as what."""
-    return {"items": await desk.link.ask("users"), "next": None}
+async def users(access: AccessDep) -> dict[str, Any]:
+    """All users and their roles."""
+    return {"items": await access.link.ask("users"), "next": None}
 
 
 @router.put("/api/users/{name}", response_model=User)
 async def put_user(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     request: HttpRequest,
     name: Annotated[str, Path(min_length=1, max_length=64)],
@@ -161,69 +162,102 @@ async def put_user(
 ) -> Any:
     """Make a user, or change one. The last admin stays one."""
     facts = change.model_dump(exclude_none=True)
-    found = await desk.link.ask("user_put", user=name, author=who.user, **facts)
+    found = await access.link.ask("user_put", user=name, author=who.user, **facts)
     _identities(request).forget()
     return found
 
 
 @router.get("/api/tokens", response_model=TokenPage)
-async def tokens(desk: DeskDep, user: Annotated[str, Query(max_length=64)] = "") -> dict[str, Any]:
+async def tokens(
+    access: AccessDep, user: Annotated[str, Query(max_length=64)] = ""
+) -> dict[str, Any]:
     """Tokens and cookies, of one user or of all."""
-    return {"items": await desk.link.ask("tokens", user=user), "next": None}
+    return {"items": await access.link.ask("tokens", user=user), "next": None}
 
 
 @router.post("/api/tokens", status_code=201, response_model=NewToken)
 async def add_token(
-    desk: DeskDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
+    access: AccessDep, who: Who, wanted: TokenRequest, response: Response, key: Key = None
 ) -> Any:
     """Make a token. Its secret is in this answer and nowhere else."""
     response.headers.update(_NO_STORE)
     facts = wanted.model_dump(exclude_none=True)
-    return await desk.link.ask("token_add", author=who.user, key=key or "", **facts)
+    return await access.link.ask("token_add", author=who.user, key=key or "", **facts)
 
 
 @router.delete("/api/tokens/{id}", response_model=Token)
 async def revoke_token(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     request: HttpRequest,
     token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
 ) -> Any:
     """End a token: requests at once, its WebSockets within seconds."""
-    found = await desk.link.ask("token_revoke", id=token_id, author=who.user)
+    found = await access.link.ask("token_revoke", id=token_id, author=who.user)
+    _identities(request).forget()
+    return found
+
+
+@own_router.get("/api/me/tokens", name="tokens", response_model=TokenPage, responses=declared(503))
+async def own_tokens(access: AccessDep, who: Who) -> dict[str, Any]:
+    """The tokens and cookies of the user that sends the request."""
+    return {"items": await access.link.ask("tokens", user=who.user), "next": None}
+
+
+@own_router.delete(
+    "/api/me/tokens/{id}",
+    name="revoke_token",
+    response_model=Token,
+    responses=declared(404, 422, 503),
+)
+async def revoke_own_token(
+    access: AccessDep,
+    who: Who,
+    request: HttpRequest,
+    token_id: Annotated[str, Path(alias="id", min_length=1, max_length=64)],
+) -> Any:
+    """Revoke a token of one's own; a token of another user is not found."""
+    own = await access.link.ask("tokens", user=who.user)
+    if token_id not in {token["id"] for token in own}:
+        raise ApiProblem(404, "not_found", "no token of yours", remedy="GET /api/me/tokens")
+    found = await access.link.ask("token_revoke", id=token_id, author=who.user)
     _identities(request).forget()
     return found
 
 
 @router.post("/api/links", status_code=201, response_model=NewLink)
 async def add_link(
-    desk: DeskDep,
+    access: AccessDep,
     who: Who,
     wanted: LinkRequest,
     request: HttpRequest,
     response: Response,
     key: Key = None,
 ) -> dict[str, Any]:
-    """Make a link that lets a user in once, within a day."""
+    """Create a link that signs a user in once, within a day."""
     response.headers.update(_NO_STORE)
-    made = await desk.link.ask(
+    made = await access.link.ask(
         "link_add", user=wanted.user, role=wanted.role or "", author=who.user, key=key or ""
     )
     return {**made, "url": f"{str(request.base_url).rstrip('/')}/login#{made['code']}"}
 
 
-@router.post("/api/login", response_model=Welcome, responses=declared(429))
+@router.post("/api/login", response_model=LoginAnswer, responses=declared(429))
 async def login(
-    desk: DeskDep, wanted: LoginRequest, request: HttpRequest, response: Response, key: Key = None
+    access: AccessDep,
+    wanted: LoginRequest,
+    request: HttpRequest,
+    response: Response,
+    key: Key = None,
 ) -> dict[str, Any]:
     """Exchange the code of a link for a browser's session, or for a token; a code is good once."""
     address, attempts = _address(request), _attempts(request)
-    claim = await desk.read(claim_of, desk.store.state, wanted.code, time.time())
+    claim = await access.read(claim_of, access.store.state, wanted.code, time.time())
     if not claim.is_good:
         attempts.check(address, claim.account)
     label = wanted.label or ("browser" if wanted.kind == "cookie" else "login")
     try:
-        found: dict[str, Any] = await desk.link.ask(
+        found: dict[str, Any] = await access.link.ask(
             "link_use", code=wanted.code, kind=wanted.kind, label=label
         )
     except LoomError as error:
@@ -233,15 +267,15 @@ async def login(
     response.headers.update(_NO_STORE)
     if wanted.kind == "token":
         return found
-    await _end_session(desk, request)
+    await _end_session(access, request)
     _set_cookie(request, response, found.pop("token"))
     return found
 
 
 @router.post("/api/logout", status_code=204, response_model=None)
-async def logout(desk: DeskDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
-    """End the token or cookie that this is asked with."""
-    await desk.link.ask("token_revoke", id=who.token, author=who.user)
+async def logout(access: AccessDep, who: Who, request: HttpRequest, key: Key = None) -> Response:
+    """Revoke the token or cookie of this request."""
+    await access.link.ask("token_revoke", id=who.token, author=who.user)
     _identities(request).forget()
     response = Response(status_code=204)
     response.delete_cookie(cookie_name(request.scope), path="/", httponly=True, samesite="strict")
@@ -250,7 +284,7 @@ async def logout(desk: DeskDep, who: Who, request: HttpRequest, key: Key = None)
 
 @router.get("/api/me", response_model=Me)
 async def me(who: Who) -> dict[str, str]:
-    """Who is asking, and what they are."""
+    """The user that sends the request, and their role."""
     return {"user": who.user, "role": who.role, "token": who.token, "kind": who.kind}
 
 
@@ -283,13 +317,13 @@ def _set_cookie(request: HttpRequest, response: Response, secret: str) -> None:
     )
 
 
-async def _end_session(desk: Desk, request: HttpRequest) -> None:
+async def _end_session(access: PlaneAccess, request: HttpRequest) -> None:
     """End the session that this browser had, which the new one replaces."""
     scope, identities = request.scope, _identities(request)
     with contextlib.suppress(LoomError):  # else it runs out by itself; the link is used already
         found = await identities.session(cookies_of(scope), proof_of(scope))
         if found is not None:
-            await desk.link.ask("token_revoke", id=found.token, author=found.user)
+            await access.link.ask("token_revoke", id=found.token, author=found.user)
             identities.forget()
 
 

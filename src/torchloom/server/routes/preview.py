@@ -1,4 +1,4 @@
-"""Look at what a command would do before it is asked for."""
+"""Preview a command before it is sent."""
 
 import json
 from typing import Any
@@ -7,8 +7,8 @@ from fastapi import APIRouter
 
 from torchloom.errors import LoomError
 from torchloom.server import impact, models
-from torchloom.server.desk import Desk, DeskDep
 from torchloom.server.impact import Outlook, Scene
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import ApiProblem, declared, explained, problem_response
 from torchloom.server.routes.commands import check
 from torchloom.server.security.auth import CallerIdentity, Who
@@ -34,12 +34,16 @@ router = APIRouter(tags=["commands"])
     responses=declared(400, 404, 409, 413, 422, 503),
 )
 async def previewed(
-    job: models.Name, asked: models.PreviewRequest, desk: DeskDep, who: Who, key: models.Key = None
+    job: models.Name,
+    asked: models.PreviewRequest,
+    access: AccessDep,
+    who: Who,
+    key: models.Key = None,
 ) -> Any:
     """What a command would do: to which ranks, about when, from what to what. Changes nothing."""
     check(asked)
-    name = await desk.job(job)
-    scene, words = await _scene(desk, name), asked.model_dump(exclude_none=True)
+    name = await access.job(job)
+    scene, words = await _scene(access, name), asked.model_dump(exclude_none=True)
     refused, found = None, Outlook()
     try:
         found = impact.outlook(scene, words)
@@ -62,29 +66,29 @@ async def previewed(
     )
 
 
-async def _scene(desk: Desk, name: str) -> Scene:
-    row = await desk.stored(name)
+async def _scene(access: PlaneAccess, name: str) -> Scene:
+    row = await access.stored(name)
     if row is None:
         raise ApiProblem(404, "not_found", f"no job {name}", remedy="GET /api/jobs lists them")
     try:
-        found = await desk.link.ask("job", job=name)
-        knobs = await desk.link.ask("knobs", job=name)
+        found = await access.link.ask("job", job=name)
+        knobs = await access.link.ask("knobs", job=name)
     except WeaverAway:
         found, knobs = {"step": row.step, "ranks": []}, []
     took = [rank["step_seconds"] for rank in found["ranks"] if rank["step_seconds"]]
     values = {knob["name"]: knob["value"] for knob in knobs}
-    return await desk.read(_read, desk, row, values, found["step"], min(took, default=None))
+    return await access.read(_read, access, row, values, found["step"], min(took, default=None))
 
 
 def _read(
-    desk: Desk, job: JobRow, knobs: dict[str, Any], step: int | None, took: float | None
+    access: PlaneAccess, job: JobRow, knobs: dict[str, Any], step: int | None, took: float | None
 ) -> Scene:
-    state = desk.store.state
+    state = access.store.state
     commands = sorted(state.find(CommandRow, job=job.id), key=lambda row: row.number)
     acks = state.find(CommandAck, command=[row.id for row in commands]) if commands else []
     entries = [entry_of(row, [ack for ack in acks if ack.command == row.id]) for row in commands]
     ranks = state.find(RankProcessRow, job=job.id, state="up")
-    names = curves.names(desk.store.records, job.id)
+    names = curves.names(access.store.records, job.id)
     saved = state.find(CheckpointRow, job=job.id, state="committed")
     newest = max((row.step for row in saved), default=None)
     return Scene(job, ranks, knobs, entries, names, step, took, newest)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from torchloom.rules.checkpoints import CheckpointPhase
 from torchloom.server.access_log import Counts
-from torchloom.server.desk import Desk, DeskDep
+from torchloom.server.plane_access import AccessDep, PlaneAccess
 from torchloom.server.problems import declared
 from torchloom.server.stream.hub import Hub
 from torchloom.server.weaver_link import WeaverAway
@@ -76,11 +76,11 @@ router = APIRouter(tags=["health"])
         **declared(503),
     },
 )
-async def prometheus(request: Request, desk: DeskDep) -> Response:
-    """Return numbers; while the weaver is away those that it would tell are left out."""
+async def prometheus(request: Request, access: AccessDep) -> Response:
+    """Return numbers; while the weaver does not answer, its numbers are left out."""
     counts: Counts = request.app.state.counts
     hub: Hub = request.app.state.live
-    scrape = ScrapeCollector(counts, hub.listeners, await _read_plane(desk))
+    scrape = ScrapeCollector(counts, hub.listeners, await _read_plane(access))
     return Response(exposition(scrape), media_type=MEDIA)
 
 
@@ -93,15 +93,15 @@ def exposition(scrape: ScrapeCollector) -> bytes:
     return generate_latest(registry)
 
 
-async def _read_plane(desk: Desk) -> PlaneReading | None:
+async def _read_plane(access: PlaneAccess) -> PlaneReading | None:
     """Ask the weaver and the database; return nothing while the weaver does not answer."""
     try:
-        status = await desk.link.ask("status", patience=_PATIENCE)
-        states = await desk.read(desk.store.state.by_state)
-        jobs = await desk.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
-        saved = await desk.read(desk.store.state.saved)
-        last = await desk.read(desk.store.state.last_saved, [job["id"] for job in jobs])
-        asked = [desk.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
+        status = await access.link.ask("status", patience=_PATIENCE)
+        states = await access.read(access.store.state.by_state)
+        jobs = await access.link.ask("jobs", patience=_PATIENCE, active=True, limit=_JOBS)
+        saved = await access.read(access.store.state.saved)
+        last = await access.read(access.store.state.last_saved, [job["id"] for job in jobs])
+        asked = [access.link.ask("ranks", patience=_PATIENCE, job=job["id"]) for job in jobs]
         ranks = await asyncio.gather(*asked)
     except WeaverAway:
         return None

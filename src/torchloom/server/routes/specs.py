@@ -1,17 +1,17 @@
-"""Look at a spec before it is submitted: whether it fits, and the same as YAML."""
+"""Check a spec before it is submitted, and return it as YAML."""
 
 import json
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from torchloom.server import intake, models
-from torchloom.server.desk import DeskDep
+from torchloom.server import models, submission
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import ApiProblem, declared, problem_response
 from torchloom.server.routes.jobs import SPEC
 from torchloom.server.text import whole
 
-_DEEPEST = 32  # levels of what is told back; no spec has so many
+_DEEPEST = 32  # levels of the returned data; no spec has so many
 router = APIRouter(tags=["jobs"])
 
 
@@ -21,21 +21,25 @@ router = APIRouter(tags=["jobs"])
     responses=declared(400, 413, 422, 503),
     openapi_extra=SPEC,
 )
-async def checked(request: Request, desk: DeskDep, key: models.Key = None) -> Any:
+async def checked(request: Request, access: AccessDep, key: models.Key = None) -> Any:
     """Whether a spec would be taken, and if not why; JSON or YAML. Nothing is submitted."""
     kind, body = request.headers.get("content-type", ""), await request.body()
-    return await desk.read(_looked_at, kind, body)
+    return await access.read(_looked_at, kind, body)
 
 
 def _looked_at(kind: str, body: bytes) -> dict[str, Any]:
     data, refused = None, None
     try:
-        data = intake.read(kind, body)
-        intake.fit(data)
+        data = submission.read(kind, body)
+        submission.fit(data)
     except ApiProblem as problem:
-        refused = _told(problem)
+        refused = _problem(problem)
     spec = _plain(data)
-    yaml = intake.yaml_of(spec) if spec is not None and len(body) <= intake.LONGEST_YAML else None
+    yaml = (
+        submission.yaml_of(spec)
+        if spec is not None and len(body) <= submission.LONGEST_YAML
+        else None
+    )
     return {"ok": refused is None, "spec": spec, "yaml": yaml, "refused": refused}
 
 
@@ -55,7 +59,7 @@ def _is_deep(value: object, left: int) -> bool:
     return left == 0 or any(_is_deep(each, left - 1) for each in inside)
 
 
-def _told(problem: ApiProblem) -> dict[str, Any]:
+def _problem(problem: ApiProblem) -> dict[str, Any]:
     facts = (problem.status_code, problem.code, problem.detail, problem.field, problem.remedy)
     found: dict[str, Any] = json.loads(bytes(problem_response(*facts).body))
     return found

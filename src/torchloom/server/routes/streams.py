@@ -1,4 +1,4 @@
-"""Live messages over WebSocket: of one job, of several, or of what a page says it follows."""
+"""Live messages over WebSocket: of one job, of several, or of the topics of a page."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -9,15 +9,15 @@ from starlette.websockets import WebSocketState
 
 from torchloom.errors import LoomError, UserError
 from torchloom.server import models
-from torchloom.server.desk import DeskDep
+from torchloom.server.plane_access import AccessDep
 from torchloom.server.problems import explained
 from torchloom.server.security.auth import ENDED, Identities, identity_of
 from torchloom.server.stream import cursors
 from torchloom.server.stream.cursors import Position
 from torchloom.server.stream.hub import Hub, Listener, StreamFilter
-from torchloom.server.stream.outlets import Outlet, outlet_of
 from torchloom.server.stream.payloads import TYPES
-from torchloom.server.stream.topics.conversation import converse
+from torchloom.server.stream.senders import ClientSender, sender_of
+from torchloom.server.stream.topics.session import serve_page
 
 router = APIRouter()
 
@@ -30,8 +30,8 @@ Types = Annotated[str | None, Query(description=f"of {', '.join(TYPES)}; else al
 Ranks = Annotated[str | None, Query(description="messages of these ranks, and of none")]
 
 
-class BadWish(UserError):
-    """Something in the address that no stream has."""
+class BadStreamQuery(UserError):
+    """A query parameter that no stream has."""
 
     code = "bad_value"
 
@@ -44,7 +44,7 @@ class BadWish(UserError):
 @router.websocket("/api/jobs/{id}/stream")
 async def job_stream(
     websocket: WebSocket,
-    desk: DeskDep,
+    access: AccessDep,
     job: models.Name,
     types: Types = None,
     ranks: Ranks = None,
@@ -52,19 +52,19 @@ async def job_stream(
 ) -> None:
     """Send what happens to one job, from now on or from a cursor on."""
     try:
-        wish = wish_of(types, ranks)
+        wanted = filter_of(types, ranks)
         position = cursors.parse(after) if after else None
-        name = await desk.job(job)
+        name = await access.job(job)
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
         return
-    await serve(websocket, wish, {name: position})
+    await serve(websocket, wanted, {name: position})
 
 
 @router.websocket("/api/stream")
 async def many_streams(
     websocket: WebSocket,
-    desk: DeskDep,
+    access: AccessDep,
     jobs: Annotated[str | None, Query(description="their ids, with commas between")] = None,
     types: Types = None,
     ranks: Ranks = None,
@@ -72,35 +72,35 @@ async def many_streams(
 ) -> None:
     """Send what happens to several jobs; a cursor is of the job that its message names.
 
-    Without jobs it is a page's socket, which says what it follows.
+    Without jobs it is the socket of a page, which subscribes to topics.
     """
     if jobs is None:
-        await converse(websocket, desk)
+        await serve_page(websocket, access)
         return
     try:
-        wish = wish_of(types, ranks)
-        names = [await desk.job(name) for name in _several(jobs)]
+        wanted = filter_of(types, ranks)
+        names = [await access.job(name) for name in _several(jobs)]
         positions = _positions(after or ())
     except LoomError as error:
         await websocket.send_denial_response(explained(error))
         return
-    await serve(websocket, wish, {name: positions.get(name) for name in names})
+    await serve(websocket, wanted, {name: positions.get(name) for name in names})
 
 
 async def serve(
-    websocket: WebSocket, wish: StreamFilter, positions: Mapping[str, Position | None]
+    websocket: WebSocket, wanted: StreamFilter, positions: Mapping[str, Position | None]
 ) -> None:
-    """Serve one client until it goes, is too slow, or may not look any more."""
+    """Serve one client until it leaves, is too slow, or loses its rights."""
     hub: Hub = websocket.app.state.live
-    listeners = [Listener(job, wish) for job in positions]
+    listeners = [Listener(job, wanted) for job in positions]
     try:
         begins = [await hub.attach(each, positions[each.job]) for each in listeners]
-        await websocket.accept()  # whatever is stored after this will be heard
-        outlet = outlet_of(websocket)
-        work = [_hear(websocket, outlet), _revoked(websocket, outlet)]
+        await websocket.accept()  # the client receives whatever is stored after this
+        sender = sender_of(websocket)
+        work = [_receive(websocket, sender), _revoked(websocket, sender)]
         for listener, goal in zip(listeners, begins, strict=True):
-            listener.outlet = outlet
-            work.append(hub.tell(listener, positions[listener.job], goal))
+            listener.sender = sender
+            work.append(hub.catch_up(listener, positions[listener.job], goal))
         await _until_first(*work)
     except LoomError as error:
         if websocket.application_state is WebSocketState.CONNECTING:
@@ -112,20 +112,22 @@ async def serve(
             hub.leave(listener)
 
 
-def wish_of(types: str | None, ranks: str | None) -> StreamFilter:
+def filter_of(types: str | None, ranks: str | None) -> StreamFilter:
     """Return which messages an address asks for."""
     wanted = frozenset(_words(types)) or frozenset(TYPES)
     if unknown := sorted(wanted - set(TYPES)):
-        raise BadWish("types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}")
+        raise BadStreamQuery(
+            "types", f"no type {unknown[0][:40]!r}", f"choose of {', '.join(TYPES)}"
+        )
     numbers = _words(ranks)
     if not all(word.isdecimal() and len(word) < 10 for word in numbers):
-        raise BadWish("ranks", "a rank is a number", "write ranks=0,1,2")
+        raise BadStreamQuery("ranks", "a rank is a number", "write ranks=0,1,2")
     return StreamFilter(wanted, frozenset(map(int, numbers)) or None)
 
 
-async def _until_first(hear: Work, *others: Work) -> None:
-    """Come back when the client has gone, or when something of ours fails."""
-    tasks = [asyncio.ensure_future(work) for work in (hear, *others)]
+async def _until_first(first: Work, *others: Work) -> None:
+    """Return when the first task ends; raise when one fails."""
+    tasks = [asyncio.ensure_future(work) for work in (first, *others)]
     waiting = set(tasks)
     try:
         while not tasks[0].done():
@@ -138,18 +140,18 @@ async def _until_first(hear: Work, *others: Work) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _hear(websocket: WebSocket, outlet: Outlet) -> None:
-    """Come back when the client goes; it has nothing to say but pings."""
+async def _receive(websocket: WebSocket, sender: ClientSender) -> None:
+    """Return when the client disconnects; it may send pings only."""
     while (await websocket.receive())["type"] != _GONE:
-        outlet.drop(NOT_TAKEN, "nothing is taken here; the address says what is wanted")
+        sender.drop(NOT_TAKEN, "this stream takes no messages; the query selects the data")
 
 
-async def _revoked(websocket: WebSocket, outlet: Outlet) -> None:
-    """Let the client go when its token does not count any more."""
+async def _revoked(websocket: WebSocket, sender: ClientSender) -> None:
+    """Drop the client when its token is revoked or expires."""
     identities: Identities | None = getattr(websocket.app.state, "identities", None)
     if identities is not None and "identity" in websocket.scope.get("state", {}):
         await identities.watch(identity_of(websocket))
-        outlet.drop(ENDED, "the token was revoked; get another and connect again")
+        sender.drop(ENDED, "the token was revoked; get another and connect again")
 
 
 def _words(text: str | None) -> list[str]:
@@ -159,7 +161,9 @@ def _words(text: str | None) -> list[str]:
 def _several(jobs: str) -> Sequence[str]:
     names = list(dict.fromkeys(_words(jobs)))
     if not 0 < len(names) <= _MOST_JOBS:
-        raise BadWish("jobs", f"{len(names)} are named", f"name 1 to {_MOST_JOBS}, as jobs=A,B")
+        raise BadStreamQuery(
+            "jobs", f"{len(names)} are named", f"name 1 to {_MOST_JOBS}, as jobs=A,B"
+        )
     return names
 
 

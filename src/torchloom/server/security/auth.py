@@ -1,9 +1,9 @@
-"""Who is calling: a token or a browser's session, looked up by hash in what the plane remembers.
+"""Who is calling: a token or a browser's session, looked up by hash in the database of the plane.
 
 `Identities.who(token)` and `Identities.session(cookies, proof)` return the caller,
 `identity_of(connection)` what the guard found for a request or a WebSocket, and
-`Identities.watch(identity)` comes back when that way in has ended: whoever holds a connection open
-races it against its own work, and hangs up.
+`Identities.watch(identity)` returns when that token or session has ended: the owner of an open
+connection awaits it beside its own work, and closes the connection.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from torchloom.weaver.store.rows import TokenRow, UserRow
 from torchloom.weaver.users import COOKIE, ROLES, hash_of, is_good
 
 ENDED = 4401  # the code by which a WebSocket is closed when its token has ended
-_FRESH = 1.0  # seconds for which a look at the database counts
-_LOOK_AGAIN = 1.0  # seconds between two looks whether a token still lets its user in
+_FRESH = 1.0  # seconds for which a read of the database is used
+_LOOK_AGAIN = 1.0  # seconds between two checks whether a token is still valid
 _REMEMBERED = 10_000  # tokens
 _LONGEST = 200  # letters of a secret
 
@@ -49,7 +49,7 @@ class CallerIdentity:
     proof: str = field(default="", repr=False)  # of a session: the hash of its second secret
 
     def may(self, role: str) -> bool:
-        """Tell whether this user's role is at least the one that is needed."""
+        """Return whether this user's role is at least the required one."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -59,7 +59,7 @@ Look: TypeAlias = Callable[
 
 
 class Identities:
-    """Who is who, by what the database said at most a second ago."""
+    """Identities of tokens and sessions, read from the database at most a second ago."""
 
     def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -83,18 +83,18 @@ class Identities:
         return tuple(each for each in found if each is not None and each.kind == COOKIE)
 
     async def watch(self, identity: CallerIdentity) -> None:
-        """Come back when a token is revoked or over, or its user may less than before."""
+        """Return when a token is revoked or expired, or its user has fewer rights than before."""
         while True:
             try:
                 found = await self._find("id", identity.token)
-            except StateLost:  # nobody can say that it still counts
+            except StateLost:  # it cannot be checked whether it is still valid
                 return
             if found is None or not found.may(identity.role):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
     def forget(self) -> None:
-        """Look again at the next question: something has changed."""
+        """Drop the cache, because something has changed."""
         self._known.clear()
 
     async def _by_secret(self, secret: str) -> CallerIdentity | None:
@@ -117,7 +117,7 @@ class Identities:
 
 
 def identities_of(state: StateStore, now: Callable[[], float] = time.time) -> Identities:
-    """Return who is who by the rows of a database."""
+    """Return the identities that a database holds."""
 
     def look(column: str, value: str) -> CallerIdentity | None:
         token = state.one(TokenRow, **{column: value})
@@ -141,7 +141,7 @@ def proven(sessions: Iterable[CallerIdentity], proof: str) -> CallerIdentity | N
 
 
 def identity_of(connection: HTTPConnection) -> CallerIdentity:
-    """Return who makes a request, as the guard found."""
+    """Return the identity of a request, as the guard found it."""
     identity: CallerIdentity = connection.scope["state"]["identity"]
     return identity
 

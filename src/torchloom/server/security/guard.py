@@ -1,4 +1,4 @@
-"""The outermost layer of the server: nothing behind it hears a request that may not be made.
+"""The outermost layer of the server: a request that is not allowed does not pass it.
 
 In this order: is it meant for this host, does it come from a page of ours, is there such a route,
 who is calling, may they, and was it they or a foreign page that sent the cookie along. A browser's
@@ -31,7 +31,7 @@ _PORTS = {"http": 80, "https": 443}
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 _BAD_POLICY = 1008  # the code of a WebSocket for which no HTTP response can be given
 _SIGN_IN = "this browser is not signed in, or no longer; sign in again"
-_HEADERS = (  # of every response that does not say otherwise
+_HEADERS = (  # of every response that does not set them itself
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -42,7 +42,7 @@ _ASK = {"WWW-Authenticate": 'Bearer realm="torchloom"'}
 
 
 class BadOrigin(UserError):
-    """What was named as an origin is none."""
+    """A value that is not an origin."""
 
     code = "bad_origin"
 
@@ -119,7 +119,7 @@ class RequestGuard:
         policy: AccessPolicy | None = None,
         not_found: Callable[[], Response | None] = lambda: None,
     ) -> None:
-        """`not_found` returns the page for people who ask for an address that there is not."""
+        """`not_found` returns the page for an address that does not exist."""
         self.app = app
         self._identities = identities
         self._reach = reach
@@ -176,7 +176,7 @@ class RequestGuard:
             return explained(error)
 
     async def _unauthorized(self, scope: Scope, role: str) -> Response | None:
-        """Return why a caller may not do this; one who may is left in the scope."""
+        """Return why a caller is refused; the identity of an allowed one is stored in the scope."""
         identity = await self._identity(scope)
         if identity is None:
             return _unauthenticated(scope)
@@ -231,7 +231,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _is_for_people(scope: Scope) -> bool:
-    """Tell whether a browser asks for a page: not a program, and not for the API."""
+    """Return whether a browser requests a page, not a program and not the API."""
     if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
         return False
     is_api = scope["path"] == "/api" or scope["path"].startswith("/api/")
@@ -243,7 +243,7 @@ def _by_cookie(scope: Scope) -> bool:
 
 
 def _is_bare(scope: Scope) -> bool:
-    """Tell whether a cookie came without the Origin that every page of ours sends."""
+    """Return whether a cookie came without the Origin that every page of this server sends."""
     return _by_cookie(scope) and not values(scope, "origin")
 
 
@@ -261,7 +261,7 @@ def _no_route(methods: tuple[str, ...]) -> Response:
 
 
 def _unauthenticated(scope: Scope) -> Response:
-    """Return what an unknown caller is answered; a browser's page tries again by itself."""
+    """Return the response for an unknown caller; a browser's page retries by itself."""
     if _by_cookie(scope) and _is_for_people(scope):
         shown = session_page()
         shown.headers.update(_ASK)

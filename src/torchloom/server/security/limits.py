@@ -22,7 +22,7 @@ MOST = 1 << 20  # bytes of a request
 _OPEN_FILES = 8192  # descriptors that a server asks for
 _OTHER_FILES = 256  # descriptors for databases, logs and the weaver
 _REPORT_INTERVAL = 10.0  # seconds between two lines of the log about what was refused
-_SWEPT = 128  # connections that one turn of the event loop looks at
+_SWEPT = 128  # connections that are checked in one turn of the event loop
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +60,7 @@ class BodyLimit:
 
 
 def _announced(scope: Scope) -> int:
-    """Return how many bytes the sender says there are."""
+    """Return the content length that the client announced."""
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(length) if length.isdigit() else 0
 
@@ -132,7 +132,7 @@ class Visit:
         self._table.serve(self)
 
     def pass_on(self, transport: asyncio.Transport, late: Callable[[], None]) -> None:
-        """Have another protocol answer for the connection."""
+        """Hand the connection to another protocol."""
         self.transport, self.late = transport, late
 
     def stall(self) -> None:
@@ -173,7 +173,7 @@ class Connections:
         return len(self._waiting.get(peer, ()))
 
     def arrive(self, visit: Visit, seconds: float) -> bool:
-        """Take in a connection, which is waited for; false when there is no room for it."""
+        """Add a connection that waits for its client; false when there is no room for it."""
         limits, peer = self.limits, visit.peer
         if self.waiting_of(peer) >= limits.waiting or self._of_peer[peer] >= limits.of_peer:
             self._evict(peer)
@@ -210,7 +210,7 @@ class Connections:
                 del self._waiting[visit.peer]
 
     def leave(self, visit: Visit) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.serve(visit)
         if visit in self._visits:
             del self._visits[visit]
@@ -320,7 +320,7 @@ class TurnBudget:
             self._do(work)
 
 
-class Turns:
+class PacedRequests:
     """Spread requests over turns of the event loop: in each turn only some of them begin.
 
     One address may complete hundreds of requests at the same moment. Each is answered in little

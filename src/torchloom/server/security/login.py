@@ -37,7 +37,7 @@ ADMITTED: Final = "torchloom.admitted"  # sent where the app accepts a socket th
 UNPROVEN: Final = "torchloom.unproven"  # marks the accept of a socket that awaits its secret
 _PATIENCE = 5.0  # seconds for the first message
 _REFUSED, _LATER = 1008, 1013
-_MOST = 4  # cookies of one name that are looked at
+_MOST = 4  # cookies of one name that are checked
 _LONGEST_REASON = 120  # bytes of a close frame are few
 _USUAL = {"http": 80, "ws": 80, "https": 443, "wss": 443}
 _STORE = f"""
@@ -100,14 +100,14 @@ _BODY = "<h1>torchLoom</h1><p>Signing you in.</p>"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the code of a link says: whose it is, if it is known, and whether it lets them in."""
+    """The code of a link: its user, if it is known, and whether it is valid."""
 
     account: str
     is_good: bool
 
 
 def claim_of(state: StateStore, code: str, now: float) -> Claim:
-    """Look up the code of a link by its hash; using it up is the weaver's."""
+    """Look up the code of a link by its hash; the weaver marks it as used."""
     link = state.one(LinkRow, hash=hash_of(code))
     if link is None or not hmac.compare_digest(link.hash, hash_of(code)):
         return Claim("", is_good=False)
@@ -129,7 +129,7 @@ class Attempts:
         self._failed: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     def check(self, address: str, account: str = "") -> None:
-        """Refuse a link that does not count, where too many of them did not."""
+        """Refuse an invalid link after too many invalid ones."""
         failures = self._failed.get(_key(address, account))
         now = self._clock()
         if failures is None or now >= failures.until:

@@ -121,7 +121,7 @@ class AccessVerdict:
 
 
 class AccessPolicy:
-    """The table, ready to be asked for a request."""
+    """The table, indexed for requests."""
 
     def __init__(self, rows: Mapping[Row, str] = POLICY) -> None:
         self._rows: list[tuple[str, Pattern[str], str]] = [
@@ -129,7 +129,7 @@ class AccessPolicy:
         ]
 
     def judge(self, method: str, path: str) -> AccessVerdict:
-        """Return what the rows of a path say; of several for one method, the strictest."""
+        """Return the rule of a path; of several rows for one method, the strictest."""
         wanted = "GET" if method == "HEAD" else method
         found = [(name, role) for name, path_of, role in self._rows if path_of.match(path)]
         roles = [role for name, role in found if name == wanted]

@@ -1,4 +1,4 @@
-"""HTTP as it comes from strangers: counted and timed before a byte of it is kept.
+"""HTTP of unknown clients: counted and timed before a byte of it is kept.
 
 uvicorn's parser has no limits of its own: it collects a header of any length, waits for its end
 for ever, and queues every request that a client sends ahead. `LimitedProtocol` hands it small
@@ -98,7 +98,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def abandon(self) -> None:
-        """Be freed, by no later collection: there will be no connection."""
+        """Break reference cycles, so that no collection is needed: there will be no connection."""
         self._visit.leave()
         self.parser = None  # type: ignore[assignment]
 
@@ -131,11 +131,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Tell whether a response is owed."""
+        """Return whether a response is pending."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _feed(self, piece: bytes) -> bool:
-        """Have one piece parsed, and judge what it is part of; false when nothing may follow."""
+        """Parse one piece and check the limits of its part; false when nothing may follow."""
         was_body, self._has_ended = self._in_body, False
         try:
             self.parser.feed_data(piece)
@@ -172,7 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_over = True
         return False
 
-    # What the parser finds
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -228,7 +228,7 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._visit.wait(self._limits.idle_seconds)
 
-    # What the transport says
+    # Callbacks of the transport
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -241,12 +241,12 @@ class LimitedProtocol(HttpToolsProtocol):
     # Refusals
 
     def _stop(self, problem: Problem) -> None:
-        """Have the parser stop at once: it fails when one of its callbacks does."""
+        """Stop the parser at once: it fails when one of its callbacks does."""
         self._problem = problem
         raise ValueError(problem[1])
 
     def _expect_head(self) -> None:
-        """Give a head that has begun its time; more bytes of it do not give it more."""
+        """Start the time limit of a request head; more bytes of it do not extend the limit."""
         if not self._is_timed:
             self._is_timed = True
             self._visit.wait(self._limits.head_seconds)
@@ -286,7 +286,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class Tls(sslproto.SSLProtocol):
-    """TLS of one connection. uvloop's own would answer every client in the turn it is heard in."""
+    """TLS of one connection. uvloop's own would serve every client in the turn its bytes arrive."""
 
     max_size = 32 << 10  # bytes of its buffer, which is there as long as the connection is
 
@@ -351,7 +351,7 @@ class Handshake(asyncio.Transport):
         return 0
 
     def abort(self) -> None:
-        task, self._task = self._task, None  # whose error would hold what holds it
+        task, self._task = self._task, None  # its error would refer to what refers to it
         if task is not None:
             task.cancel()
         self._channel.close()

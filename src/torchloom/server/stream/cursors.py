@@ -1,6 +1,6 @@
-"""Where a reader stands, as a text that means nothing to it: positions of what is stored.
+"""The position of a reader in what is stored, as opaque text.
 
-It holds no memory of a server: any server of the plane, a later one too, goes on from there.
+It refers to no server's memory: any server of the plane, also a later one, resumes from it.
 """
 
 import base64
@@ -21,7 +21,7 @@ _MOST = 2**63 - 1
 
 
 class BadStreamCursor(UserError):
-    """A text that no server of ours has given as a cursor."""
+    """A text that is not a cursor."""
 
     code = "bad_cursor"
     field = "cursor"
@@ -35,19 +35,19 @@ class BadStreamCursor(UserError):
 class Position:
     """How far each source was read; nothing where a source is to be read from now on.
 
-    `happened` and `told` number events of the weaver and of ranks, `arrived` stored metrics and
+    `happened` and `reported` number events of the weaver and of ranks, `arrived` stored metrics and
     `row` the row within one of them. `logs` has bytes by output.
     """
 
     happened: int | None = None
-    told: int | None = None
+    reported: int | None = None
     arrived: int | None = None
     row: int = 0
     logs: Mapping[str, int] | None = None
 
     def __str__(self) -> str:
         row = f"-{self.row}" if self.row else ""
-        numbers = ".".join(map(_text, (self.happened, self.told, self.arrived)))
+        numbers = ".".join(map(_text, (self.happened, self.reported, self.arrived)))
         return numbers + row + logs_text(self.logs)
 
 
@@ -69,10 +69,10 @@ def parse(text: str) -> Position:
     found = _NUMBERS.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         raise BadStreamCursor
-    happened, told, arrived, row, logs = found.groups()
+    happened, reported, arrived, row, logs = found.groups()
     return Position(
         _number(happened),
-        _number(told),
+        _number(reported),
         _number(arrived),
         int(row or 0),
         None if logs is None else _logs(logs),

@@ -1,9 +1,8 @@
 """WebSocket frames made once and written to many sockets as they are; limits of what comes in.
 
-An ASGI server frames every message for every client anew; whoever tells two hundred clients the
-same pays for it two hundred times. Here bytes are made once, and every client's queue refers to
-them. A transport has few of them at a time: what it has cannot be taken back from a client that
-does not read.
+An ASGI server frames every message again for every client. Here the bytes of a frame are made
+once, and every client's queue refers to them. A transport gets few of them at a time: what it has
+cannot be taken back from a client that does not read.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from torchloom.server.security.limits import Visit
 
 EXTENSION: Final = "torchloom.frames"  # where a WebSocket's scope has its protocol
 _TEXT = 0x81  # a whole message of text
-_PIECE = 4 << 10  # bytes that are parsed before others have their turn
+_PIECE = 4 << 10  # bytes that are parsed in one turn of the event loop
 _WRITTEN = 16 << 10  # bytes of frames that are handed to a transport together
 _HIGH_WATER = 64 << 10  # bytes that a transport keeps before it takes no more
 _FRAGMENTS = 64  # of one message
@@ -32,7 +31,7 @@ _REFUSED = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\
 _NOT_TEXT = 1007
 _LONGEST_REASON = 123  # bytes
 _SEND_BUFFER = 1 << 17  # bytes, of which Linux makes twice as many
-_GRACE = 5.0  # seconds for a client that is let go to read what it was sent before
+_GRACE = 5.0  # seconds for a dropped client to read what it was sent before
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +77,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol, which lets the app write frames of its own making.
 
     What a client sends is parsed in small pieces, a piece a turn of the event loop; while some of
-    it waits, no more is read. A client that sends before it is let in is dropped.
+    it waits, no more is read. A client that sends before it is accepted is dropped.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -93,7 +92,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         self.drained.set()
 
     def visited_by(self, visit: Visit, seconds: float) -> None:
-        """Answer for a connection from now on, which is to be accepted within some seconds."""
+        """Take over a connection, which must be accepted within some seconds."""
         channel = self.transport.get_extra_info("socket")
         if channel is not None:  # else the kernel takes megabytes for a client that does not read
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -130,7 +129,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         return message
 
     def _parse_piece(self) -> None:
-        """Parse some of what has come; the rest has its turn when others had theirs."""
+        """Parse some of the received bytes; the rest waits for a later turn of the loop."""
         self._is_due = False
         piece, self._unparsed = self._unparsed[:_PIECE], self._unparsed[_PIECE:]
         super().data_received(piece)
@@ -183,7 +182,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def send_receive_event_to_app(self) -> None:
-        """Let a client go whose text is not UTF-8, without a traceback in the log for each."""
+        """Drop a client whose text is not UTF-8, without a traceback in the log."""
         if self.curr_msg_data_type == "text" and not _is_text(b"".join(self.frames)):
             self.frames = []
             self.drop(_NOT_TEXT, "text must be UTF-8")
@@ -200,7 +199,7 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         return not (self.close_sent or self.disconnected or self.transport.is_closing())
 
     def write_frames(self, pieces: Sequence[bytes]) -> None:
-        """Have pieces of whole frames sent; nobody waits for a client that does not read."""
+        """Queue pieces of whole frames; this never waits for a client that does not read."""
         if self.is_open:
             self._unwritten.extend(pieces)
             self._unwritten_size += sum(map(len, pieces))
@@ -231,9 +230,9 @@ class FramedProtocol(WebSocketsSansIOProtocol):
         self.drained.set()
 
     def drop(self, code: int, reason: str) -> None:
-        """Let the client go: it hears why if it reads on within some seconds.
+        """Drop the client: it receives the reason if it reads within some seconds.
 
-        What was not written yet it can have again, by its last cursor.
+        What was not written yet it can request again by its last cursor.
         """
         if not self.is_open:
             return

@@ -1,7 +1,7 @@
-"""What is new, told to everybody who listens: read once, made into bytes once.
+"""Publish new data to all clients: each row is read once and encoded once.
 
-Nothing here is remembered for a client. What it missed is read from where its cursor stands; then
-it hears what all others hear. While nobody listens nothing is read.
+The hub keeps no state for a client. What a client missed is read from its cursor on; then it
+receives what all others receive. Without clients nothing is read.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from typing import Any
 from fastapi import FastAPI
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk
 from torchloom.server.logs.patterns import Patterns
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.stream.cursors import Position
 from torchloom.server.stream.frames import text_frame
-from torchloom.server.stream.outlets import Outlet, OutletMessage, Packet
-from torchloom.server.stream.payloads import Payload, ReaderPosition, encoded, of_job
+from torchloom.server.stream.payloads import ReaderPosition, StreamPayload, encoded, of_job
+from torchloom.server.stream.senders import ClientSender, EncodedMessage, Packet
 from torchloom.server.stream.sources import RANKS, FoundPayloads, LogSource, Meters, Sources
 from torchloom.weaver.store.rows import JobRow, RankProcessRow
 
 _LOGS_AGAIN = 1.0  # seconds after which a job may have outputs that it had not
-_HELD = 4_000  # messages that wait for a client to catch up; with more it reads on by itself
-INTERVAL = 0.05  # seconds between two looks at what is new
-_PATIENCE = 1.0  # seconds after a look that failed
-_MEASURED = 2.0  # seconds between two looks at what ranks use
-_AHEAD = 10  # looks after which a cursor beyond all that is stored is taken for the end
+_HELD = 4_000  # messages held for a client that catches up; with more it reads them itself
+INTERVAL = 0.05  # seconds between two polls
+_PATIENCE = 1.0  # seconds after a poll that failed
+_MEASURED = 2.0  # seconds between two measurements of ranks
+_AHEAD = 10  # polls after which a cursor beyond the stored data counts as the end
 _log = logging.getLogger(__name__)
 
 
@@ -41,33 +41,33 @@ class StreamFilter:
     ranks: frozenset[int] | None = None
 
     def key(self) -> str:
-        """Return what is the same for all clients of the same wish; quicker to look up."""
+        """Return a key that is equal for equal filters; it is cheaper to hash."""
         return f"{sorted(self.types)} {self.ranks and sorted(self.ranks)}"
 
-    def wants(self, draft: Payload) -> bool:
+    def wants(self, draft: StreamPayload) -> bool:
         if draft.kind not in self.types:
             return False
         return self.ranks is None or draft.rank < 0 or draft.rank in self.ranks
 
 
 class Listener:
-    """One client's ear for one job. While it is held, what is new waits for it."""
+    """The subscription of one client to one job. While it is held, new messages wait."""
 
-    outlet: Outlet  # there before it is released
+    sender: ClientSender  # there before it is released
 
-    def __init__(self, job: str, wish: StreamFilter, most_held: int = _HELD) -> None:
+    def __init__(self, job: str, wanted: StreamFilter, most_held: int = _HELD) -> None:
         self.job = job
-        self.wish = wish
-        self._key = wish.key()
+        self.filter = wanted
+        self._key = wanted.key()
         self._most_held = most_held
-        self._held: list[OutletMessage] | None = None
+        self._held: list[EncodedMessage] | None = None
         self.is_overrun = False
 
     def hold(self) -> None:
         self._held, self.is_overrun = [], False
 
-    def hear(self, messages: Sequence[OutletMessage], packets: dict[str, Packet]) -> None:
-        """Take what is new; clients with the same wish are sent the same bytes."""
+    def deliver(self, messages: Sequence[EncodedMessage], packets: dict[str, Packet]) -> None:
+        """Deliver new messages; clients with equal filters are sent the same bytes."""
         if self._held is not None:
             self._hold(messages)
             return
@@ -75,33 +75,33 @@ class Listener:
         if packet is None:
             packet = packets[self._key] = self._packet(messages, is_shared=True)
         if packet.messages:
-            self.outlet.send(packet)
+            self.sender.send(packet)
 
-    def say(self, messages: Sequence[OutletMessage]) -> None:
+    def send(self, messages: Sequence[EncodedMessage]) -> None:
         """Send something to this client alone."""
         packet = self._packet(messages)
         if packet.messages:
-            self.outlet.send(packet)
+            self.sender.send(packet)
 
     def release(self, at: ReaderPosition) -> None:
-        """Send what waited and is new to a client that stands there; from now on nothing waits."""
+        """Send the held messages that lie behind a position, and hold no more."""
         held, self._held = self._held or [], None
-        self.say([message for message in held if at.is_behind(message.draft)])
+        self.send([message for message in held if at.is_behind(message.draft)])
 
-    def _hold(self, messages: Sequence[OutletMessage]) -> None:
+    def _hold(self, messages: Sequence[EncodedMessage]) -> None:
         assert self._held is not None
         if self.is_overrun or len(self._held) > self._most_held:
             self._held, self.is_overrun = [], True
         else:
             self._held += messages
 
-    def _packet(self, messages: Sequence[OutletMessage], is_shared: bool = False) -> Packet:
-        wanted = [message for message in messages if self.wish.wants(message.draft)]
+    def _packet(self, messages: Sequence[EncodedMessage], is_shared: bool = False) -> Packet:
+        wanted = [message for message in messages if self.filter.wants(message.draft)]
         return Packet(wanted, is_shared)
 
 
 class Channel:
-    """One job that somebody listens to."""
+    """One job that has clients."""
 
     def __init__(self, job: str, standing: ReaderPosition) -> None:
         self.job = job
@@ -110,71 +110,71 @@ class Channel:
         self.logs: LogSource | None = None
         self._looked = 0.0
 
-    def has(self, wish: StreamFilter) -> bool:
-        """Tell whether all that a client wants is read already."""
-        return "log" not in wish.types or (
-            self.logs is not None and self.logs.follows(wish.ranks or ())
+    def has(self, wanted: StreamFilter) -> bool:
+        """Return whether everything that a client wants is read already."""
+        return "log" not in wanted.types or (
+            self.logs is not None and self.logs.follows(wanted.ranks or ())
         )
 
     def join(self, listener: Listener) -> ReaderPosition:
-        """Have what is new from now on wait for a client; return where that begins."""
+        """Add a client and hold new messages for it; return the position where these begin."""
         listener.hold()
         self.listeners.add(listener)
         return self.standing.copy()
 
-    def follow_logs(self, desk: Desk, ranks: Collection[int]) -> None:
-        """Begin to read logs, from where they end now."""
-        logs = self.logs or LogSource(desk.files(self.job), self.job)
-        logs.look(ranks)
+    def follow_logs(self, access: PlaneAccess, ranks: Collection[int]) -> None:
+        """Start to read logs from their present ends."""
+        logs = self.logs or LogSource(access.files(self.job), self.job)
+        logs.refresh(ranks)
         self.standing.follow({**logs.ends(), **(self.standing.logs or {})})
         self.logs = logs
 
-    def read_logs(self) -> list[Payload]:
+    def read_logs(self) -> list[StreamPayload]:
         """Return new lines."""
         if self.logs is None or self.standing.logs is None:
             return []
         if time.monotonic() - self._looked > _LOGS_AGAIN:
             self._looked = time.monotonic()
-            self.logs.look()
+            self.logs.refresh()
         return self.logs.news(self.standing.logs)
 
-    def tell(self, drafts: Sequence[Payload]) -> None:
-        """Send every client something that no database holds."""
+    def publish(self, drafts: Sequence[StreamPayload]) -> None:
+        """Send messages that are not stored to every client."""
         self.advance(written(drafts, self.standing), self.standing)
 
-    def advance(self, messages: Sequence[OutletMessage], standing: ReaderPosition) -> None:
-        """Send every client what is new, and note how far each is."""
+    def advance(self, messages: Sequence[EncodedMessage], standing: ReaderPosition) -> None:
+        """Send new messages to every client, and move the position."""
         self.standing = standing
         packets: dict[str, Packet] = {}
         if messages:
             for listener in self.listeners:
-                listener.hear(messages, packets)
+                listener.deliver(messages, packets)
 
     def wants(self, kind: str) -> bool:
-        """Tell whether anybody listens to messages of a type."""
-        return any(kind in listener.wish.types for listener in self.listeners)
+        """Return whether a client wants messages of a type."""
+        return any(kind in listener.filter.types for listener in self.listeners)
 
 
-def written(drafts: Sequence[Payload], standing: ReaderPosition) -> list[OutletMessage]:
-    """Return drafts with the cursors of a reader who takes one after the other."""
+def written(drafts: Sequence[StreamPayload], standing: ReaderPosition) -> list[EncodedMessage]:
+    """Return payloads with the cursors of a reader that takes one after the other."""
     messages = []
     for draft in drafts:
         standing.move(draft)
-        messages.append(OutletMessage(draft, text_frame(encoded(draft, standing.cursor()))))
+        messages.append(EncodedMessage(draft, text_frame(encoded(draft, standing.cursor()))))
     return messages
 
 
 class Hub:
-    """Reads for all, from one place in the databases."""
+    """Reads the databases once for all clients."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._sources = Sources(desk.store)
+    def __init__(self, access: PlaneAccess) -> None:
+        self._access = access
+        self._sources = Sources(access.store)
         self._channels: dict[str, Channel] = {}
-        self._at: ReaderPosition | None = None  # nowhere, while nobody listens
+        self._at: ReaderPosition | None = None  # none without clients
         self._turn = asyncio.Lock()
         self._wanted = asyncio.Event()
-        self._failing: float | None = None  # since when a look came to nothing
+        self._failing: float | None = None  # since when polls fail
         self._meters = Meters()
         self.patterns = Patterns()
 
@@ -183,66 +183,61 @@ class Hub:
         return sum(len(channel.listeners) for channel in self._channels.values())
 
     @property
-    def is_idle(self) -> bool:
-        """Tell whether nothing is read, because nobody listens."""
-        return self._at is None
-
-    @property
     def behind(self) -> float:
-        """Return for how many seconds what is new could not be read; zero when it is."""
+        """Return for how many seconds polls have failed; zero when they succeed."""
         return 0.0 if self._failing is None else time.monotonic() - self._failing
 
     def standing(self, job: str) -> ReaderPosition:
-        """Return how far everybody who listens to a job, and is not held, has been told."""
+        """Return the position of all clients of a job that are not held."""
         return self._channels[job].standing
 
     async def run(self) -> None:
-        """Look until cancelled, as long as somebody listens."""
+        """Poll until cancelled, while there are clients."""
         while True:
             await self._wanted.wait()
             pause = _PATIENCE
             try:
-                pause = INTERVAL if await self.look() else 0.0
+                pause = INTERVAL if await self.poll() else 0.0
                 self._failing = None
             except Exception:  # a server away, a lock, a bug: drivers share no class of error
                 self._failing = self._failing or time.monotonic()
-                _log.exception("what is new could not be read; it is tried again")
+                _log.exception("new data could not be read; retrying")
             await asyncio.sleep(pause)
 
-    async def look(self) -> bool:
-        """One look at what is new; false when there is more. `run` repeats it."""
+    async def poll(self) -> bool:
+        """Read and send new data once; false when there is more. `run` repeats it."""
         async with self._turn:
             if not self._channels or self._at is None:
                 self._at = None
                 self._wanted.clear()
                 return True
             channels = dict(self._channels)
-            found, progress = await self._desk.read(self._read, self._at, channels)
+            found, progress = await self._access.read(self._read, self._at, channels)
             self._at = found.upto
             for job, channel in channels.items():
                 channel.advance(*progress[job])
             return found.is_all
 
     async def measure(self) -> None:
-        """Tell what ranks of this host use, until cancelled, to whoever wants to know."""
+        """Publish the usage of ranks on this host until cancelled, to the clients that want it."""
         while True:
             await self._wanted.wait()
             for channel in [each for each in self._channels.values() if each.wants("resource")]:
-                with contextlib.suppress(LoomError):  # without a database nobody is known
-                    channel.tell(await self._desk.read(self._measure, channel.job))
+                with contextlib.suppress(LoomError):  # without a database no rank is known
+                    channel.publish(await self._access.read(self._measure, channel.job))
             await asyncio.sleep(_MEASURED)
 
-    def _measure(self, job: str) -> list[Payload]:
-        ranks = self._desk.store.state.find(RankProcessRow, job=job, state="up")
+    def _measure(self, job: str) -> list[StreamPayload]:
+        ranks = self._access.store.state.find(RankProcessRow, job=job, state="up")
         return self._meters.measure(job, ranks[:RANKS])
 
     def _read(
         self, at: ReaderPosition, channels: dict[str, Channel]
-    ) -> tuple[FoundPayloads, dict[str, tuple[list[OutletMessage], ReaderPosition]]]:
-        """Read what is new and write it as messages; the loop serves others meanwhile."""
+    ) -> tuple[FoundPayloads, dict[str, tuple[list[EncodedMessage], ReaderPosition]]]:
+        """Read new data and encode it as messages; this runs in a thread."""
         lines = {job: channel.read_logs() for job, channel in channels.items()}
         found = self._sources.news(at, channels.keys())
-        drafts: dict[str, list[Payload]] = {job: [] for job in channels}
+        drafts: dict[str, list[StreamPayload]] = {job: [] for job in channels}
         for draft in found.drafts:
             drafts[draft.job].append(draft)
         progress = {}
@@ -256,10 +251,10 @@ class Hub:
     async def attach(self, listener: Listener, position: Position | None) -> ReaderPosition:
         """Have what is new from now on wait for a client; return where that begins.
 
-        A job that others follow is joined at once, without waiting for a look that is under way.
+        A job that has clients is joined at once, without waiting for a poll that is under way.
         """
         known = self._channels.get(listener.job)
-        if known and known.has(listener.wish) and not _is_ahead(position, known.standing):
+        if known and known.has(listener.filter) and not _is_ahead(position, known.standing):
             return known.join(listener)
         for looks in range(_AHEAD + 1):
             async with self._turn:
@@ -268,22 +263,22 @@ class Hub:
                     self._channels[listener.job] = channel
                     self._wanted.set()
                     return channel.join(listener)
-            await self.look()
+            await self.poll()
         raise AssertionError("unreachable")
 
-    async def tell(
+    async def catch_up(
         self, listener: Listener, position: Position | None, goal: ReaderPosition
     ) -> None:
-        """Tell a client what it missed before it was attached, then have it hear what is new."""
+        """Send a client what it missed before it was attached, then release its held messages."""
         channel, at = self._channels[listener.job], _begun(position, goal)
         if position is None:
             await self._greet(listener, goal)
             if not listener.is_overrun:  # nothing was missed
                 listener.release(at)
                 return
-        while listener.outlet.is_open:
-            is_all = await self._catch_up(channel, listener, at, goal)
-            await listener.outlet.drained()
+        while listener.sender.is_open:
+            is_all = await self._send_page(channel, listener, at, goal)
+            await listener.sender.drained()
             if is_all and listener.is_overrun:
                 listener.hold()
                 goal = channel.standing.copy()
@@ -292,7 +287,7 @@ class Hub:
                 return
 
     def leave(self, listener: Listener) -> None:
-        """Forget a client."""
+        """Remove a client."""
         channel = self._channels.get(listener.job)
         if channel is not None:
             channel.listeners.discard(listener)
@@ -300,39 +295,39 @@ class Hub:
                 del self._channels[listener.job]
 
     async def _channel(self, listener: Listener) -> Channel:
-        """Return the channel of a job, made at the place that all others have reached."""
+        """Return the channel of a job, created at the position of all others."""
         if self._at is None or not self._channels:
-            self._at = await self._desk.read(self._sources.now)
+            self._at = await self._access.read(self._sources.now)
         channel = self._channels.get(listener.job) or Channel(listener.job, self._at.copy())
-        if "log" in listener.wish.types:
-            ranks = listener.wish.ranks or ()
-            await self._desk.read(channel.follow_logs, self._desk, ranks)
+        if "log" in listener.filter.types:
+            ranks = listener.filter.ranks or ()
+            await self._access.read(channel.follow_logs, self._access, ranks)
         return channel
 
     async def _greet(self, listener: Listener, goal: ReaderPosition) -> None:
-        """Say how the job is now, with a cursor for a client that hears nothing else."""
-        job = await self._desk.read(self._desk.store.state.one, JobRow, id=listener.job)
+        """Send the present state of the job, with a first cursor."""
+        job = await self._access.read(self._access.store.state.one, JobRow, id=listener.job)
         if job is not None:
-            listener.say(written([of_job(job, goal.happened, time.time())], goal.copy()))
+            listener.send(written([of_job(job, goal.happened, time.time())], goal.copy()))
 
-    async def _catch_up(
+    async def _send_page(
         self, channel: Channel, listener: Listener, at: ReaderPosition, goal: ReaderPosition
     ) -> bool:
-        """Send a page of what was missed; true when nothing is left of it."""
-        found = await self._desk.read(self._sources.between, listener.job, at, goal)
-        listener.say(written(found.drafts, at))
+        """Send a page of missed messages; true when none is left."""
+        found = await self._access.read(self._sources.between, listener.job, at, goal)
+        listener.send(written(found.drafts, at))
         at.reach(found.upto)
         if not found.is_all or channel.logs is None or goal.logs is None or at.logs is None:
             return found.is_all
-        lines, is_all = await self._desk.read(channel.logs.between, at.logs, goal.logs)
-        listener.say(written(lines, at))
+        lines, is_all = await self._access.read(channel.logs.between, at.logs, goal.logs)
+        listener.send(written(lines, at))
         return is_all
 
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Have a hub for as long as an app is served."""
-    app.state.live = hub = Hub(app.state.desk)
+    """Provide a hub while an app is served."""
+    app.state.live = hub = Hub(app.state.access)
     work = [asyncio.create_task(each) for each in (hub.run(), hub.measure())]
     try:
         yield
@@ -344,11 +339,11 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _begun(position: Position | None, goal: ReaderPosition) -> ReaderPosition:
-    """Return where a client stands; what its cursor does not say is where all others are."""
+    """Return the position of a client; a source missing in its cursor starts at the goal."""
     at = goal.copy()
     if position is None:
         return at
-    for name in ("happened", "told", "arrived"):
+    for name in ("happened", "reported", "arrived"):
         value = getattr(position, name)
         if value is not None:
             setattr(at, name, min(value, getattr(goal, name)))
@@ -359,7 +354,7 @@ def _begun(position: Position | None, goal: ReaderPosition) -> ReaderPosition:
 
 
 def _is_ahead(position: Position | None, at: ReaderPosition) -> bool:
-    names: tuple[Any, ...] = ("happened", "told", "arrived")
+    names: tuple[Any, ...] = ("happened", "reported", "arrived")
     return position is not None and any(
         (getattr(position, name) or 0) > getattr(at, name) for name in names
     )

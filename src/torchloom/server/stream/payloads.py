@@ -1,4 +1,4 @@
-"""What is streamed, before anybody's cursor is on it: public payloads, key by key."""
+"""The payloads of the stream, before a reader's cursor is added."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ def columns(curve: Curve) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """A message of one job; `move` is how far its source is read with it, by the cursor's names."""
+class StreamPayload:
+    """A message of one job; `move` has the reader's position after it, by the names of a cursor."""
 
     job: str
     kind: str
@@ -47,39 +47,39 @@ class Payload:
     move: Mapping[str, Any]
 
 
-def of_happening(row: EventRow) -> Payload:
-    """Return a transition as `state`, anything else that the weaver notes as `event`."""
+def of_event(row: EventRow) -> StreamPayload:
+    """Return a transition as `state`, any other event of the weaver as `event`."""
     after = row.facts.get("after") if row.kind == "job_state" else _BEGINNINGS.get(row.kind)
     move = {"happened": row.seq}
     if after is not None:
         reason = row.reason or (row.kind if row.kind in _BEGINNINGS else "")
         body = _state(str(after), reason, row.seq, row.time, row.job)
-        return Payload(row.job, "state", -1, row.time, body, move)
-    shape = views.happening_shape(row)
+        return StreamPayload(row.job, "state", -1, row.time, body, move)
+    shape = views.event_shape(row)
     body = {"type": "event", **shape, "rank": _rank(row.rank)}
-    return Payload(row.job, "event", row.rank, row.time, body, move)
+    return StreamPayload(row.job, "event", row.rank, row.time, body, move)
 
 
-def of_job(job: JobRow, seq: int, now: float) -> Payload:
-    """Return how a job is now, for whoever begins to listen; it moves no cursor."""
+def of_job(job: JobRow, seq: int, now: float) -> StreamPayload:
+    """Return the present state of a job for a new client; it moves no cursor."""
     body = _state(job.state, job.reason, seq, now, job.id)
-    return Payload(job.id, "state", -1, now, body, {})
+    return StreamPayload(job.id, "state", -1, now, body, {})
 
 
-def of_told(row: RankEventRow) -> Payload:
-    """Return what a rank or an agent told."""
-    shape = views.told_shape(row)
+def of_rank_event(row: RankEventRow) -> StreamPayload:
+    """Return an event that a rank or an agent reported."""
+    shape = views.rank_event_shape(row)
     body = {"type": "event", "seq": row.id, **shape, "rank": _rank(row.rank)}
-    return Payload(row.job, "event", row.rank, row.time, body, {"told": row.id})
+    return StreamPayload(row.job, "event", row.rank, row.time, body, {"reported": row.id})
 
 
-def of_line(line: OutputLine, job: str) -> Payload:
+def of_line(line: OutputLine, job: str) -> StreamPayload:
     """Return a line of a log."""
     body = {"type": "log", "seq": line.start, **line.shape(), "job": job}
-    return Payload(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
+    return StreamPayload(job, "log", line.output.rank, line.time, body, {line.output.key: line.end})
 
 
-def of_segments(segments: Iterable[NewsSegment]) -> Iterator[Payload]:
+def of_segments(segments: Iterable[NewsSegment]) -> Iterator[StreamPayload]:
     """Yield metrics as they were stored, one message a rank and step with all that it logged.
 
     Within a transaction of one job they have one order at every read; so `row` counts them.
@@ -92,7 +92,7 @@ def of_segments(segments: Iterable[NewsSegment]) -> Iterator[Payload]:
             yield from _of_commit(job, position, its)
 
 
-def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iterator[Payload]:
+def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iterator[StreamPayload]:
     rows: dict[tuple[int, int, str, int], dict[str, float]] = {}
     times: dict[tuple[int, int, str, int], float] = {}
     for segment in segments:
@@ -116,7 +116,7 @@ def _of_commit(job: str, position: int, segments: Iterable[NewsSegment]) -> Iter
         }
         done = {"arrived": position, "row": 0}
         move = done if number == last else {"arrived": position - 1, "row": number}
-        yield Payload(job, "metric", rank, times[key], body, move)
+        yield StreamPayload(job, "metric", rank, times[key], body, move)
 
 
 def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _state(status: str, reason: str, seq: int, time: float, job: str) -> dict[st
 
 
 def _named(name: str) -> str:
-    """Return the key of a metric; one that is named like a key of ours is set apart."""
+    """Return the key of a metric; one named like a key of the message gets a prefix."""
     return f"metric.{name}" if name in OWN else name
 
 
@@ -141,24 +141,26 @@ def _rank(rank: int) -> int | None:
 
 
 class ReaderPosition:
-    """How far one reader of one job is; each draft that it takes moves it on."""
+    """The position of one reader of one job; each payload moves it."""
 
-    def __init__(self, happened: int = 0, told: int = 0, arrived: int = 0, row: int = 0) -> None:
+    def __init__(
+        self, happened: int = 0, reported: int = 0, arrived: int = 0, row: int = 0
+    ) -> None:
         self.happened = happened
-        self.told = told
+        self.reported = reported
         self.arrived = arrived
         self.row = row
         self.logs: dict[str, int] | None = None
         self._text: str | None = None  # of the logs, while they stay where they are
 
     def copy(self) -> "ReaderPosition":
-        """Return another that stands at the same place."""
-        other = ReaderPosition(self.happened, self.told, self.arrived, self.row)
+        """Return a copy at the same position."""
+        other = ReaderPosition(self.happened, self.reported, self.arrived, self.row)
         other.logs = None if self.logs is None else dict(self.logs)
         return other
 
-    def move(self, draft: Payload) -> None:
-        """Take a draft."""
+    def move(self, draft: StreamPayload) -> None:
+        """Move behind a payload."""
         if draft.kind == "log":
             self.logs, self._text = self.logs or {}, None
             self.logs.update(draft.move)
@@ -167,16 +169,16 @@ class ReaderPosition:
                 setattr(self, name, value)
 
     def reach(self, other: "ReaderPosition") -> None:
-        """Be as far as another in what the databases hold."""
-        self.happened, self.told = other.happened, other.told
+        """Move to the position of another in the databases."""
+        self.happened, self.reported = other.happened, other.reported
         self.arrived, self.row = other.arrived, other.row
 
     def follow(self, logs: dict[str, int] | None) -> None:
-        """Be at these places of the logs."""
+        """Set the positions in the logs."""
         self.logs, self._text = logs, None
 
-    def is_behind(self, draft: Payload) -> bool:
-        """Tell whether a draft is new from here."""
+    def is_behind(self, draft: StreamPayload) -> bool:
+        """Return whether a payload lies behind this position."""
         if draft.kind == "log":
             return any((self.logs or {}).get(key, 0) < end for key, end in draft.move.items())
         if "arrived" in draft.move:
@@ -185,14 +187,14 @@ class ReaderPosition:
         return any(getattr(self, name) < value for name, value in draft.move.items())
 
     def cursor(self) -> str:
-        """Return this place as a reader is told it."""
+        """Return this position as the text of a cursor."""
         if self._text is None:  # once a line; an output that is not begun needs no place
             begun = self.logs and {key: end for key, end in self.logs.items() if end}
             self._text = logs_text(begun)
         row = f"-{self.row}" if self.row else ""
-        return f"{self.happened}.{self.told}.{self.arrived}{row}{self._text}"
+        return f"{self.happened}.{self.reported}.{self.arrived}{row}{self._text}"
 
 
-def encoded(draft: Payload, cursor: str) -> bytes:
+def encoded(draft: StreamPayload, cursor: str) -> bytes:
     """Return a message as it is sent; what JSON has no number for (NaN, infinity) is null."""
     return msgspec.json.encode({**draft.body, "cursor": cursor})

@@ -1,4 +1,4 @@
-"""Read what is new of jobs, from where a reader stands to where another does: blocking, by time."""
+"""Read new data of jobs between two positions, by time; all reads block."""
 
 import contextlib
 import heapq
@@ -13,12 +13,12 @@ import psutil
 from torchloom.launch.host.identity import ProcessIdentity
 from torchloom.server.logs.lines import Files, Output, ends_of, merged, outputs_of, record_of
 from torchloom.server.stream.payloads import (
-    Payload,
     ReaderPosition,
-    of_happening,
+    StreamPayload,
+    of_event,
     of_line,
+    of_rank_event,
     of_segments,
-    of_told,
 )
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import RankProcessRow
@@ -26,14 +26,14 @@ from torchloom.weaver.store.series import curves
 from torchloom.weaver.views import when
 
 _NVML = "pynvml"  # of the package nvidia-ml-py, which may find no driver
-RANKS = 64  # whose logs are followed where a listener names none
+RANKS = 64  # whose logs are read where a client names none
 _PAGE = 1000  # events that are read at a time
 _POINTS = 20_000  # points that are read at a time
 _LINES = 2000  # lines that are read at a time
 
 
 class Meters:
-    """Measure ranks, each figure since the one before; of one thread at a time."""
+    """Measure the resources of ranks since the last call; one thread at a time."""
 
     def __init__(self) -> None:
         self._processes: dict[str, psutil.Process] = {}
@@ -41,8 +41,8 @@ class Meters:
 
     def measure(
         self, job: str, ranks: Iterable[RankProcessRow], now: float | None = None
-    ) -> list[Payload]:
-        """Return what each rank of a job that lives on this host uses."""
+    ) -> list[StreamPayload]:
+        """Return the usage of each rank of a job on this host."""
         at = time.time() if now is None else now
         found = []
         for rank in ranks:
@@ -81,7 +81,7 @@ class Meters:
         return {"uuid": uuid, "busy": float(busy), "memory": int(memory)}
 
 
-def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> Payload:
+def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> StreamPayload:
     body = {
         "type": "resource",
         **usage,
@@ -92,7 +92,7 @@ def _draft(job: str, rank: RankProcessRow, at: float, usage: dict[str, Any]) -> 
         "node": rank.node,
         "job": job,
     }
-    return Payload(job, "resource", rank.rank, at, body, {})
+    return StreamPayload(job, "resource", rank.rank, at, body, {})
 
 
 def _nvml() -> Any:
@@ -109,9 +109,9 @@ def _nvml() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FoundPayloads:
-    """What was read, by time, and how far; there may be more."""
+    """What was read, by time, up to a position; there may be more."""
 
-    drafts: list[Payload]
+    drafts: list[StreamPayload]
     upto: ReaderPosition
     is_all: bool
 
@@ -123,58 +123,58 @@ class Sources:
         self._store = store
 
     def now(self) -> ReaderPosition:
-        """Return where everything ends that is stored so far."""
+        """Return the position behind everything that is stored."""
         happened = self._store.state.last_happened(limit=1)
-        told = self._store.records.last_events(limit=1)
+        reported = self._store.records.last_events(limit=1)
         arrived = curves.news(self._store.records).next
         return ReaderPosition(
-            happened[-1].seq if happened else 0, told[-1].id if told else 0, arrived
+            happened[-1].seq if happened else 0, reported[-1].id if reported else 0, arrived
         )
 
     def news(self, at: ReaderPosition, jobs: Collection[str]) -> FoundPayloads:
-        """Return what some jobs have that is new."""
+        """Return new data of some jobs."""
         happened = self._store.state.happened(None, at.happened, _PAGE)
-        told = self._store.records.events(None, at.told, _PAGE)
+        reported = self._store.records.events(None, at.reported, _PAGE)
         points = curves.news(self._store.records, at.arrived, jobs, _POINTS)
         ways = [
-            (of_happening(row) for row in happened if row.job in jobs),
-            (of_told(row) for row in told if row.job in jobs),
+            (of_event(row) for row in happened if row.job in jobs),
+            (of_rank_event(row) for row in reported if row.job in jobs),
             of_segments(points.segments),
         ]
         upto = ReaderPosition(
             happened[-1].seq if happened else at.happened,
-            told[-1].id if told else at.told,
+            reported[-1].id if reported else at.reported,
             max(points.next, at.arrived),
         )
         count = sum(len(segment.steps) for segment in points.segments)
-        is_all = len(happened) < _PAGE and len(told) < _PAGE and count < _POINTS
+        is_all = len(happened) < _PAGE and len(reported) < _PAGE and count < _POINTS
         return FoundPayloads(_by_time(ways), upto, is_all)
 
     def between(self, job: str, at: ReaderPosition, goal: ReaderPosition) -> FoundPayloads:
-        """Return what one job has from here to there, or the first of it."""
+        """Return a page of one job's data between two positions."""
         happened = self._store.state.happened(job, at.happened, _PAGE)
-        told = self._store.records.events(job, at.told, _PAGE)
+        reported = self._store.records.events(job, at.reported, _PAGE)
         points = curves.news(self._store.records, at.arrived, [job], _POINTS)
         metrics = list(_behind(at.row, of_segments(points.segments)))
         if points.is_whole:
             metrics = [draft for draft in metrics if draft.body["seq"] <= goal.arrived]
         ways = [
-            (of_happening(row) for row in happened if row.seq <= goal.happened),
-            (of_told(row) for row in told if row.id <= goal.told),
+            (of_event(row) for row in happened if row.seq <= goal.happened),
+            (of_rank_event(row) for row in reported if row.id <= goal.reported),
             metrics,
         ]
         is_end = not points.segments or points.next >= goal.arrived
         upto = ReaderPosition(
             _upto([row.seq for row in happened], goal.happened),
-            _upto([row.id for row in told], goal.told),
+            _upto([row.id for row in reported], goal.reported),
             max(goal.arrived, at.arrived) if is_end else points.next,
         )
-        is_all = is_end and (upto.happened, upto.told) == (goal.happened, goal.told)
+        is_all = is_end and (upto.happened, upto.reported) == (goal.happened, goal.reported)
         return FoundPayloads(_by_time(ways), upto, is_all)
 
 
 class LogSource:
-    """The logs of one job: of its first ranks, and of those that somebody has named."""
+    """The logs of one job: of its first ranks, and of those that a client has named."""
 
     def __init__(self, files: Files, job: str) -> None:
         self._files = files
@@ -183,30 +183,30 @@ class LogSource:
         self.outputs: list[Output] = []
         self._is_over = False
 
-    def look(self, ranks: Collection[int] = ()) -> None:
-        """Find out which outputs there are, and whether more will come of them."""
+    def refresh(self, ranks: Collection[int] = ()) -> None:
+        """Read which outputs there are, and whether the job is over."""
         self._ranks |= set(ranks)
         record = record_of(self._files, self._job)
         self.outputs = outputs_of(record, self._ranks, self._files.account)
         self._is_over = record is not None and record.truth().is_over()
 
     def follows(self, ranks: Collection[int]) -> bool:
-        """Tell whether the logs of these ranks are among those that are read."""
+        """Return whether the logs of these ranks are read."""
         return self._ranks.issuperset(ranks)
 
     def ends(self) -> dict[str, int]:
         """Return where the outputs end now."""
         return ends_of(self.outputs)
 
-    def news(self, at: dict[str, int]) -> list[Payload]:
+    def news(self, at: dict[str, int]) -> list[StreamPayload]:
         """Return the lines since some places, at most a few thousand."""
         lines = merged(self.outputs, at, self._is_over)
         return [of_line(line, self._job) for line, _ in zip(lines, range(_LINES), strict=False)]
 
-    def between(self, at: dict[str, int], goal: dict[str, int]) -> tuple[list[Payload], bool]:
+    def between(self, at: dict[str, int], goal: dict[str, int]) -> tuple[list[StreamPayload], bool]:
         """Return the lines from here to there, or the first of them, and whether these are all."""
         known = [output for output in self.outputs if at.get(output.key, 0) < goal[output.key]]
-        found: list[Payload] = []
+        found: list[StreamPayload] = []
         for line in merged(known, at, self._is_over):
             if line.end <= goal[line.output.key]:
                 found.append(of_line(line, self._job))
@@ -215,18 +215,18 @@ class LogSource:
         return found, True
 
 
-def _by_time(ways: Sequence[Iterable[Payload]]) -> list[Payload]:
-    """Return drafts by time; those of one source stay in their order whatever their clocks say."""
+def _by_time(ways: Sequence[Iterable[StreamPayload]]) -> list[StreamPayload]:
+    """Return payloads by time; those of one source keep their order."""
     return list(heapq.merge(*ways, key=lambda draft: draft.time))
 
 
 def _upto(numbers: list[int], goal: int) -> int:
-    """Return how far was read: to the end of a full page, else to where one wanted."""
+    """Return the position after a read: the end of a full page, else the goal."""
     return min(numbers[-1], goal) if len(numbers) == _PAGE else goal
 
 
-def _behind(row: int, drafts: Iterator[Payload]) -> Iterator[Payload]:
-    """Leave out what was sent of the first transaction before."""
+def _behind(row: int, drafts: Iterator[StreamPayload]) -> Iterator[StreamPayload]:
+    """Leave out the payloads of the first transaction that were sent before."""
     first = None
     for draft in drafts:
         first = draft.body["seq"] if first is None else first

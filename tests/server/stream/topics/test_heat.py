@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from torchloom.server.stream.payloads import Payload
+from torchloom.server.stream.payloads import StreamPayload
 from torchloom.server.stream.topics.metrics import Heat, cells_of, slots_of
 
 NAME = "loom/step_seconds"
 
 
-def told(rank: int, time: float, **values: float) -> Payload:
+def told(rank: int, time: float, **values: float) -> StreamPayload:
     body = {"step": 1, "rank": rank, "role": "t", "seq": 1, **values}
-    return Payload("j", "metric", rank, time, body, {"arrived": 1})
+    return StreamPayload("j", "metric", rank, time, body, {"arrived": 1})
 
 
 @pytest.mark.parametrize(

@@ -67,18 +67,18 @@ def test_a_job_has_the_steps_that_its_loop_reports_or_the_fewer_that_it_was_give
     tmp_path: Path,
 ) -> None:
     store = open_store(DatabasePlace(tmp_path))
-    store.state.put(JobRow("told", facts={"total_steps": 60}), JobRow("given"))
+    store.state.put(JobRow("reported", facts={"total_steps": 60}), JobRow("given"))
     store.state.put(
         JobRow("limited", facts={"total_steps": 9000}), JobRow("alone", facts={TOTAL: 7})
     )
-    for number, job in enumerate(("told", "given", "limited"), 1):
+    for number, job in enumerate(("reported", "given", "limited"), 1):
         store.state.put(SubmissionRow(job, number, spec={"hyperparameters": {"steps": 500}}))
 
-    found = labels(store, ["told", "given", "limited", "alone"])
+    found = labels(store, ["reported", "given", "limited", "alone"])
     store.close()
 
     assert {job: its["total_steps"] for job, its in found.items()} == {
-        "told": 60,
+        "reported": 60,
         "given": 500,
         "limited": 500,
         "alone": 7,
@@ -121,6 +121,6 @@ def test_the_three_clocks_speak_each_for_itself() -> None:
             "state": "RUNNING",
             "engine": "local",
             "handle": "local://x/j",
-            "detail": "local says RUNNING",
+            "detail": "local reports RUNNING",
         },
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from torchloom.server.stream.payloads import of_happening, of_told
+from torchloom.server.stream.payloads import of_event, of_rank_event
 from torchloom.server.stream.topics.timeline import concerns, entry_of, is_of_nodes, newest_of_job
 from torchloom.weaver.journal import Journal
 from torchloom.weaver.store import open_store
@@ -15,7 +15,7 @@ from ....harness.fresh_databases import fresh
 
 
 def happened(kind: str, **more: Any) -> dict[str, Any]:
-    entry = entry_of(of_happening(EventRow(seq=7, time=1.0, job="j", kind=kind, **more)))
+    entry = entry_of(of_event(EventRow(seq=7, time=1.0, job="j", kind=kind, **more)))
     assert entry is not None
     return entry
 
@@ -29,7 +29,7 @@ def command(state: str, kind: str = "knob", payload: Any = None, **said: Any) ->
 def test_a_change_of_a_knob_has_who_before_and_after() -> None:
     payload = {"lr": {"value": 0.02, "hold": False}}
 
-    entry = entry_of(of_happening(command("applied", payload=payload, before=0.1, after=0.02)))
+    entry = entry_of(of_event(command("applied", payload=payload, before=0.1, after=0.02)))
 
     assert entry == {
         "key": "w7",
@@ -74,7 +74,7 @@ def test_a_change_of_a_knob_has_who_before_and_after() -> None:
     ],
 )
 def test_a_command_is_told_in_few_words(row: EventRow, title: str) -> None:
-    entry = entry_of(of_happening(row))
+    entry = entry_of(of_event(row))
 
     assert entry is not None
     assert entry["title"] == title
@@ -82,7 +82,7 @@ def test_a_command_is_told_in_few_words(row: EventRow, title: str) -> None:
 
 @pytest.mark.parametrize("state", ["accepted", "preparing", "committed", "offered_again"])
 def test_a_command_that_is_on_its_way_is_no_entry(state: str) -> None:
-    assert entry_of(of_happening(command(state))) is None
+    assert entry_of(of_event(command(state))) is None
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,13 @@ def test_of_a_long_timeline_the_newest_and_every_failure_are_told(tmp_path: Path
 def test_what_a_rank_says_of_its_job_is_no_entry() -> None:
     told = RankEventRow(7, "j", 1, 0, "x", 3, "job", 12, 1.0, {"total_steps": 60})
 
-    assert entry_of(of_told(told)) is None
+    assert entry_of(of_rank_event(told)) is None
 
 
 def test_what_a_rank_tells_has_a_key_of_its_own() -> None:
-    entry = entry_of(of_told(RankEventRow(7, "j", 1, 0, "x", 3, "nan", 12, 1.0, {"name": "loss"})))
+    entry = entry_of(
+        of_rank_event(RankEventRow(7, "j", 1, 0, "x", 3, "nan", 12, 1.0, {"name": "loss"}))
+    )
 
     assert entry is not None
     assert (entry["key"], entry["kind"], entry["rank"], entry["step"]) == ("r7", "alert", 1, 12)
@@ -162,7 +164,7 @@ def test_of_what_is_of_no_job_only_its_own_nodes_and_devices_are_a_jobs() -> Non
         EventRow(4, 1.0, "", "token_added", author="ada", facts={"user": "eve"}),
     ]
 
-    drafts = [draft for draft in map(of_happening, rows) if is_of_nodes(draft)]
+    drafts = [draft for draft in map(of_event, rows) if is_of_nodes(draft)]
     entries = [entry for entry in map(entry_of, drafts) if entry]
     ours = [one for one in entries if concerns(one, frozenset({"node-1", "GPU-1"}))]
 

@@ -1,1 +1,1 @@
-"""What a page follows over its one socket: a module a topic, and the conversation about them."""
+"""The topics that a page follows over its one WebSocket, and the session that serves them."""

@@ -1,4 +1,4 @@
-"""Things that are whole at every moment (a list, a job): read once for all who look at them."""
+"""Values that are polled once for all pages that show them, such as the list of jobs."""
 
 import asyncio
 import contextlib
@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from torchloom.errors import LoomError
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.weaver_link import WeaverAway
 
-Look = Callable[[], Awaitable[Any]]
+Read = Callable[[], Awaitable[Any]]
 Key = tuple[str, str]  # a topic and a job
 
 
 class Board:
-    """One thing, looked at now and then while somebody wants to know."""
+    """One value, polled at an interval while a page shows it."""
 
-    def __init__(self, look: Look, interval: float) -> None:
-        self._look = look
+    def __init__(self, read: Read, interval: float) -> None:
+        self._read = read
         self._interval = interval
         self._changed = asyncio.Event()
         self._value: Any = None
@@ -29,7 +29,7 @@ class Board:
         self._task.add_done_callback(lambda _: self._changed.set())
 
     async def changed(self, known: int) -> Any:
-        """Return the thing when it is another than the one that is known."""
+        """Wait for a version newer than the known one, and return its value."""
         while self.version <= known:
             if self._task.done():
                 self._task.result()
@@ -42,7 +42,7 @@ class Board:
     async def _run(self) -> None:
         while True:
             try:
-                found = await self._look()
+                found = await self._read()
             except LoomError:  # a database is away, or busy: it is tried again
                 self.failing = self.failing or time.monotonic()
             else:
@@ -58,17 +58,17 @@ class Board:
 
 
 class Boards:
-    """All boards that somebody looks at, and whether the weaver answers those who read them."""
+    """All boards in use, and whether the weaver answers their requests."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, access: PlaneAccess) -> None:
+        self.access = access
         self._boards: dict[Key, Board] = {}
         self._away: float | None = None
 
     async def ask(self, name: str, /, **facts: Any) -> Any:
-        """Ask the weaver; whoever looks at boards is told whether it answers."""
+        """Send a request to the weaver, and record whether it answers."""
         try:
-            found = await self.desk.link.ask(name, **facts)
+            found = await self.access.link.ask(name, **facts)
         except WeaverAway:
             self._away = self._away or time.monotonic()
             raise
@@ -76,11 +76,11 @@ class Boards:
         return found
 
     @contextlib.contextmanager
-    def watched(self, key: Key, look: Look, interval: float) -> Iterator[Board]:
-        """Give the board of this key, for as long as it is looked at."""
+    def watched(self, key: Key, read: Read, interval: float) -> Iterator[Board]:
+        """Provide the board of a key while it is shown."""
         board = self._boards.get(key)
         if board is None:
-            board = self._boards[key] = Board(look, interval)
+            board = self._boards[key] = Board(read, interval)
         board.watchers += 1
         try:
             yield board
@@ -92,12 +92,12 @@ class Boards:
 
     @property
     def is_alone(self) -> bool:
-        """Tell whether the last question found no weaver."""
+        """Return whether the last request found no weaver."""
         return self._away is not None
 
     @property
     def behind(self) -> float:
-        """Return for how many seconds something could not be read; zero when all is well."""
+        """Return for how many seconds something could not be read; zero when all reads succeed."""
         moments = [self._away, *(board.failing for board in self._boards.values())]
         failing = [moment for moment in moments if moment is not None]
         return time.monotonic() - min(failing) if failing else 0.0

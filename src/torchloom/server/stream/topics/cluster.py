@@ -1,4 +1,4 @@
-"""The cluster as its page shows it: nodes, devices, the ranks on them, and who waits."""
+"""The cluster as its page shows it: nodes, devices, the ranks on them, and the queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,8 +9,8 @@ from torchloom.server.text import whole
 from torchloom.weaver.store.reader import PlaneReader
 from torchloom.weaver.store.rows import AgentRow, JobRow, RankProcessRow
 
-INTERVAL = 0.5  # seconds between two looks
-_FRESH = 5.0  # seconds for which a beat counts as one of now
+INTERVAL = 0.5  # seconds between two polls
+_FRESH = 5.0  # seconds for which a heartbeat counts as current
 _PARTS = ("nodes", "devices", "ranks", "jobs")  # lists whose items have an id
 _OF_OFFER = ("cpus", "memory_mb", "gpus", "free", "jobs")
 _UP, _LOST = "up", "lost"
@@ -20,19 +20,19 @@ Items = list[Item]
 
 
 class Cluster:
-    """Reads the cluster for all who look at it."""
+    """Reads the cluster for all pages."""
 
     def __init__(self, boards: Boards) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
 
-    async def look(self) -> dict[str, Items]:
-        """Return everything there is to show."""
+    async def read(self) -> dict[str, Items]:
+        """Return the whole value of the topic."""
         devices = [_device(one) for one in (await self._boards.ask("devices"))["devices"]]
         offers = await self._boards.ask("cluster")
         queue = await self._boards.ask("queue")
         names = sorted({name for one in devices for name in one["processes"]})
-        ranks, jobs, agents = await self._desk.read(_stored, self._desk.store, names)
+        ranks, jobs, agents = await self._access.read(_stored, self._access.store, names)
         found = {
             "nodes": nodes_of(agents, offers, devices, datetime.now(UTC)),
             "devices": devices,
@@ -45,18 +45,18 @@ class Cluster:
 
 
 def changes(known: Mapping[str, Items] | None, found: Mapping[str, Items]) -> dict[str, Any]:
-    """Return all parts, or of each what is another: `items` and `gone`; the queue as a whole."""
+    """Return all parts, or the changes of each as `items` and `gone`; the queue is always whole."""
     if known is None:
         return dict(found)
     parts = {name: _changed(known[name], found[name]) for name in _PARTS}
-    told: dict[str, Any] = {name: part for name, part in parts.items() if part}
-    return told if known["queue"] == found["queue"] else {**told, "queue": found["queue"]}
+    changed: dict[str, Any] = {name: part for name, part in parts.items() if part}
+    return changed if known["queue"] == found["queue"] else {**changed, "queue": found["queue"]}
 
 
 def nodes_of(
     agents: Iterable[AgentRow], offers: Mapping[str, Any], devices: Items, now: datetime
 ) -> Items:
-    """Return every host that has something or somebody, and how its agent is."""
+    """Return every host that has resources or ranks, with the state of its agent."""
     offered = {node["host"]: node for node in offers["nodes"]}
     by_id = {agent.id: agent for agent in agents}
     last = {agent.host: agent for agent in sorted(by_id.values(), key=lambda one: one.greeted_at)}
@@ -67,8 +67,8 @@ def nodes_of(
     for host in sorted(workers):
         node = offered.get(host, {})
         agent = by_id.get(node.get("id", "")) or last.get(host)
-        heard = offers["heard"].get(agent.id) if agent else None
-        found.append(_node(host, node, agent, len(workers[host])) | {"heard_at": heard})
+        last_beat = offers["heard"].get(agent.id) if agent else None
+        found.append(_node(host, node, agent, len(workers[host])) | {"heard_at": last_beat})
     return [{**one, "heard_at": _steady(one["state"], one["heard_at"], now)} for one in found]
 
 
@@ -83,12 +83,12 @@ def _node(host: str, offer: Mapping[str, Any], agent: AgentRow | None, workers: 
     }
 
 
-def _steady(state: str, heard: str | None, now: datetime) -> str | None:
-    """Return when a node was heard last; nothing for now, so that this is no change each time."""
-    if heard is None:
+def _steady(state: str, last_beat: str | None, now: datetime) -> str | None:
+    """Return the time of a node's last heartbeat; nothing for a current one, which is no change."""
+    if last_beat is None:
         return None
-    is_fresh = abs((now - datetime.fromisoformat(heard)).total_seconds()) < _FRESH
-    return None if state == _UP and is_fresh else heard
+    is_fresh = abs((now - datetime.fromisoformat(last_beat)).total_seconds()) < _FRESH
+    return None if state == _UP and is_fresh else last_beat
 
 
 def _device(one: Item) -> Item:

@@ -1,4 +1,4 @@
-"""The list of jobs as a page shows it: each with how far it is, how fast, and its last loss."""
+"""The list of jobs and one job as pages show them: progress, speed, and the latest loss."""
 
 import math
 import time
@@ -19,16 +19,16 @@ from torchloom.weaver.store.reader import JobFilter, PlaneReader
 from torchloom.weaver.store.rows import JobRow, RankProcessRow, RunRow, SubmissionRow
 from torchloom.weaver.store.series import curves
 
-ROWS_INTERVAL = 1.0  # seconds between two looks
+ROWS_INTERVAL = 1.0  # seconds between two polls
 MOST = 200  # jobs, the newest
 _SPARK = 60  # values of a small curve
 _FRESH = 2.0  # seconds for which the small curve of a running job counts
-_AT_ONCE = 20  # small curves that one look reads
-_LATE = 30.0  # seconds in which the last of what ranks told may still come
+_AT_ONCE = 20  # small curves that one poll reads
+_LATE = 30.0  # seconds in which the last reports of ranks may still arrive
 _SPAN = 15.0  # seconds over which speed is taken
-_KNOWN = 1000  # jobs of which something is known by heart
+_KNOWN = 1000  # jobs in the cache
 _TOTALS = ("total_steps", "max_steps", "steps")  # what a run calls the number of its steps
-DETAIL_INTERVAL = 0.5  # seconds between two looks
+DETAIL_INTERVAL = 0.5  # seconds between two polls
 _RANKS = 512  # that are shown one by one
 _ALL = ("set", "undo", "pause", "resume", "resize", "stop", "checkpoint", "cancel")
 _VERBS: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ Jobs = Sequence[Mapping[str, Any]]
 
 @dataclass(slots=True)
 class KnownJob:
-    """What is kept of a job between two looks."""
+    """What is cached of a job between two polls."""
 
     steps: deque[tuple[float, int]] = field(default_factory=deque)
     spark: list[float | None] = field(default_factory=list)
@@ -56,7 +56,7 @@ class KnownJob:
 
 
 class JobPace:
-    """How fast jobs are, by the steps that earlier looks saw."""
+    """The speed of jobs, by the steps of earlier polls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -70,7 +70,7 @@ class JobPace:
         return known
 
     def saw(self, job: str, step: int | None, is_running: bool) -> float | None:
-        """Take in how far a job is; return its steps per second, when that is known."""
+        """Record the step of a job; return its steps per second, when that is known."""
         seen, now = self.of(job).steps, self.clock()
         if step is None or not is_running or (seen and step < seen[-1][1]):
             seen.clear()
@@ -84,16 +84,16 @@ class JobPace:
 
 
 class JobRows:
-    """Reads the list for all who look at it."""
+    """Reads the list for all pages."""
 
     def __init__(self, boards: Boards, pace: JobPace) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
         self._pace = pace
 
-    async def look(self) -> list[dict[str, Any]]:
+    async def read(self) -> list[dict[str, Any]]:
         """Return the newest jobs, newest first."""
-        rows = await self._desk.read(self._desk.store.state.page, JobFilter(), None, MOST)
+        rows = await self._access.read(self._access.store.state.page, JobFilter(), None, MOST)
         return await self.rows(rows)
 
     async def rows(self, rows: Sequence[JobRow]) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ class JobRows:
         shown = await living_jobs(self._boards, rows)
         queue = await self._queue(shown)
         known = {job["id"]: self._pace.of(job["id"]) for job in shown}
-        more = await self._desk.read(self._labels, shown, known)
-        await self._desk.read(self._curves, shown, known)
+        more = await self._access.read(self._labels, shown, known)
+        await self._access.read(self._curves, shown, known)
         return [self._row(job, queue, more) for job in shown]
 
     async def _queue(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -114,13 +114,13 @@ class JobRows:
             return {}
 
     def _labels(self, jobs: Jobs, known: Mapping[str, KnownJob]) -> dict[str, dict[str, Any]]:
-        """Return what was said of jobs; of those that have ended it is known by heart."""
+        """Return the labels of jobs; those of ended jobs are cached."""
         settled = {job["id"] for job in jobs if is_settled(job)}
-        by_heart = {job: one.labels for job, one in known.items() if one.labels and job in settled}
-        found = labels(self._desk.store, [job for job in known if job not in by_heart])
+        cached = {job: one.labels for job, one in known.items() if one.labels and job in settled}
+        found = labels(self._access.store, [job for job in known if job not in cached])
         for job in settled & found.keys():
             known[job].labels = found[job]
-        return {**by_heart, **found}
+        return {**cached, **found}
 
     def _curves(self, jobs: Jobs, known: Mapping[str, KnownJob]) -> None:
         """Read the small curves that are old, those first that were not read for longest."""
@@ -128,7 +128,7 @@ class JobRows:
         others = {job: one for job, one in known.items() if not (one.is_last and settled[job])}
         old = [job for job, one in others.items() if now - one.read_at >= _FRESH]
         for job in sorted(old, key=lambda job: known[job].read_at)[:_AT_ONCE]:
-            known[job].name, known[job].spark = spark_of(self._desk.store, job)
+            known[job].name, known[job].spark = spark_of(self._access.store, job)
             known[job].read_at, known[job].is_last = now, settled[job]
 
     def _row(
@@ -152,14 +152,14 @@ class JobRows:
 
 
 def is_settled(job: Mapping[str, Any]) -> bool:
-    """Tell whether a job ended so long ago that all its ranks told has come."""
+    """Return whether a job ended so long ago that all reports of its ranks have arrived."""
     if not JobState(job["state"]).is_final or not job["ended_at"]:
         return False
     return abs(time.time() - datetime.fromisoformat(job["ended_at"]).timestamp()) > _LATE
 
 
 def progress_of(step: int | None, total: int | None, speed: float | None) -> dict[str, Any]:
-    """Return how much is done and how long the rest takes, where that can be said."""
+    """Return the progress and the remaining time, where these are known."""
     if step is None or total is None:
         return {"progress": None, "total_steps": total, "eta_seconds": None}
     left = max(0, total - step)
@@ -168,17 +168,17 @@ def progress_of(step: int | None, total: int | None, speed: float | None) -> dic
 
 
 def labels(store: PlaneReader, jobs: list[str]) -> dict[str, dict[str, Any]]:
-    """Return project, tags and number of steps of jobs, as far as these were said."""
+    """Return project, tags and number of steps of jobs, as far as these are given."""
     found: dict[str, dict[str, Any]] = {job: {} for job in jobs}
     for run in store.state.find(RunRow, job=jobs):
-        said = {name: run.config.get(name) for name in ("project", "tags")}
-        found[run.job] |= {name: value for name, value in said.items() if value}
+        given = {name: run.config.get(name) for name in ("project", "tags")}
+        found[run.job] |= {name: value for name, value in given.items() if value}
     for rank in store.state.find(RankProcessRow, job=jobs):
         found[rank.job] |= _total({knob["name"]: knob["value"] for knob in rank.knobs})
     for row in store.state.find(SubmissionRow, job=jobs):
         spec = row.spec
-        said = {name: spec.get(name) for name in ("project", "tags")}
-        found[row.job] |= {name: value for name, value in said.items() if value}
+        given = {name: spec.get(name) for name in ("project", "tags")}
+        found[row.job] |= {name: value for name, value in given.items() if value}
         found[row.job] |= _total(spec.get("hyperparameters") or {})
     for job in store.state.find(JobRow, id=jobs):  # a loop ends with its data, or before at a limit
         known = {**_total(job.facts), **found[job.id]}
@@ -200,28 +200,28 @@ def spark_of(store: PlaneReader, job: str) -> tuple[str | None, list[float | Non
 
 
 def _short(value: float) -> float | None:
-    """Return a number as a small curve needs it; what is none would be another at every look."""
+    """Return a rounded number; NaN, which is never equal to itself, becomes nothing."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _total(said: Mapping[str, Any]) -> dict[str, int]:
-    found = (said.get(name) for name in _TOTALS)
+def _total(given: Mapping[str, Any]) -> dict[str, int]:
+    found = (given.get(name) for name in _TOTALS)
     numbers = [value for value in found if type(value) is int and value > 0]
     return {"total_steps": numbers[0]} if numbers else {}
 
 
 class JobDetailBoard:
-    """Reads one job for all who look at it."""
+    """Reads one job for all pages."""
 
     def __init__(self, boards: Boards, rows: JobRows, job: str) -> None:
         self._boards = boards
-        self._desk = boards.desk
+        self._access = boards.access
         self._rows = rows
         self._job = job
 
-    async def look(self) -> dict[str, Any]:
-        """Return everything there is to show; without a weaver, what the database has."""
-        row = await self._desk.stored(self._job)
+    async def read(self) -> dict[str, Any]:
+        """Return the whole value of the topic; without a weaver, what the database has."""
+        row = await self._access.stored(self._job)
         if row is None:  # it has been removed meanwhile
             return {"job": None}
         (shown,) = await self._rows.rows([row])
@@ -232,8 +232,8 @@ class JobDetailBoard:
             found, knobs = {**job_shape(row), "facts": whole(row.facts), "ranks": []}, []
         ranks = [_steady(rank) for rank in found["ranks"][:_RANKS]]
         more = {name: found["facts"].get(name) or None for name in _OF_FACTS}
-        names = await self._desk.read(curves.names, self._desk.store.records, self._job)
-        engine = await self._desk.read(self._engine)
+        names = await self._access.read(curves.names, self._access.store.records, self._job)
+        engine = await self._access.read(self._engine)
         return {
             "job": {**shown, **more},
             "clocks": clocks_of(shown, found["ranks"], engine),
@@ -244,13 +244,13 @@ class JobDetailBoard:
         }
 
     def _engine(self) -> str:
-        """Return what the engine that started the job says of it; nothing where none is ours."""
-        record = record_of(self._desk.files(self._job), self._job)
+        """Return the job's state in the engine that started it; nothing where it is not ours."""
+        record = record_of(self._access.files(self._job), self._job)
         return record.truth().state.name if record is not None else ""
 
 
 def verbs_of(state: str, has_ranks: bool, has_knobs: bool, is_resizable: bool) -> list[str]:
-    """Return what can be asked of a job as it is."""
+    """Return the verbs that a job allows in its present state."""
     verbs = ("resume",) if JobState(state).is_final else _VERBS[state]
     if not has_knobs:
         verbs = tuple(verb for verb in verbs if verb not in ("set", "undo"))
@@ -264,7 +264,7 @@ def verbs_of(state: str, has_ranks: bool, has_knobs: bool, is_resizable: bool) -
 def clocks_of(
     job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]], engine: str
 ) -> dict[str, Any]:
-    """Return what processes, progress and the scheduler say, each for itself."""
+    """Return the state of processes, progress and scheduler, each on its own."""
     return {
         "process": _process(job, ranks),
         "progress": _progress(job, ranks),
@@ -278,7 +278,7 @@ def _process(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> dict
     if JobState(job["state"]).is_final:
         return {"state": "over", "up": up, "total": total, "detail": f"ended, {job['reason']}"}
     if not ranks:
-        return {"state": "none", "up": 0, "total": total, "detail": "no rank is there yet"}
+        return {"state": "none", "up": 0, "total": total, "detail": "no rank has registered yet"}
     state = "ok" if up >= total else "lost"
     return {"state": state, "up": up, "total": total, "detail": f"{up} of {total} ranks are up"}
 
@@ -308,12 +308,12 @@ def _scheduler(job: Mapping[str, Any], engine: str) -> dict[str, Any]:
     if job["state"] == JobState.QUEUED:
         return {"state": "QUEUED", **facts, "detail": job["reason"]}
     if not engine:
-        return {"state": "UNKNOWN", **facts, "detail": "nobody of ours has started it"}
-    return {"state": engine, **facts, "detail": f"{job['scheduler']} says {engine}"}
+        return {"state": "UNKNOWN", **facts, "detail": "it was not started by this plane"}
+    return {"state": engine, **facts, "detail": f"{job['scheduler']} reports {engine}"}
 
 
 def _steady(rank: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rank whose figures do not change with every look."""
+    """Return a rank with rounded figures, which do not change with every poll."""
     silent, took = rank["silent_seconds"], rank["step_seconds"]
     return {
         **rank,

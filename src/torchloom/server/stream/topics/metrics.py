@@ -1,8 +1,8 @@
-"""Curves that grow on a page: buckets at first, then points, and buckets again before it is much.
+"""Curves and heat maps of a page: buckets at first, then points, and buckets again in time.
 
 A page adds each point behind what it has. Whenever that would be wrong (a recovery repeats steps)
 or too much, it is given new buckets; so what it holds is bounded, and is what the database has.
-Who looks at a range of steps is told of nothing else.
+A page that shows a range of steps receives nothing else.
 """
 
 import contextlib
@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from torchloom.server.desk import Desk
+from torchloom.server.plane_access import PlaneAccess
 from torchloom.server.stream.cursors import Position
-from torchloom.server.stream.payloads import OWN, Payload, columns
-from torchloom.server.stream.topics.socket_messages import Sub, Voice
+from torchloom.server.stream.payloads import OWN, StreamPayload, columns
+from torchloom.server.stream.topics.socket_messages import PageWriter, Sub
 from torchloom.weaver.store.series import curves
 from torchloom.weaver.store.series.curves import recent
 from torchloom.weaver.store.series.records import RecordStore
 from torchloom.weaver.store.series.snapshot import RecordsSnapshot
 
-STEP_SECONDS = "loom/step_seconds"  # what every rank tells of itself once a second
+STEP_SECONDS = "loom/step_seconds"  # reported by every rank once a second
 RANKS = 1024  # lines, the first ranks
 _CELLS = 100_000  # of all lines together: what a page takes in one message
 _PREFIX = "metric."  # before a name that is one of a message's own
-_MISSED = 20_000  # points that are told one by one to somebody who comes back
+_MISSED = 20_000  # points that are sent one by one to a client that resumes
 _MARKS = 2000  # letters of a cursor, which a page must be able to send back
 
 
@@ -32,7 +32,7 @@ Cell = tuple[int, str, int, float]  # rank, role, slot, value
 
 
 def name_of(sub: Sub) -> str:
-    """Return what is looked at."""
+    """Return the name of the metric."""
     return sub.names[0] if sub.names else STEP_SECONDS
 
 
@@ -53,7 +53,7 @@ class Heat:
         self._cells: dict[tuple[int, str], dict[int, float]] = {}
 
     def take(self, rank: int, role: str, time: float, value: float) -> None:
-        """Take a number in; of a cell the greatest stays. What is none is left out."""
+        """Add a number; a cell keeps the greatest. NaN and infinity are left out."""
         if math.isfinite(value):
             line = self._cells.setdefault((rank, role), {})
             slot = int(time // self.width)
@@ -90,32 +90,34 @@ def drawn_heat(records: RecordStore, sub: Sub, job: str) -> dict[str, Any]:
 class HeatShaper:
     """What one page has of a job's lines; it drops by itself what is older than a while."""
 
-    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
-        self._desk = desk
-        self._voice = voice
+    def __init__(self, access: PlaneAccess, writer: PageWriter, sub: Sub, job: str) -> None:
+        self._access = access
+        self._writer = writer
         self._sub = sub
         self._job = job
         self._width = 1
 
     async def begin(self, position: Position | None) -> Position | None:
-        """Begin anew; what was missed is as much as the whole."""
+        """Start over; what was missed is as large as the whole."""
         return None
 
     async def whole(self) -> None:
-        """Say all lines."""
-        found = await self._desk.read(drawn_heat, self._desk.store.records, self._sub, self._job)
+        """Send all lines."""
+        found = await self._access.read(
+            drawn_heat, self._access.store.records, self._sub, self._job
+        )
         self._width = found["width"]
-        self._voice.whole(self._sub.id, "", found)
+        self._writer.whole(self._sub.id, "", found)
 
-    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
-        """Say the cells that got something."""
+    async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
+        """Send the cells with new values."""
         cells = cells_of(drafts, name_of(self._sub), self._width)
         if cells:
-            self._voice.more(self._sub.id, "", {"cells": cells})
+            self._writer.more(self._sub.id, "", {"cells": cells})
 
 
-def cells_of(drafts: Iterable[Payload], name: str, width: int) -> list[Cell]:
-    """Return what messages say of cells, the greatest of each."""
+def cells_of(drafts: Iterable[StreamPayload], name: str, width: int) -> list[Cell]:
+    """Return the cells of messages, the greatest value of each."""
     found: dict[tuple[int, str, int], float] = {}
     key_of = f"metric.{name}" if name in OWN else name
     for draft in drafts:
@@ -139,7 +141,7 @@ Series = tuple[str, int, str]  # name, rank, role
 
 
 class Moment:
-    """One moment of the records, for several looks."""
+    """One snapshot of the records, for several reads."""
 
     def __init__(self, reader: RecordsSnapshot) -> None:
         self._reader = reader
@@ -163,9 +165,9 @@ def drawn_series(records: RecordStore, sub: Sub, job: str) -> tuple[int, list[di
 class SeriesShaper:
     """What one page has of a job's curves."""
 
-    def __init__(self, desk: Desk, voice: Voice, sub: Sub, job: str) -> None:
-        self._desk = desk
-        self._voice = voice
+    def __init__(self, access: PlaneAccess, writer: PageWriter, sub: Sub, job: str) -> None:
+        self._access = access
+        self._writer = writer
         self._sub = sub
         self._job = job
         self._last: dict[Series, int] = {}  # the last step that the page has
@@ -173,11 +175,11 @@ class SeriesShaper:
         self._number = 0
 
     async def begin(self, position: Position | None) -> Position | None:
-        """Go on from a cursor where the page can be told each point that it missed."""
+        """Resume from a cursor where each missed point can be sent."""
         if position is None or position.arrived is None or position.logs is None:
             return None
-        found = await self._desk.read(
-            curves.news, self._desk.store.records, position.arrived, [self._job], _MISSED
+        found = await self._access.read(
+            curves.news, self._access.store.records, position.arrived, [self._job], _MISSED
         )
         count = sum(len(segment.steps) for segment in found.segments)
         if not found.is_whole or count >= _MISSED:
@@ -187,16 +189,16 @@ class SeriesShaper:
         return Position(arrived=position.arrived)
 
     async def whole(self) -> None:
-        """Say all curves as buckets."""
-        number, found = await self._desk.read(
-            drawn_series, self._desk.store.records, self._sub, self._job
+        """Send all curves as buckets."""
+        number, found = await self._access.read(
+            drawn_series, self._access.store.records, self._sub, self._job
         )
         self._number, self._points = number, 0
         self._last = {(one["name"], one["rank"], one["role"]): one["steps"][-1] for one in found}
-        self._voice.whole(self._sub.id, self._cursor(), {"series": found})
+        self._writer.whole(self._sub.id, self._cursor(), {"series": found})
 
-    async def more(self, drafts: Sequence[Payload], upto: Position, is_first: bool) -> None:
-        """Say new points, or all curves again."""
+    async def more(self, drafts: Sequence[StreamPayload], upto: Position, is_first: bool) -> None:
+        """Send new points, or all curves again."""
         new = [draft for draft in drafts if draft.body["seq"] > self._number]
         points = self._points_of(new)
         self._number = max(self._number, upto.arrived or 0)
@@ -209,9 +211,11 @@ class SeriesShaper:
             self._last[series] = rows[-1][0]
         self._points += max(map(len, points.values()), default=0)
         shown = [_shown(series, rows) for series, rows in points.items()]
-        self._voice.more(self._sub.id, self._cursor(), {"points": shown})
+        self._writer.more(self._sub.id, self._cursor(), {"points": shown})
 
-    def _points_of(self, drafts: Sequence[Payload]) -> dict[Series, list[tuple[int, float, float]]]:
+    def _points_of(
+        self, drafts: Sequence[StreamPayload]
+    ) -> dict[Series, list[tuple[int, float, float]]]:
         found: dict[Series, list[tuple[int, float, float]]] = {}
         for draft in drafts:
             body = draft.body
@@ -226,7 +230,7 @@ class SeriesShaper:
         return found
 
     def _fits(self, points: dict[Series, list[tuple[int, float, float]]]) -> bool:
-        """Tell whether all points lie behind what the page has, and are not too many."""
+        """Return whether all points lie behind what the page has, and are not too many."""
         for series, rows in points.items():
             steps = [self._last.get(series, rows[0][0] - 1), *(row[0] for row in rows)]
             if any(after <= before for before, after in pairwise(steps)):
@@ -234,7 +238,7 @@ class SeriesShaper:
         return self._points + max(map(len, points.values()), default=0) <= self._sub.buckets
 
     def _cursor(self) -> str:
-        """Return where the page stands; with too many series to say, it begins anew next time."""
+        """Return the cursor of the page; with too many series it only has the position."""
         marks = {f"{name}\n{rank}\n{role}": step for (name, rank, role), step in self._last.items()}
         is_sayable = all(step >= 0 for step in marks.values())
         text = str(Position(arrived=self._number, row=self._points, logs=marks))

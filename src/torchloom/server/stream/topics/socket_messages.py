@@ -1,4 +1,4 @@
-"""What a page says on its socket, checked before anything is done about it."""
+"""The messages of a page on its WebSocket, validated on receipt, and the writer of the answers."""
 
 import json
 import time
@@ -10,39 +10,39 @@ import msgspec
 from torchloom.errors import LoomError, UserError
 from torchloom.server.problems import explained
 from torchloom.server.stream.frames import text_frame
-from torchloom.server.stream.outlets import Outlet, OutletMessage, Packet
-from torchloom.server.stream.payloads import Payload
+from torchloom.server.stream.payloads import StreamPayload
+from torchloom.server.stream.senders import ClientSender, EncodedMessage, Packet
 
 OF_A_JOB = ("job", "series", "heat", "timeline", "commands", "logs", "checks")
 
 
-class Voice:
-    """One page's ear. Sending waits for nobody; whoever has much to say waits for `drained`."""
+class PageWriter:
+    """Sends to one page. `send` never waits; a caller with much to send awaits `sender.drained`."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
+    def __init__(self, sender: ClientSender) -> None:
+        self.sender = sender
 
     @property
     def is_open(self) -> bool:
-        return self.outlet.is_open
+        return self.sender.is_open
 
-    def say(self, body: Mapping[str, Any]) -> None:
+    def send(self, body: Mapping[str, Any]) -> None:
         """Send one message; what JSON has no number for (NaN, infinity) is null."""
-        draft = Payload("", "topic", -1, time.time(), body, {})
-        self.outlet.send(Packet([OutletMessage(draft, text_frame(msgspec.json.encode(body)))]))
+        draft = StreamPayload("", "topic", -1, time.time(), body, {})
+        self.sender.send(Packet([EncodedMessage(draft, text_frame(msgspec.json.encode(body)))]))
 
     def whole(self, name: str, cursor: str, data: Any) -> None:
-        """Say all there is."""
-        self.say({"id": name, "kind": "snapshot", "cursor": cursor, "data": data})
+        """Send the whole value of a topic."""
+        self.send({"id": name, "kind": "snapshot", "cursor": cursor, "data": data})
 
     def more(self, name: str, cursor: str, data: Any) -> None:
-        """Say what is new."""
-        self.say({"id": name, "kind": "delta", "cursor": cursor, "data": data})
+        """Send the new data of a topic."""
+        self.send({"id": name, "kind": "delta", "cursor": cursor, "data": data})
 
     def refuse(self, name: str, error: LoomError) -> None:
-        """Say why something is not followed, or not any more."""
+        """Send why a subscription is refused, or has ended."""
         problem = json.loads(bytes(explained(error).body))
-        self.say({"id": name, "kind": "error", "problem": problem})
+        self.send({"id": name, "kind": "error", "problem": problem})
 
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
@@ -52,7 +52,7 @@ _Step = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 
 
 class Sub(msgspec.Struct, frozen=True, tag_field="op", tag="sub", forbid_unknown_fields=True):
-    """Have me follow a topic; what it says comes with this id."""
+    """Subscribe to a topic; its messages have this id."""
 
     id: _Id
     topic: Literal[
@@ -72,7 +72,7 @@ class Sub(msgspec.Struct, frozen=True, tag_field="op", tag="sub", forbid_unknown
 
 
 class Unsub(msgspec.Struct, frozen=True, tag_field="op", tag="unsub", forbid_unknown_fields=True):
-    """Have me follow it no longer."""
+    """End a subscription."""
 
     id: _Id
 
@@ -82,7 +82,7 @@ _DECODER: msgspec.json.Decoder[Asked] = msgspec.json.Decoder(Asked)
 
 
 class BadSub(UserError):
-    """A topic that cannot be followed so."""
+    """A subscription that cannot be served."""
 
     code = "bad_value"
 
@@ -93,13 +93,13 @@ class BadSub(UserError):
 
 
 class NotUnderstood(UserError):
-    """Something that no page of ours says."""
+    """A message that is not part of the protocol."""
 
     code = "bad_message"
 
 
 def read(text: str | bytes) -> Asked:
-    """Return what was said."""
+    """Decode a message of a page."""
     try:
         return _DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -107,7 +107,7 @@ def read(text: str | bytes) -> Asked:
 
 
 def check(sub: Sub) -> None:
-    """Refuse what would silently be left out."""
+    """Refuse a subscription whose fields contradict each other."""
     if sub.topic in OF_A_JOB and not sub.job:
         raise BadSub("job", f"{sub.topic} is of a job", "name one by its id")
     if sub.first is not None and sub.last is not None and sub.first > sub.last:

@@ -1,4 +1,4 @@
-"""Read specs that somebody sent: JSON or YAML, refused by their field in words, in little time."""
+"""Read submitted specs, JSON or YAML; a problem names the field, and hostile input costs little."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ def read_submission(content_type: str, body: bytes) -> dict[str, Any] | Batch:
 
 
 def _item(number: int, item: object) -> JobItem | ApiProblem:
-    """Return one job of a batch: a spec alone, or with what is said of it; or what is wrong."""
+    """Return one job of a batch, a spec alone or with its options; or the problem it has."""
     place = f"{_ITEMS}.{number}"
     try:
         found = JobItem.model_validate(item if _is_whole(item) else {"spec": item})
@@ -78,7 +78,7 @@ def _item(number: int, item: object) -> JobItem | ApiProblem:
 
 
 def _is_whole(item: object) -> bool:
-    """Tell whether an item has its spec inside; a spec itself has no such member."""
+    """Return whether an item has its spec as a member; a spec itself has no such member."""
     return isinstance(item, dict) and "spec" in item
 
 
@@ -103,19 +103,19 @@ def fit(data: object) -> dict[str, Any]:
 
 
 def yaml_of(spec: dict[str, Any]) -> str:
-    """Return a spec as people write it."""
+    """Return a spec as YAML."""
     import yaml
 
     return yaml.safe_dump(spec, sort_keys=False, width=100, allow_unicode=True)
 
 
 def prepare() -> None:
-    """Load what reads specs, so that the first who sends one does not wait for it."""
+    """Load the parser, so that the first submission does not wait for it."""
     parse("name: x", "yaml")
 
 
 def schemas() -> dict[str, Any]:
-    """Return what OpenAPI says of a spec, and of its parts by name."""
+    """Return the OpenAPI schemas of a spec and of its parts, by name."""
     found = _named(TypeAdapter(JobSpec).json_schema(ref_template=_REF + "{model}"))
     own = found.pop("$defs")
     parts = {
@@ -138,7 +138,7 @@ def _named(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch() -> dict[str, Any]:
-    """Return what OpenAPI says of a batch."""
+    """Return the OpenAPI schema of a batch."""
     spec = {"$ref": "#/components/schemas/JobSpec"}
     item = JobItem.model_json_schema()
     item["properties"]["spec"] = spec

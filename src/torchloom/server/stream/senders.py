@@ -1,4 +1,4 @@
-"""Where messages leave: a socket that takes frames as they are, or any that the framework has."""
+"""Send messages to clients: as ready frames, or through the framework."""
 
 import asyncio
 import contextlib
@@ -16,19 +16,19 @@ from torchloom.server.stream.frames import (
     framed_text,
     joined,
 )
-from torchloom.server.stream.payloads import Payload
+from torchloom.server.stream.payloads import StreamPayload
 
 TOO_SLOW: Final = 1013  # "try again later"
-WAITING = 1 << 20  # bytes that a client may leave unread before it is let go
+WAITING = 1 << 20  # bytes that a client may leave unread before it is dropped
 _PATIENCE = 30.0  # seconds for a client to take some of what it has asked for itself
 _REASON = "too slow: more than 1 MiB is unread; connect again with after=the last cursor"
 
 
 @dataclass(frozen=True, slots=True)
-class OutletMessage:
-    """A draft with its cursor, as a frame of text."""
+class EncodedMessage:
+    """A payload with its cursor, as a frame of text."""
 
-    draft: Payload
+    draft: StreamPayload
     frame: bytes
 
     @property
@@ -37,9 +37,9 @@ class OutletMessage:
 
 
 class Packet:
-    """Messages that go to many, for whom they are joined once, or to one."""
+    """Messages to many clients, joined once for all of them, or to one."""
 
-    def __init__(self, messages: Sequence[OutletMessage], is_shared: bool = False) -> None:
+    def __init__(self, messages: Sequence[EncodedMessage], is_shared: bool = False) -> None:
         self.messages = messages
         self._is_shared = is_shared
 
@@ -54,8 +54,8 @@ class Packet:
         return sum(len(message.frame) for message in self.messages)
 
 
-class Outlet(Protocol):
-    """One client. Sending waits for nobody; whoever has much to send waits for `drained`."""
+class ClientSender(Protocol):
+    """One client. `send` never waits; a caller with much to send awaits `drained`."""
 
     @property
     def is_open(self) -> bool: ...
@@ -66,13 +66,13 @@ class Outlet(Protocol):
     async def drained(self) -> None: ...
 
 
-def outlet_of(websocket: WebSocket) -> Outlet:
-    """Return the best way out to a client."""
+def sender_of(websocket: WebSocket) -> ClientSender:
+    """Return the sender for a client, with ready frames where the protocol takes them."""
     protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
-    return FramedOutlet(protocol) if protocol is not None else QueuedOutlet(websocket)
+    return FramedSender(protocol) if protocol is not None else QueuedSender(websocket)
 
 
-class FramedOutlet:
+class FramedSender:
     """Write the same bytes to each client."""
 
     def __init__(self, protocol: FramedProtocol) -> None:
@@ -103,7 +103,7 @@ class FramedOutlet:
             self.drop(TOO_SLOW, _REASON)
 
 
-class QueuedOutlet:
+class QueuedSender:
     """Send through the framework, from a queue of a bounded number of bytes."""
 
     def __init__(self, websocket: WebSocket) -> None:
@@ -112,7 +112,7 @@ class QueuedOutlet:
         self._waiting = 0
         self._room = asyncio.Event()  # little waits
         self._room.set()
-        self._task = asyncio.create_task(self._run(), name="outlet")
+        self._task = asyncio.create_task(self._run(), name="sender")
         self.is_open = True
 
     @property

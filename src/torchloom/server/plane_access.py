@@ -1,4 +1,4 @@
-"""What every route may use: the weaver's door, and what the plane remembers, read in threads."""
+"""What every route uses: the link to the weaver, and the databases, read in threads."""
 
 import asyncio
 import functools
@@ -21,8 +21,8 @@ T = TypeVar("T")
 _THREADS = 8
 
 
-class Desk:
-    """One for an app; nothing in it changes anything by itself."""
+class PlaneAccess:
+    """The weaver and the databases of one plane; an app has one."""
 
     def __init__(self, link: WeaverLink, store: PlaneReader, home: Path) -> None:
         self.link = link
@@ -30,40 +30,40 @@ class Desk:
         self.home = home
         self._threads = ThreadPoolExecutor(_THREADS, "read")
 
-    async def read(self, look: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
-        """Return what a look at the database or at files finds; the loop goes on meanwhile."""
-        work = functools.partial(look, *args, **words)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def read(self, work: Callable[P, T], *args: P.args, **words: P.kwargs) -> T:
+        """Run a blocking read of the database or of files in a thread, and return its result."""
+        call = functools.partial(work, *args, **words)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def stored(self, job: str) -> JobRow | None:
         """Return a job by its id, as the database has it."""
         return await self.read(self.store.state.one, JobRow, id=job)
 
     def files(self, job: str) -> Files:
-        """Return where the files of a job's run are; called in a thread, as what is read there."""
+        """Return where the files of a job's run are; this blocks, so call it in a thread."""
         row = self.store.state.one(JobRow, id=job)
         return Files(self.home, row.account if row else "")
 
     async def job(self, name: str) -> str:
-        """Return the id of the job that is meant: its id, or what else the weaver knows it by."""
+        """Return the id of a job, given by its id or by a name that the weaver resolves."""
         if await self.stored(name) is not None:
             return name
         found: str = (await self.link.ask("job", job=name))["id"]
         return found
 
     async def close(self) -> None:
-        """Hang up, when the last look is over."""
+        """Close the connections after the last read has ended."""
         self.link.close()
         await asyncio.to_thread(self._threads.shutdown)
         self.store.close()
 
 
-def desk_of(connection: HTTPConnection) -> Desk:
-    """Return the desk of the app that serves a connection."""
-    desk: Desk = connection.app.state.desk
-    return desk
+def access_of(connection: HTTPConnection) -> PlaneAccess:
+    """Return the access of the app that serves a connection."""
+    access: PlaneAccess = connection.app.state.access
+    return access
 
 
-DeskDep = Annotated[Desk, Depends(desk_of)]
+AccessDep = Annotated[PlaneAccess, Depends(access_of)]
 
-__all__ = ["Desk", "DeskDep", "WeaverAway", "desk_of"]
+__all__ = ["PlaneAccess", "AccessDep", "WeaverAway", "access_of"]
